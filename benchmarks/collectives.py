@@ -23,6 +23,8 @@ from torch.distributed import _functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
 import otel_rl
+from otel_rl.comm.memory import comm
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 
 
@@ -30,13 +32,13 @@ def repeat(operation: Callable[[], object], *, known: bool = True) -> Callable[[
     """Make a function that does an operation many times and forgets what was queued."""
 
     def run(count: int) -> None:
-        wrapped = list(state.comm.wrapped)
+        wrapped = list(comm.wrapped)
         if not known:
-            state.comm.wrapped.clear()
+            comm.wrapped.clear()
         for _ in range(count):
             operation()
         for model in wrapped:
-            state.comm.wrapped.add(model)
+            comm.wrapped.add(model)
         state.queue.clear()
 
     return run
@@ -60,14 +62,14 @@ def main() -> None:
     host_wait = functional.wait_tensor.__wrapped__
 
     def alone() -> None:
-        state.in_collective.active = True  # what a collective calls in turn is passed on
+        hooking.in_collective.active = True  # what a collective calls in turn is passed on
         host_reduce(tensor)
-        state.in_collective.active = False
+        hooking.in_collective.active = False
 
     def launched_alone() -> None:
-        state.in_collective.active = True
+        hooking.in_collective.active = True
         host_reduce(tensor, async_op=True).wait()
-        state.in_collective.active = False
+        hooking.in_collective.active = False
 
     def functional_alone() -> None:
         host_wait(host_functional(tensor, "sum", group).elem)

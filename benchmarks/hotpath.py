@@ -26,7 +26,8 @@ from otel_rl.guard import guard
 from otel_rl.hooks import CallbackHook, StageHook
 from otel_rl.hooks.hook import wrap
 from otel_rl.metrics.record import gauge
-from otel_rl.observing.api import book
+from otel_rl.observing.book import book
+from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
 from otel_rl.trace.stage import Stage
 
@@ -83,7 +84,7 @@ def observing(rows: int, columns: int) -> dict[str, Callable[[int], None]]:
     def observe() -> None:
         otel_rl.observe(model=model, batch=batch)
         state.queue.clear()  # as if the flusher had read it: its memory serves again
-        book().done_bytes = book().taken_bytes
+        book.done_bytes = book.copied_bytes
 
     shape = f"{rows} x {columns}"
     return {
@@ -144,7 +145,7 @@ def main() -> None:
                     "the same, an argument by keyword": repeat(lambda: passing(value=None)),
                     "hooked, recording switched off": repeat(switched_off),
                     "a collective": repeat(with_collective),
-                    "one reading of memory": repeat(state.read_memory),
+                    "one reading of memory": repeat(probes.read_memory),
                     "one number": repeat(lambda: gauge("rl.train.grad_norm", 0.5)),
                     "the guard": repeat(with_guard),
                 },

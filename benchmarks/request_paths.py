@@ -86,9 +86,9 @@ def ours(*, is_bulk: bool) -> Path_:
     import otel_rl
     from otel_rl import entry
     from otel_rl.process.state import state
-    from otel_rl.requests.queue import OneOf, Row, note
+    from otel_rl.requests.queue import Values, record_requests
 
-    def rows(some: Iterable[Output]) -> Iterator[Row]:
+    def read(*some: Output) -> Iterator[Values]:
         for one in some:
             yield (
                 "vllm", one.submitted, one.ended, one.scheduled, one.first, one.last, one.input, one.output,
@@ -96,17 +96,16 @@ def ours(*, is_bulk: bool) -> Path_:
                 "", -1,
             )  # fmt: skip
 
-    read = OneOf(lambda some: list(rows(some)))
     otel_rl.instrument(())
     steps = iter(range(1_000_000))
 
     def emit(made: Iterable[Output]) -> None:
         with otel_rl.step(next(steps)), otel_rl.stage("sample"):
             if is_bulk:
-                note(rows, made)
+                record_requests(read, *made)
             else:
                 for one in made:
-                    note(read, one)
+                    record_requests(read, one)
 
     def is_idle() -> bool:
         flusher = entry._parts.flusher

@@ -72,8 +72,8 @@ def run(records: list[Stage | Collective], *, is_told: bool) -> Callable[[int], 
             for record in records:
                 (record if type(record) is Stage else record.stage).trace = trace
             if is_told:
-                times.take(iter(records))
-            fold.take(number)
+                times.add(iter(records))
+            fold.drain(number)
 
     return handed
 

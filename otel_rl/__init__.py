@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from otel_rl.integrations.choice import NotPossibleError
     from otel_rl.metrics.record import record
     from otel_rl.observing.api import observe
+    from otel_rl.process.carrier import Carrier
     from otel_rl.requests.api import request
     from otel_rl.trace.stage import stage
     from otel_rl.trace.steps import step
     from otel_rl.version import __version__
 
 _HOME = {
+    "Carrier": "otel_rl.process.carrier",
     "ConfigurationError": "otel_rl.config",
     "NotPossibleError": "otel_rl.integrations.choice",
     "__version__": "otel_rl.version",
@@ -35,6 +37,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Carrier",
     "ConfigurationError",
     "NotPossibleError",
     "__version__",

@@ -13,19 +13,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from dataclasses import field as dataclass_field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 from urllib.parse import unquote
 
 from otel_rl.vocabulary import SERVICE_NAME
 
 PREFIX = "OTEL_RL_"
+ProcessKind = Literal["driver", "rank", "worker", "engine"]
+"""A driver holds the steps alone, or has workers; a rank holds them together with others. Workers, and engines that
+generate, belong to the run of a process that they work for, and emit no step's root."""
 MIB = 1 << 20
 LAUNCH = PREFIX + "LAUNCH"
-"""No setting: by it `otel-rl run` marks the processes of its command, with an id of each launch that they are within,
-the outermost first and a `/` between two."""
+"""Mark by which `otel-rl run` finds its processes: the ids of enclosing launches, outermost first, joined by `/`."""
 EXPONENTIAL = "base2_exponential_bucket_histogram"
 LONGEST_SHOWN = 256
-"""Characters of a value that is printed or logged."""
+"""The most characters of a value that are printed or logged."""
 WITHOUT_SDK = "the OpenTelemetry SDK cannot be imported, so spans and metrics of other libraries are not recorded"
 OF_COLLECTOR = frozenset(
     PREFIX + name
@@ -39,11 +41,11 @@ OF_COLLECTOR = frozenset(
         "TEMPO_TLS", "TOKEN_FILE", "TRACES_SCHEME", "TRACES_TO", "TRACES_TOKEN_FILE", "VLLM",
     )
 )  # fmt: skip
-"""What the configurations in ``collector/`` read; it means nothing to us, and is no mistake where we find it."""
+"""Variables of the configurations in ``collector/``; otel_rl ignores them without a warning."""
 
 
 class ConfigurationError(ValueError):
-    """A setting has a value that it cannot have; the message names the setting, the value and what is allowed."""
+    """A setting has an impossible value; the message names the setting, the value and what is allowed."""
 
 
 def _boolean(text: str) -> bool:
@@ -54,7 +56,7 @@ def _boolean(text: str) -> bool:
 
 
 def standard_boolean(text: str) -> bool:
-    """Read a switch as OpenTelemetry does: it has one word for true, and none may be added.
+    """Read a switch as OpenTelemetry does, which knows only true and false.
 
     Raises:
         ValueError: it is neither; the message says what is allowed.
@@ -65,7 +67,7 @@ def standard_boolean(text: str) -> bool:
 
 
 def _whole(text: str, least: int, allowed: str) -> int:
-    """Read a whole number; one that fits nowhere is as large as can be."""
+    """Read a whole number; larger ones become ``sys.maxsize``."""
     is_number = text.isascii() and text.isdigit()
     number = min(int(text), sys.maxsize) if is_number and len(text) <= LONGEST_SHOWN else sys.maxsize
     if not is_number or number < least:
@@ -78,7 +80,7 @@ def _positive(text: str) -> int:
 
 
 def _cap(text: str) -> int:
-    """A segment is an eighth of the cap and has to hold a request of 1 MiB: what goes first would else take all."""
+    """Read the cap of a journal; a segment, which is an eighth of it, has to hold a request of 1 MiB."""
     return _whole(text, 8 * MIB, f"a whole number of bytes, at least {8 * MIB} (8 MiB)")
 
 
@@ -87,30 +89,29 @@ def _count(text: str) -> int:
 
 
 def _limit(text: str) -> int:
-    """Check what the SDK reads itself: it makes a list of this length."""
+    """Check a limit that the SDK reads itself; it makes a list of this length."""
     if _count(text) == sys.maxsize:
         raise ValueError(f"a whole number below {sys.maxsize}")
     return int(text)
 
 
-def _ratio(text: str) -> float:
+def _number(text: str) -> float:
     try:
-        ratio = float(text)
+        return float(text)
     except ValueError:
-        ratio = -1.0
-    if not 0.0 <= ratio <= 1.0:
+        return math.nan
+
+
+def _ratio(text: str) -> float:
+    if not 0.0 <= _number(text) <= 1.0:
         raise ValueError("a number from 0 to 1")
-    return ratio
+    return float(text)
 
 
 def _rate(text: str) -> float:
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    if not 0.0 < rate < math.inf:
+    if not 0.0 < _number(text) < math.inf:
         raise ValueError("a number of operations per second, above 0, such as 989e12")
-    return rate
+    return float(text)
 
 
 def _sampler(text: str) -> str:
@@ -118,6 +119,12 @@ def _sampler(text: str) -> str:
     if base not in {"always_on", "always_off", "traceidratio"}:
         raise ValueError("always_on, always_off or traceidratio, also with parentbased_ before it")
     return base
+
+
+def _kind(text: str) -> str:
+    if text.lower() not in get_args(ProcessKind):
+        raise ValueError("driver, rank, worker or engine")
+    return text.lower()
 
 
 def _histograms(text: str) -> str:
@@ -133,12 +140,12 @@ def _attempt(text: str) -> str:
 
 
 def expanded(path: str) -> str:
-    """Return a path with ``~`` and ``$NAME`` replaced, as a shell does; what is not known stays as it is."""
+    """Return a path with ``~`` and ``$NAME`` replaced, as a shell does; unknown names stay as they are."""
     return os.path.expanduser(os.path.expandvars(path))
 
 
 def expanded_path(text: str) -> Path:
-    """Return the path that a person gives."""
+    """Return a user's path, expanded."""
     return Path(expanded(text))
 
 
@@ -161,98 +168,87 @@ def _setting(variable: str, parse: Callable[[str], Any], default: Any, meaning: 
 class Config:
     """The settings of one process; ``from_env`` reads them, ``docs/catalogue.md`` lists them."""
 
-    enabled: bool = _setting(
-        "OTEL_RL_ENABLED", _boolean, True, "false switches everything off: no patch, no thread, no file"
-    )
+    enabled: bool = _setting("OTEL_RL_ENABLED", _boolean, True, "false: no patch, no thread, no file")
     directory: Path = _setting(
-        "OTEL_RL_DIR", expanded_path, Path("otel_rl_runs"), "root of the run directories; `~` and `$NAME` are expanded"
+        "OTEL_RL_DIR", expanded_path, Path("otel_rl_runs"), "folder of the runs; `~` and `$NAME` are expanded"
     )
-    run_id: str = _setting("OTEL_RL_RUN_ID", str, "", "the run's name; made from date, time and chance when absent")
+    run_id: str = _setting("OTEL_RL_RUN_ID", str, "", "the run's name; by default made of date, time and chance")
     attempt_id: str = _setting(
         "OTEL_RL_ATTEMPT_ID",
         _attempt,
         "",
-        "the attempt's id, from a launcher that gives all ranks the same one and each start another; rank 0 makes it "
-        "when absent",
+        "the attempt's id, equal on all ranks and new at each start; by default rank 0 makes it",
+    )
+    process_kind: ProcessKind | Literal[""] = _setting(
+        "OTEL_RL_PROCESS_KIND",
+        _kind,
+        "",
+        "`driver`, `rank`, `worker` or `engine`, where the process cannot know it; a worker or an engine belongs to "
+        "the run of the first carrier that it uses",
     )
     integrations: tuple[str, ...] = _setting(
-        "OTEL_RL_INTEGRATIONS",
-        _names,
-        ("auto",),
-        "what to instrument, with commas between; `auto`: whatever gets imported",
+        "OTEL_RL_INTEGRATIONS", _names, ("auto",), "what to instrument, comma-separated; `auto`: whatever is imported"
     )
     journal_max_bytes: int = _setting(
-        "OTEL_RL_JOURNAL_MAX_BYTES",
-        _cap,
-        4096 * MIB,
-        "size cap of one process's journal, at least 8 MiB; the oldest spans go first",
+        "OTEL_RL_JOURNAL_MAX_BYTES", _cap, 4096 * MIB, "most bytes of one process's journal; the oldest spans go first"
     )
     capture_content: bool = _setting(
-        "OTEL_RL_CAPTURE_CONTENT", _boolean, False, "true records texts of exceptions and stack traces"
+        "OTEL_RL_CAPTURE_CONTENT", _boolean, False, "true: record texts of exceptions and stack traces"
     )
     attribute_length: int = _setting(
         "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", _positive, 2048, "longer attribute values are cut, characters"
     )
     request_spans: int = _setting(
-        "OTEL_RL_REQUEST_SPANS",
-        _count,
-        256,
-        "rollout requests of a step that become spans on one process, at most; 0: none",
+        "OTEL_RL_REQUEST_SPANS", _count, 256, "most request spans of a step on one process; 0: none"
     )
     request_failures: int = _setting(
-        "OTEL_RL_REQUEST_FAILURES", _count, 64, "of them errors, aborts and timeouts of a rollout, at most"
+        "OTEL_RL_REQUEST_FAILURES", _count, 64, "of these, most errors, aborts and timeouts of a rollout"
     )
     request_extremes: int = _setting(
         "OTEL_RL_REQUEST_EXTREMES",
         _count,
         8,
-        "of them the slowest of a rollout by duration, as many by TTFT, and as many of the longest outputs",
+        "of these, the slowest of a rollout, as many by TTFT, and as many of the longest outputs",
     )
     request_sample: int = _setting(
-        "OTEL_RL_REQUEST_SAMPLE", _count, 32, "of them a uniform sample of a rollout, chosen by a hash of step and id"
+        "OTEL_RL_REQUEST_SAMPLE", _count, 32, "of these, a uniform sample of a rollout, by a hash of step and id"
     )
     sidecar: bool = _setting(
         "OTEL_RL_SIDECAR",
         _boolean,
         True,
-        "false: no process is started that sends the records; run `otel-rl sidecar RUN` yourself, once per node",
+        "false: start no process that sends the records; run `otel-rl sidecar RUN` yourself, once per node",
     )
     peak_flops: float = _setting(
         "OTEL_RL_PEAK_FLOPS",
         _rate,
         0.0,
-        "peak of one device that MFU divides by, FLOP/s (`989e12`); 0: the published one of the device, if it is known",
+        "peak of one device for MFU, FLOP/s (`989e12`); 0: the published one, if known",
     )
     backends: str = _setting(
-        "OTEL_RL_BACKENDS",
-        expanded,
-        "",
-        "folder with the programs that `otel-rl stack` starts, before all other places",
+        "OTEL_RL_BACKENDS", expanded, "", "folder in which `otel-rl stack` first looks for its programs"
     )
     tempo: str = _setting(
-        "OTEL_RL_TEMPO_PROGRAM",
-        expanded,
-        "",
-        "the Tempo program that `otel-rl stack` starts; else the `tempo` on PATH",
+        "OTEL_RL_TEMPO_PROGRAM", expanded, "", "the Tempo that `otel-rl stack` starts; by default `tempo` on PATH"
     )
     join_spans: bool = _setting(
         "OTEL_RL_JOIN_SPANS",
         _boolean,
         False,
-        "true: spans of the program's own tracer provider nest below our stages, which changes their parents, trace "
-        "ids and sampling",
+        "true: nest spans of the program's own tracer provider below our stages; changes their parents, trace ids and "
+        "sampling",
     )
-    service_name: str = _setting("OTEL_SERVICE_NAME", str, "", "`service.name`; `<system>-<role>` when absent")
+    service_name: str = _setting("OTEL_SERVICE_NAME", str, "", "`service.name`; by default `<system>-<role>`")
     resource_attributes: tuple[tuple[str, str], ...] = _setting(
         "OTEL_RESOURCE_ATTRIBUTES", _pairs, (), "further attributes of the resource"
     )
-    sampler: str = _setting("OTEL_TRACES_SAMPLER", _sampler, "always_on", "decides per step, the same on every rank")
+    sampler: str = _setting("OTEL_TRACES_SAMPLER", _sampler, "always_on", "decides per step, alike on every rank")
     sampler_ratio: float = _setting("OTEL_TRACES_SAMPLER_ARG", _ratio, 1.0, "share of the steps for traceidratio")
     histograms: str = _setting(
         "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION",
         _histograms,
         EXPONENTIAL,
-        "`explicit_bucket_histogram`: histograms with few boundaries, for a store that takes no exponential ones",
+        "`explicit_bucket_histogram`: few boundaries, for a store without exponential histograms",
     )
     disabled: bool = _setting(
         "OTEL_SDK_DISABLED", standard_boolean, False, "the standard switch; true is OTEL_RL_ENABLED=false"
@@ -260,10 +256,10 @@ class Config:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Config:
-        """Read the settings. A variable of OpenTelemetry that has a value that it cannot have counts as not set.
+        """Read the settings; ignore variables of OpenTelemetry with impossible values.
 
         Raises:
-            ConfigurationError: an ``OTEL_RL_`` variable has a value that it cannot have.
+            ConfigurationError: an ``OTEL_RL_`` variable has an impossible value.
         """
         wrong = not_possible(PARSERS, environ)
         for variable, allowed in wrong.items():
@@ -271,10 +267,10 @@ class Config:
                 text = environ[variable].strip()
                 raise ConfigurationError(f"{variable}={text!r} is not possible: it takes {allowed}")
         values: dict[str, Any] = {}
-        for row in fields(cls):
-            text = environ.get(row.metadata["variable"], "").strip()
-            if text and row.metadata["variable"] not in wrong:
-                values[row.name] = row.metadata["parse"](text)
+        for field in fields(cls):
+            text = environ.get(field.metadata["variable"], "").strip()
+            if text and field.metadata["variable"] not in wrong:
+                values[field.name] = field.metadata["parse"](text)
         return cls(**values)
 
     @property
@@ -284,7 +280,7 @@ class Config:
 
     @property
     def service(self) -> str:
-        """``service.name`` as the user wants it, by OpenTelemetry's precedence; empty where the user does not say."""
+        """The user's ``service.name``, by OpenTelemetry's precedence; empty if not set."""
         return self.service_name or dict(self.resource_attributes).get(SERVICE_NAME, "")
 
     @property
@@ -293,10 +289,10 @@ class Config:
         return self.enabled and not self.disabled
 
 
-PARSERS: dict[str, Callable[[str], Any]] = {row.metadata["variable"]: row.metadata["parse"] for row in fields(Config)}
-"""How each setting is read."""
+PARSERS: dict[str, Callable[[str], Any]] = {one.metadata["variable"]: one.metadata["parse"] for one in fields(Config)}
+"""The parser of each setting."""
 LOADS_SDK = "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"
-"""The SDK reads it when it is imported, and the import fails where it is no number."""
+"""The SDK reads it at its import, which fails if it is no number."""
 LIMITS = {
     "OTEL_ATTRIBUTE_COUNT_LIMIT": "max_attributes",
     LOADS_SDK: "max_span_attributes",
@@ -306,11 +302,9 @@ LIMITS = {
     "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT": "max_link_attributes",
     "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT": "max_span_attribute_length",
 }
-"""What the SDK reads for the spans of other libraries, with the argument of ``SpanLimits`` that overrides it."""
-
-
+"""Limits that the SDK reads for spans of other libraries, and the arguments of ``SpanLimits`` that override them."""
 CONTEXT = "OTEL_PYTHON_CONTEXT"
-"""OpenTelemetry's API reads it when it is imported."""
+"""OpenTelemetry's API reads it at its import."""
 
 
 def _context(text: str) -> str:
@@ -322,7 +316,7 @@ def _context(text: str) -> str:
 
 
 def _import_context() -> None:
-    """Import the API's context without the traceback that it logs for one that is not installed: ours is one line."""
+    """Import the API's context without the traceback that it logs for an unknown one; we log one line."""
     logger = logging.getLogger("opentelemetry.context")
     was_disabled, logger.disabled = logger.disabled, True
     try:
@@ -336,7 +330,7 @@ if CONTEXT in os.environ:
 
 
 def not_possible(parsers: Mapping[str, Callable[[str], Any]], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return each variable that has a value that it cannot have, with what it takes."""
+    """Return each variable with an impossible value, and what is allowed."""
     found = {}
     for variable, parse in parsers.items():
         text = environ.get(variable, "").strip()
@@ -349,10 +343,7 @@ def not_possible(parsers: Mapping[str, Callable[[str], Any]], environ: Mapping[s
 
 
 def ignored(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return each variable of OpenTelemetry whose value is ignored, with what it takes and what is done without it.
-
-    It may be meant for another program: OpenTelemetry wants a warning and the default.
-    """
+    """Return each variable of OpenTelemetry whose value is ignored, what is allowed, and what is used instead."""
     wrong = not_possible(PARSERS | dict.fromkeys(LIMITS, _limit) | {CONTEXT: _context}, environ)
     return {
         variable: f"it takes {allowed}; {WITHOUT_SDK if variable == LOADS_SDK else 'its default is used'}"
@@ -362,14 +353,14 @@ def ignored(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def root(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the root of the runs, which is all that readers need: another setting may be wrong."""
+    """Return the folder of the runs, also if another setting is wrong."""
     text = environ.get("OTEL_RL_DIR", "").strip()
     return expanded_path(text) if text else Config().directory
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting with its value and where the value came from."""
+    """One setting with its value and the source of the value."""
 
     variable: str
     value: str
@@ -378,25 +369,25 @@ class Setting:
 
 
 def settings(environ: Mapping[str, str] = os.environ) -> list[Setting]:
-    """List every setting; a value that is not possible is shown with what is wrong with it, or is ignored."""
-    rows = []
+    """Return every setting, with what is wrong with an impossible value."""
+    listed = []
     wrong = not_possible(PARSERS, environ)
-    for row in fields(Config):
-        variable = row.metadata["variable"]
+    for field in fields(Config):
+        variable = field.metadata["variable"]
         text = environ.get(variable, "").strip()
         source = "environment" if text else "default"
         if variable in wrong:
             is_ours = variable.startswith(PREFIX)
             source = f"not possible: it takes {wrong[variable]}" if is_ours else "default"
             text = text if is_ours else ""
-        default = ",".join(row.default) if isinstance(row.default, tuple) else str(row.default)
-        rows.append(Setting(variable, text or default, source, row.metadata["meaning"]))
-    return rows
+        default = ",".join(field.default) if isinstance(field.default, tuple) else str(field.default)
+        listed.append(Setting(variable, text or default, source, field.metadata["meaning"]))
+    return listed
 
 
 def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[tuple[str, str]]:
-    """List each ``OTEL_RL_*`` variable that nobody reads, with the nearest of ours that exists (or nothing)."""
-    variables = [row.metadata["variable"] for row in fields(Config)]
+    """Return each unknown ``OTEL_RL_*`` variable with the nearest known one, or nothing."""
+    variables = [one.metadata["variable"] for one in fields(Config)]
     known = [name.removeprefix(PREFIX) for name in variables if name.startswith(PREFIX)]
     ours = {name for name in environ if name.startswith(PREFIX)} - OF_COLLECTOR - {LAUNCH}
     strangers = sorted(name for name in ours if name.removeprefix(PREFIX) not in known)
@@ -405,5 +396,5 @@ def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[tuple[str
 
 
 def may_be_key(text: str) -> bool:
-    """Say whether a value is rather a certificate or a key than the path of one: such are never shown."""
+    """Return whether a value looks like a certificate or a key, which is never shown."""
     return "BEGIN" in text or "\n" in text or len(text) > LONGEST_SHOWN

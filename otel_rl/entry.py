@@ -8,9 +8,7 @@ import multiprocessing.util
 import os
 import sys
 import threading
-from collections import defaultdict, deque
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -21,20 +19,27 @@ from weakref import WeakKeyDictionary
 from otel_rl import vocabulary
 from otel_rl.config import LOADS_SDK, Config, ConfigurationError, ignored, unknown_variables
 from otel_rl.flusher.thread import Flusher
-from otel_rl.guard import errors, guard, say
+from otel_rl.guard import guard, say
 from otel_rl.hooks import Integration, ReturnHook
 from otel_rl.hooks.install import Patches
 from otel_rl.hooks.overrides import Overrides
 from otel_rl.integrations.choice import NotPossibleError, wanted
-from otel_rl.journal.otlp.wire import Request
+from otel_rl.journal.otlp.wire import OtlpRequest
 from otel_rl.probes import deferred
-from otel_rl.probes.memory import use_memory_reader
+from otel_rl.probes.memory import probes, use_memory_reader
+from otel_rl.process.hooked import hooking
+from otel_rl.process.identity import identifying
 from otel_rl.process.state import state
-from otel_rl.records import Count, Noted
+from otel_rl.records import Count
+from otel_rl.requests.memory import generation
 from otel_rl.sidecar import settings
-from otel_rl.trace.child_process import share_attempt, take_place, tell_no_more, tell_workers
+from otel_rl.trace.attempt import report_alone
+from otel_rl.trace.carried import install_carriers
+from otel_rl.trace.child_process import announce_run, join_parent, withdraw_run
+from otel_rl.trace.current import CURRENT, leave_context
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
-from otel_rl.trace.steps import Phase, open_setup, report_alone
+from otel_rl.trace.tree import close_phase, open_setup
 
 EXIT_LIMIT_S = 2.0
 """How long an exit waits for numbers of a device and for the journal; for the journal half of it at least."""
@@ -54,8 +59,8 @@ FORK_LIMIT_S = 0.05
 class _Fork(threading.local):
     """The fork that is going on in this thread: two threads may fork at once."""
 
-    held: Flusher | None = None
-    """The flusher whose lock it holds."""
+    locked: Flusher | None = None
+    """The flusher whose lock it has."""
 
 
 class _Parts:
@@ -96,7 +101,6 @@ def instrument(integrations: Iterable[str] | None = None) -> None:
 
 
 def _names(asked: Any) -> tuple[str, ...]:
-    """Take in which integrations are asked for: one name, or several."""
     names = tuple(asked) if isinstance(asked, Iterable) and not isinstance(asked, str) else (asked,)
     if not all(isinstance(name, str) for name in names):
         raise TypeError(f'instrument({asked!r}): integrations are names, as in instrument(["trl"])')
@@ -139,13 +143,12 @@ def _instrument(config: Config, integrations: tuple[str, ...] | None, *, is_aske
 
 def _switch_on(config: Config, chosen: Iterable[Integration]) -> None:
     state.start(config, _wake)
-    state.phase = Phase()
-    state.open_setup = open_setup
-    state.end_journal = _end_journal
+    tracing.open_setup = open_setup
+    install_carriers()
     overrides = Overrides(_parts.patches)
-    state.follow, state.look_again = overrides.follow, overrides.look_again
+    hooking.follow, hooking.look_again = overrides.follow, overrides.look_again
     use_memory_reader()
-    tell_workers()
+    announce_run()
     _hook_process()
     if LOADS_SDK not in ignored():
         with guard("stand in for a missing provider"):
@@ -169,7 +172,7 @@ def install(integration: Integration) -> None:
 
 def _open_setup(*, is_asked: bool) -> None:
     """Begin the set-up of a process that asked to be recorded; a helper's begins with what it records first."""
-    if is_asked and not state.loops and not _is_worker():
+    if is_asked and not tracing.loops and not _is_worker():
         open_setup()
         state.ensure_awake()
 
@@ -179,14 +182,14 @@ def uninstrument() -> None:
     if not state.on:
         return
     _finish()
-    tell_no_more()
-    state.on = False
+    withdraw_run()
+    state.pause()
     _parts.patches.undo()
     if _parts.providers is not None:
         _parts.providers.remove()
     _parts.providers = _parts.flusher = None
-    if state.memory_reader is not None:
-        state.memory_reader.close()
+    if probes.reader is not None:
+        probes.reader.close()
     state.reset()
 
 
@@ -216,31 +219,17 @@ def flush(timeout_s: float = 2.0) -> bool:
 
 
 def _wake() -> None:
-    """Start a flusher for this process."""
-    take_place()
+    join_parent()
     flusher = Flusher(_foreign)
     _parts.flusher = flusher
     flusher.start()
 
 
-def _end_journal(left: deque[Any]) -> None:
-    """End the journal with what is left in its queue, as at an exit; what comes has another queue and journal."""
-    flusher, _parts.flusher = _parts.flusher, None
-    if flusher is not None and flusher.pid == os.getpid():
-        flusher.stop(EXIT_LIMIT_S)
-    errors.clear()
-    state.dropped = defaultdict(int)
-    with suppress(IndexError):  # a journal that does not answer may do so now
-        while left:
-            record = left.popleft()
-            state.dropped["traces", "unwritten"] += record.give_up() if isinstance(record, Noted) else 1
-
-
-def _foreign(spans: list[Any], resource: Any) -> list[Request]:
+def _foreign(spans: list[Any], resource: Any) -> list[OtlpRequest]:
     providers = _parts.providers
     if providers is None:
         return []
-    requests: list[Request] = providers.encode(spans, resource) if spans else []
+    requests: list[OtlpRequest] = providers.encode(spans, resource) if spans else []
     if monotonic() - _parts.collected_at > COLLECT_S:
         _parts.collected_at = monotonic()
         requests += providers.collect(resource)
@@ -262,7 +251,7 @@ def _hook_process() -> None:
 
 
 def _is_worker() -> bool:
-    """Whether multiprocessing started this process; while that imports the program again it names no parent yet."""
+    """Return whether multiprocessing started this process; while it imports the program it names no parent yet."""
     is_starting = getattr(multiprocessing.current_process(), "_inheriting", False)
     return is_starting or multiprocessing.parent_process() is not None
 
@@ -273,24 +262,22 @@ def _finish_in_worker(parts: object) -> None:
 
 
 def _finish() -> None:
-    """Close what is open and journal it."""
     if not state.on:
         return
     began = monotonic()
     with guard("read the last numbers of a device"):
         deferred.drain()
     with guard("account for the streams of API clients that are still open"):
-        for stream in _values(state.training.streams):
+        for stream in _values(generation.streams):
             stream.left()
     with guard("count the requests that never ended"):
         _count_unfinished()
     with guard("finish"):
-        loop = state.training.loop
+        loop = tracing.loop
         has_failed = loop is not None and loop.last is not None and loop.last.container.status is not None
-        if loop is not None and loop.thread != threading.get_ident():
-            state.on = False  # it begins no further step meanwhile
         elsewhere = None if loop is None else loop.open_elsewhere()
-        if elsewhere is not None:
+        if loop is not None and elsewhere is not None:
+            state.pause()  # it begins no further step meanwhile
             _truncate(kept=(elsewhere.root, elsewhere.container))
             elsewhere.container.set_attribute(vocabulary.TRUNCATED, True)
             loop.close(monotonic_ns(), _uncaught() or SystemExit())  # without tear-down: the loop is not over
@@ -299,7 +286,7 @@ def _finish() -> None:
         _meet()
         if state.awake:
             report_alone()
-        state.phase.close(monotonic_ns(), None if has_failed else _uncaught())
+        close_phase(monotonic_ns(), None if has_failed else _uncaught())
         _truncate()
         _parts.collected_at = -inf  # what others counted since the last time must not be lost
     if _parts.flusher is not None and _parts.flusher.pid == os.getpid():
@@ -308,16 +295,20 @@ def _finish() -> None:
 
 
 def _meet() -> None:
-    """Look for the other ranks a little longer: those of a short training may begin when it is over here."""
+    """Wait a little for the other ranks: those of a short training may begin when it is over here."""
     flusher, until = _parts.flusher, monotonic() + MEET_LIMIT_S
-    while flusher is not None and flusher.pid == os.getpid() and state.rendezvous is not None and monotonic() < until:
+    while (
+        flusher is not None
+        and flusher.pid == os.getpid()
+        and identifying.rendezvous is not None
+        and monotonic() < until
+    ):
         flusher.flush(until - monotonic())
         threading.Event().wait(LOOK_S)
 
 
 def _truncate(kept: tuple[object, ...] = ()) -> None:
-    """End the stages of threads that still run, and those that nobody ended."""
-    for left in state.open.copy():
+    for left in tracing.open.copy():
         if isinstance(left, Stage) and left not in kept:
             left.set_attribute(vocabulary.TRUNCATED, True)
             left.close(monotonic_ns())
@@ -331,43 +322,41 @@ def _uncaught() -> BaseException | None:
 
 
 def _values(known: WeakKeyDictionary[Any, Any]) -> list[Any]:
-    """Give the values; its own ``values`` fails where another thread adds to it meanwhile."""
+    """Return the values; ``values()`` fails if another thread adds to it meanwhile."""
     keys = [key for one in known.keyrefs() if (key := one()) is not None]
     return [value for key in keys if (value := known.get(key)) is not None]
 
 
 def _count_unfinished() -> None:
     """Requests that are still inside an engine of this process: nobody will see them end."""
-    training = state.training
-    of_vllm = training.vllm.engines.values() if training.vllm is not None else ()
-    unfinished = sum(engine.unfinished for engine in (*of_vllm, *_values(training.batching)))
+    unfinished = sum(engine.unfinished for engine in generation.engines.copy())
     if unfinished:
         state.add(Count(vocabulary.BAD_REQUESTS, unfinished, ((vocabulary.REASON, "unfinished"),)))
 
 
 def _before_fork() -> None:
     """Let a cycle of the flusher end, so that the child does not inherit half of one; never wait for a slow disk."""
-    share_attempt()
     flusher = _parts.flusher
     if flusher is not None and flusher.lock.acquire(timeout=FORK_LIMIT_S):
-        _parts.fork.held = flusher
+        _parts.fork.locked = flusher
 
 
 def _after_fork_in_parent() -> None:
-    held, _parts.fork.held = _parts.fork.held, None
-    if held is not None:
-        held.lock.release()
+    locked, _parts.fork.locked = _parts.fork.locked, None
+    if locked is not None:
+        locked.lock.release()
 
 
 def _after_fork_in_child() -> None:
-    _parts.fork.held = None
+    _parts.fork.locked = None
     _parts.patches.in_child()
     if _parts.flusher is not None:
         _parts.flusher.abandon()
         _parts.flusher = None
     if state.on:
-        state.phase = Phase()
-        state.comm.ask_again = None  # the connection to the store is the parent's
-        use_memory_reader(state.read_device)
+        if tracing.inherited is None:
+            CURRENT.set(None)  # what is current there has no place here
+            leave_context()
+        use_memory_reader(probes.read_device)
         if _parts.providers is not None:
             _parts.providers.in_child()

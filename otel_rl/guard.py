@@ -17,7 +17,7 @@ T = TypeVar("T")
 logger = logging.getLogger("otel_rl")
 
 errors: defaultdict[str, int] = defaultdict(int)  # no Counter: one thread's first count would undo another's
-"""How often each guarded piece of work failed in this process; the flusher turns it into ``otel_rl.errors``."""
+"""How often each guarded action failed in this process; the flusher makes ``otel_rl.errors`` of it."""
 
 _guarding = threading.local()
 
@@ -26,8 +26,8 @@ class guard:
     """Keep an error of ours away from the host.
 
     ``with guard("read memory"): ...`` logs the first error of each kind with its traceback, counts every one in
-    ``errors`` and goes on behind the block. KeyboardInterrupt, SystemExit and other non-``Exception`` pass through, and
-    so does what a handler of a signal raised meanwhile. Cost: 0.16 us (``benchmarks/hotpath.py``).
+    ``errors`` and goes on after the block. KeyboardInterrupt, SystemExit and other non-``Exception`` pass through, and
+    so does an error that a signal handler raises meanwhile. Cost: 0.16 us (``benchmarks/hotpath.py``).
     """
 
     __slots__ = ("what",)
@@ -48,9 +48,9 @@ class guard:
 
 
 def attempt(doing: str, what: str, function: Callable[..., T], *arguments: Any) -> T | None:
-    """Call a function of ours and keep its error away from the host, like ``guard``; None where it failed.
+    """Call a function of ours and keep its error away from the host, like ``guard``; return None if it failed.
 
-    For the hot path, where caches are cold: no object is made, and the error's name only when there is one.
+    This is for the hot path: it makes no object, and the error's name only if there is one.
     """
     try:
         return function(*arguments)
@@ -62,7 +62,7 @@ def attempt(doing: str, what: str, function: Callable[..., T], *arguments: Any) 
 
 
 def is_of_signal(trace: TracebackType | None) -> bool:
-    """Say whether a handler of a signal raised it: a timeout (``signal.alarm``) arrives anywhere, and is the host's."""
+    """Return whether a signal handler raised it; a timeout (``signal.alarm``) arrives anywhere and is the host's."""
     if threading.current_thread() is not threading.main_thread():
         return False
     codes = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
@@ -70,7 +70,7 @@ def is_of_signal(trace: TracebackType | None) -> bool:
 
 
 def _code_of(handler: Any) -> object:
-    """Give the code that a handler's frame runs; None of one that is not Python's."""
+    """Return the code that a handler's frame runs; None if it is not Python code."""
     while isinstance(handler, partial):
         handler = handler.func
     called = handler if hasattr(handler, "__code__") else type(handler).__call__
@@ -80,8 +80,8 @@ def _code_of(handler: Any) -> object:
 def report(what: str, error: BaseException | None) -> None:
     """Count an error of ours and log it the first time that ``what`` fails.
 
-    A logging handler of the host that opens a stage of ours must not end up here again: while one error is being
-    logged on a thread, further ones are only counted.
+    While an error is being logged on a thread, further ones are only counted, since a logging handler of the host may
+    open a stage of ours.
     """
     errors[what] += 1
     if errors[what] > 1 or getattr(_guarding, "busy", False):
@@ -100,7 +100,7 @@ def report(what: str, error: BaseException | None) -> None:
 
 
 def say(message: str, *values: object) -> None:
-    """Log one warning for the user of otel_rl; a failing log handler of the host is only counted."""
+    """Log a warning for the user; a failing log handler of the host is only counted."""
     try:
         logger.warning(message, *values)
     except Exception:

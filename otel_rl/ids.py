@@ -1,8 +1,8 @@
 """Trace and span ids.
 
 Ids of a step are derived, so that every rank knows them without a message. All others come from a private generator
-seeded by the operating system: the SDK's generator draws from ``random``, which every rank seeds alike (equal ids on
-two ranks: measured) and whose stream belongs to the training program.
+seeded by the operating system. The SDK's generator draws from ``random``, which belongs to the training program and
+which ranks often seed alike: they would get equal ids.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAMESPACE = uuid.UUID("5a3e6f0c-6d0b-5c0e-9c67-0f3c1d8a7b21")
 
 
 def reseed() -> None:
-    """Give a forked child its own stream; without it parent and child would draw the same ids."""
+    """Seed the generator anew in a forked child; else parent and child would draw the same ids."""
     _generator.seed(os.urandom(32))
 
 
@@ -30,7 +30,7 @@ def attempt_id() -> str:
 
 
 def trace_id(attempt: str, loop: str, number: int) -> int:
-    """Derive the trace id of a step; the same on every rank of the attempt."""
+    """Derive the trace id of a step, equal on every rank of the attempt."""
     text = f"trace {attempt} {loop} {number}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "big")
 
@@ -42,10 +42,10 @@ def root_id(attempt: str, loop: str, number: int) -> int:
 
 
 def idle_id(trace: bytes, collective: bytes) -> int:
-    """Derive the span id of a rank's wait in a collective, so that whoever finds the wait again makes the same span."""
+    """Derive the span id of a rank's wait in a collective; whoever computes the wait again makes the same span."""
     return int.from_bytes(hashlib.blake2b(b"idle" + trace + collective, digest_size=8).digest(), "big")
 
 
 def instance_id(*parts: object) -> str:
-    """Derive ``service.instance.id`` (UUIDv5) from what tells one process of an attempt from another."""
+    """Derive ``service.instance.id`` (UUIDv5) from what identifies a process of an attempt."""
     return str(uuid.uuid5(NAMESPACE, " ".join(map(str, parts))))

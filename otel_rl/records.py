@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
@@ -15,7 +16,7 @@ Labels = tuple[tuple[str, str | bool | int | float], ...]
 """Attributes of a metric's series."""
 
 
-class Late(dict[str, Value]):
+class PendingAttributes(dict[str, Value]):
     """Attributes of which some are still on their way from a device; the flusher waits for them a while."""
 
     is_complete = False
@@ -110,31 +111,41 @@ class Point(NamedTuple):
         return dict(self.labels)
 
 
-class Later(NamedTuple):
-    """Work that a hot thread leaves to the flusher, where it waits for nobody: ``function(*arguments)``."""
-
-    function: Callable[..., Iterable[Count | Point | Log | Noted]]
-    """Gives what is to be counted, logged or read; it may add to the attributes of a stage that is queued behind it."""
-    arguments: tuple[Any, ...]
-
-
-class Noted(list[Any]):
+class FinishedRequests(list[Any]):
     """Requests that are over, still in the engine's own objects.
 
-    Of each the reader that makes its rows, its parent (the span it belongs to), how many arguments the reader takes,
-    and these: flat, since 100,000 may wait, and the garbage collector would look at an object of each again and again.
+    Of each the reader that makes it on the flusher's thread, the span it belongs to, how many arguments the reader
+    takes, and these: flat, since 100,000 may wait, and the garbage collector would look at an object of each.
     """
 
     __slots__ = ()
 
-    def give_up(self) -> int:
-        """Forget what nobody will read; says of how many requests that was."""
+    def number(self) -> int:
+        """Return how many they are."""
         number = place = 0
         while place < len(self):
             place += 3 + self[place + 2]
             number += 1
-        self.clear()
         return number
+
+
+class RecordQueue(deque[Any]):
+    """Records on their way to the flusher."""
+
+    __slots__ = ("finished",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.finished = FinishedRequests()
+        """A record that finished requests are added to; it is queued while it is not empty."""
+
+
+class Deferred(NamedTuple):
+    """Work that a hot thread leaves to the flusher, where it waits for nobody: ``function(*arguments)``."""
+
+    function: Callable[..., Iterable[Count | Point | Log | FinishedRequests]]
+    """Gives what is to be counted, logged or read; it may add to the attributes of a stage that is queued behind it."""
+    arguments: tuple[Any, ...]
 
 
 @dataclass(slots=True)

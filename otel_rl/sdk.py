@@ -2,8 +2,8 @@
 
 If the program has no providers, ours serve the spans and metrics of vLLM, Ray, HTTP clients and the user into the
 journal. They serve the tracers and meters that OpenTelemetry's API hands out meanwhile, and are set nowhere: a program
-that asks for the provider sees that there is none, and one that it sets later wins. That needs private attributes of
-the API, which ``tests/test_sdk.py`` watches.
+that asks for the provider sees none, and one that it sets afterwards wins. That needs private attributes of the API,
+which ``tests/test_sdk.py`` watches.
 
 A program with a provider of its own, also one that it keeps to itself, sees nothing of us: its spans, measurements and
 log records are what they would be without us.
@@ -14,7 +14,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterable
 from functools import partial
 from threading import Lock
 from typing import Any, cast
@@ -23,10 +22,10 @@ from weakref import WeakKeyDictionary, WeakSet
 import opentelemetry.metrics._internal as metrics_api
 from opentelemetry import trace as trace_api
 from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.common._internal import _encode_attributes
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
 from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, Histogram, MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, MetricsData
@@ -41,18 +40,18 @@ from otel_rl.config import LIMITS, ignored
 from otel_rl.guard import guard
 from otel_rl.ids import random_bits
 from otel_rl.journal.otlp.clean import UNENCODABLE
-from otel_rl.journal.otlp.wire import Request
+from otel_rl.journal.otlp.wire import OtlpRequest
 from otel_rl.process.state import state
-from otel_rl.records import Attributes, Value
+from otel_rl.records import Attributes
 from otel_rl.trace.current import CONTEXT, SPAN_KEY, is_shared, leave_context, seen_without_us
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import innermost
 from otel_rl.vocabulary import EXCEPTION_MESSAGE, EXCEPTION_STACKTRACE
 
 BATCH = 512
 DEFAULT_LIMIT = 128
-"""The SDK's, of every count."""
 THEIRS = object()
-"""Says that the program has a provider of its own."""
+"""Returns that the program has a provider of its own."""
 OF_API: Any = trace_api.ProxyTracer._tracer
 """Returns the tracer behind one that the API handed out before there was a provider."""
 CONTENT = (
@@ -77,28 +76,24 @@ class Ids(IdGenerator):
     """Ids from our private generator: the SDK's draws from ``random``, which is the training program's."""
 
     def generate_span_id(self) -> int:
-        """Draw a span id."""
         return random_bits(64) or 1
 
     def generate_trace_id(self) -> int:
-        """Draw a trace id."""
         return random_bits(128) or 1
 
 
 class Ours(trace_api.Span):
-    """A span of another library that ours serves; a provider that the program sets later does not see it."""
+    """A span of another library that ours serves; a provider that the program sets afterwards does not see it."""
 
     outside: Context
-    """The program's context around it."""
+    """The program's context that it began in."""
     otel_rl_stage: Any
-    """The innermost stage around it."""
+    """The innermost stage that it is in."""
 
     def get_span_context(self) -> trace_api.SpanContext:
-        """Return what propagates."""
         return self.own_context() if is_shared() else seen_without_us(self.outside)
 
     def own_context(self) -> trace_api.SpanContext:
-        """Return the ids of the span, whoever serves tracers."""
         return super().get_span_context()  # type: ignore[safe-super]
 
 
@@ -146,17 +141,16 @@ class ToQueue(SpanProcessor):
         self._inherited: set[int] = set()
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Take note of a span. Cost: 0.5 us."""
+        """Remember an open span. Cost: 0.5 us."""
         self._open.add(span)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Queue a sampled span."""
         context = span.context
         if state.on and context is not None and context.trace_flags.sampled and context.span_id not in self._inherited:
             state.add(span)
 
     def in_child(self) -> None:
-        """Know a fork's copies of what is open in the parent."""
+        """Ignore a fork's copies of what is open in the parent."""
         self._inherited |= {span.context.span_id for span in self._open if not span.end_time}
 
 
@@ -164,7 +158,6 @@ class OurTracerProvider(TracerProvider):
     """The SDK's tracer provider, known as ours."""
 
     def get_tracer(self, *args: Any, **kwargs: Any) -> trace_api.Tracer:
-        """Make a tracer for one library."""
         tracer = super().get_tracer(*args, **kwargs)
         if type(tracer) is Tracer:
             tracer.__class__ = OurTracer
@@ -189,7 +182,7 @@ class OurMeterProvider(MeterProvider):
 OURS = OurTracerProvider, OurMeterProvider
 
 
-class Collected(MetricReader):
+class CollectedMetrics(MetricReader):
     """A reader that keeps what one collection found."""
 
     def __init__(self) -> None:
@@ -198,8 +191,7 @@ class Collected(MetricReader):
         super().__init__(preferred_aggregation={Histogram: buckets} if state.config.is_exponential else None)
         self._data: MetricsData | None = None
 
-    def take(self) -> MetricsData | None:
-        """Collect now."""
+    def drain(self) -> MetricsData | None:
         self.collect()
         data, self._data = self._data, None
         return data
@@ -215,14 +207,14 @@ class Providers:
     """Our providers while they stand in for missing ones."""
 
     def __init__(self) -> None:
-        self.reader: Collected | None = None
+        self.reader: CollectedMetrics | None = None
         self.queue = ToQueue()
         self._tracers: WeakKeyDictionary[trace_api.ProxyTracer, trace_api.Tracer] = WeakKeyDictionary()
 
     def place(self) -> None:
         """Serve where the program has no provider; one named by OTEL_PYTHON_*_PROVIDER is the program's."""
         if _others():
-            state.provider = THEIRS
+            tracing.provider = THEIRS
         resource = Resource(state.identity.resource(state.config.service))
         if trace_api._TRACER_PROVIDER is None and "OTEL_PYTHON_TRACER_PROVIDER" not in os.environ:
             ours = OurTracerProvider(
@@ -235,7 +227,7 @@ class Providers:
             ours.add_span_processor(self.queue)
             trace_api.ProxyTracer._tracer = property(partial(self._served, ours))  # type: ignore[assignment]
         if metrics_api._METER_PROVIDER is None and "OTEL_PYTHON_METER_PROVIDER" not in os.environ:
-            reader = Collected()
+            reader = CollectedMetrics()
             # Exemplars would be drawn with the program's random numbers.
             meters = OurMeterProvider(
                 [reader], resource=resource, exemplar_filter=AlwaysOffExemplarFilter(), shutdown_on_exit=False
@@ -261,7 +253,7 @@ class Providers:
         """Serve no more; a program's own provider stays."""
         trace_api.ProxyTracer._tracer = OF_API  # type: ignore[method-assign]
         if isinstance(metrics_api._PROXY_METER_PROVIDER._real_meter_provider, OurMeterProvider):
-            _let_go_of_meters()
+            _release_meters()
         self.reader = None
 
     def in_child(self) -> None:
@@ -269,7 +261,7 @@ class Providers:
         self.reader = None
         self.queue.in_child()
 
-    def encode(self, spans: list[ReadableSpan], resource: Attributes) -> list[Request]:
+    def encode(self, spans: list[ReadableSpan], resource: Attributes) -> list[OtlpRequest]:
         """Encode other libraries' spans with the stock encoder and the resource of this process. Cost: 40 us a span."""
         requests = []
         for first in range(0, len(spans), BATCH):
@@ -280,11 +272,11 @@ class Providers:
                 requests += _one_by_one(batch, resource)
         return requests
 
-    def collect(self, resource: Attributes) -> list[Request]:
+    def collect(self, resource: Attributes) -> list[OtlpRequest]:
         """Collect the metrics that other libraries recorded through our meter provider."""
         if self.reader is None:
             return []
-        data = self.reader.take()
+        data = self.reader.drain()
         if data is None or not data.resource_metrics:
             return []
         message = encode_metrics(data)
@@ -293,13 +285,13 @@ class Providers:
             part.resource.CopyFrom(_resource(resource))
             count += sum(_points(metric) for scope in part.scope_metrics for metric in scope.metrics)
         now = state.now()
-        return [Request("metrics", message.SerializeToString(), count, now, now)] if count else []
+        return [OtlpRequest("metrics", message.SerializeToString(), count, now, now)] if count else []
 
 
 def see_provider(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """Know of a provider that has been made, whether or not the program sets it for everybody."""
+    """Serve no more once the program makes a provider, whether or not it sets it."""
     if not isinstance(args[0], OURS):
-        state.provider = THEIRS
+        tracing.provider = THEIRS
         if not state.config.join_spans:
             leave_context()
 
@@ -334,8 +326,8 @@ def _limits() -> SpanLimits:
     return SpanLimits(max_attribute_length=length, **defaults)
 
 
-def _let_go_of_meters() -> None:
-    """Make the meters that libraries took before us what they were: waiting for a provider."""
+def _release_meters() -> None:
+    """Make the meters that libraries took before us what they were: without a provider."""
     proxies = metrics_api._PROXY_METER_PROVIDER
     proxies._real_meter_provider = None
     for meter in proxies._meters:
@@ -344,7 +336,7 @@ def _let_go_of_meters() -> None:
             instrument._real_instrument = None
 
 
-def _spans_request(spans: list[ReadableSpan], resource: Attributes) -> Request:
+def _spans_request(spans: list[ReadableSpan], resource: Attributes) -> OtlpRequest:
     message = encode_spans(spans)
     for part in message.resource_spans:
         part.resource.CopyFrom(_resource(resource))
@@ -352,7 +344,7 @@ def _spans_request(spans: list[ReadableSpan], resource: Attributes) -> Request:
         _leave_out_content(message)
     first_ns = min(span.start_time or 0 for span in spans)
     last_ns = max(span.end_time or 0 for span in spans)
-    return Request("traces", message.SerializeToString(), len(spans), first_ns, last_ns)
+    return OtlpRequest("traces", message.SerializeToString(), len(spans), first_ns, last_ns)
 
 
 def _leave_out_content(message: ExportTraceServiceRequest) -> None:
@@ -371,14 +363,14 @@ def _leave_out_content(message: ExportTraceServiceRequest) -> None:
                     holder.attributes.extend(kept)
 
 
-def _one_by_one(spans: list[ReadableSpan], resource: Attributes) -> list[Request]:
+def _one_by_one(spans: list[ReadableSpan], resource: Attributes) -> list[OtlpRequest]:
     """Encode spans of which at least one cannot be: the stock encoder gives up the whole batch for it."""
     requests = []
     for span in spans:
         try:
             requests.append(_spans_request([span], resource))
         except UNENCODABLE:
-            state.dropped["traces", "unencodable"] += 1
+            state.drop("traces", "unencodable")
     return requests
 
 
@@ -387,16 +379,4 @@ def _points(metric: Any) -> int:
 
 
 def _resource(attributes: Attributes) -> ResourceMessage:
-    return ResourceMessage(attributes=_pairs(attributes))
-
-
-def _pairs(attributes: Attributes) -> Iterable[KeyValue]:
-    return [KeyValue(key=key, value=_value(value)) for key, value in attributes.items()]
-
-
-def _value(value: Value) -> AnyValue:
-    if isinstance(value, bool):
-        return AnyValue(bool_value=value)
-    if isinstance(value, int):
-        return AnyValue(int_value=value)
-    return AnyValue(double_value=value) if isinstance(value, float) else AnyValue(string_value=str(value))
+    return ResourceMessage(attributes=_encode_attributes(dict(attributes)))

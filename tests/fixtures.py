@@ -17,7 +17,8 @@ from otel_rl import entry
 from otel_rl.flusher.thread import Flusher
 from otel_rl.journal.read import Run, open_run
 from otel_rl.journal.views import SpanView
-from otel_rl.process.state import UNREAD, state
+from otel_rl.probes.memory import UNREAD, probes
+from otel_rl.process.state import state
 from otel_rl.records import Value
 
 WALL_NS = 1_700_000_000_000_000_000
@@ -69,7 +70,7 @@ class Recording:
         state.clock.anchor = WALL_NS  # before anything takes a time from it: a test that came before had a real clock
         state.started_ns, state.first_ns = self.clock.ns, 0
         otel_rl.instrument(integrations)
-        state.read_memory, state.reading = lambda: UNREAD, UNREAD
+        probes.read_memory, probes.reading = lambda: UNREAD, UNREAD
         return self
 
     @property
@@ -150,7 +151,8 @@ def modules_with(name: str) -> list[Any]:
 def stubbed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recording:
     """A recording that is not on yet: clock, ids and memory are known, the flusher works only when it is asked."""
     import otel_rl.comm.collectives
-    import otel_rl.sdk  # noqa: F401  both are loaded late, and must be there to be given the clock and the ids
+    import otel_rl.sdk
+    import otel_rl.trace.steps  # noqa: F401  all are loaded late, and must be there to be given the clock and the ids
 
     clock = Clock()
     numbers = itertools.count(1)
@@ -159,7 +161,7 @@ def stubbed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recording:
     for module in modules_with("random_bits"):
         monkeypatch.setattr(module, "random_bits", lambda bits: next(numbers))
     monkeypatch.setattr("otel_rl.clock.measure_anchor", lambda: WALL_NS)
-    monkeypatch.setattr("otel_rl.trace.steps.peak_rss", lambda: 1 << 20)
+    monkeypatch.setattr("otel_rl.trace.tree.peak_rss", lambda: 1 << 20)
     monkeypatch.setattr("otel_rl.sdk._others", lambda: False)  # those of earlier tests
     monkeypatch.setattr("otel_rl.flusher.thread.PERIOD_S", 3600.0)
     monkeypatch.setenv("OTEL_RL_RUN_ID", RUN)

@@ -10,7 +10,7 @@ import pytest
 
 import otel_rl
 from otel_rl.process.state import state
-from otel_rl.records import Count, Later, Noted
+from otel_rl.records import Count, Deferred, FinishedRequests
 from otel_rl.requests.queue import Request
 
 
@@ -23,9 +23,9 @@ class Taken(NamedTuple):
     counts: list[Count]
 
 
-def parts(noted: list[Any]) -> Iterator[tuple[Callable[..., Iterable[Request]], Any, list[Any]]]:
+def parts(finished: Iterable[Any]) -> Iterator[tuple[Callable[..., Iterable[Any]], Any, list[Any]]]:
     """Give reader, parent and arguments of each."""
-    pieces = iter(noted)
+    pieces = iter(finished)
     for read in pieces:
         parent, number = next(pieces), next(pieces)
         yield read, parent, list(islice(pieces, number))
@@ -36,18 +36,16 @@ def take() -> Taken:
     taken = Taken([], [], [])
     while state.queue:
         record = state.queue.popleft()
-        if isinstance(record, Noted):
-            if record is state.noted:
-                state.noted = Noted()
+        if isinstance(record, Count):
+            taken.counts.append(record)
+        elif isinstance(record, Deferred):
+            state.queue.extendleft(reversed(list(record.function(*record.arguments))))
+        elif isinstance(record, FinishedRequests):
             for read, parent, arguments in parts(record):
-                rows = list(read(*arguments))
+                rows = list(map(Request._make, read(*arguments)))
                 taken.rows.extend(rows)
                 taken.parents.extend([parent] * len(rows))
             record.clear()  # as the flusher does: it may be queued twice
-        elif isinstance(record, Count):
-            taken.counts.append(record)
-        elif isinstance(record, Later):
-            state.queue.extendleft(reversed(list(record.function(*record.arguments))))
     return taken
 
 

@@ -120,9 +120,9 @@ class Peer:
         for request in self._encoder.encode(spans):
             self._writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)
 
-    def hold(self, spans: Sequence[FakeSpan]) -> None:
+    def spool(self, spans: Sequence[FakeSpan]) -> None:
         """Hold spans, as while the attempt is unknown."""
-        assert self._writer.hold("traces", self._encoder.encode(spans), is_all=True)
+        assert self._writer.spool("traces", self._encoder.encode(spans))
 
     def open(self, *names: str) -> None:
         """Journal that stages are open from now on, one inside the other."""

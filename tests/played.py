@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import SpanView
 from otel_rl.records import Value
-from otel_rl.report.data.report import Rank
+from otel_rl.report.data.ranks import Rank
 
 KINDS = {
     v.REWARD: "productive",

@@ -25,7 +25,7 @@ import grpc
 from otel_rl import vocabulary
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
-from otel_rl.journal.otlp.encode import Request, SpanEncoder
+from otel_rl.journal.otlp.encode import OtlpRequest, SpanEncoder
 from otel_rl.journal.write import Writer
 from otel_rl.records import Log, MetricPoints, Number
 from otel_rl.sidecar.ship.client import REJECTED, RESPONSES, SERVICES
@@ -303,7 +303,7 @@ class Rank:
             self.append(self.encoder.encode_logs([Log("event", end_ns, {})]))
         return ids
 
-    def append(self, requests: list[Request]) -> list[bytes]:
+    def append(self, requests: list[OtlpRequest]) -> list[bytes]:
         """Journal requests; give the ids of their spans."""
         ids = []
         for request in requests:

@@ -23,7 +23,7 @@ pytest.importorskip("trl")
 
 from otel_rl import vocabulary as v
 from otel_rl.cli import app
-from otel_rl.demo import follow, task, train
+from otel_rl.demo import progress_line, task, train
 from tests.backend.stored import attributes, spans_of
 
 LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
@@ -68,16 +68,16 @@ def test_the_tokenizer_has_one_token_for_each_character() -> None:
 def test_the_model_depends_on_the_seed_alone(tmp_path: Path) -> None:
     """Two ranks that make it for themselves have the same one."""
     states = [task.model(tmp_path / str(i), seed).state_dict() for i, seed in enumerate((1, 1, 2))]
-    digests = [follow.digest(b"".join(value.numpy().tobytes() for value in state.values())) for state in states]
-    assert [True, False] == [digests[0] == digests[1], digests[0] == digests[2]]
+    weights = [b"".join(value.numpy().tobytes() for value in state.values()) for state in states]
+    assert [True, False] == [weights[0] == weights[1], weights[0] == weights[2]]
 
 
 def test_the_curve_has_a_bar_for_each_part_of_the_run() -> None:
     """What lies outside 0..1 is drawn as the nearest bar, and steps to come are blank."""
     points = [(1, -1.0), (2, 0.5), (3, 2.0)]
-    assert follow.curve(points, 24, "abcd") == "acd" + " " * 21
-    assert follow.curve([(1, 0.0), (2, 0.5)], 48, "abcd") == "b" + " " * 23
-    assert follow.curve([(4, 0.0), (8, 0.5)], 24, "abcd") == "aaaacccc" + " " * 16
+    assert progress_line.curve(points, 24, "abcd") == "acd" + " " * 21
+    assert progress_line.curve([(1, 0.0), (2, 0.5)], 48, "abcd") == "b" + " " * 23
+    assert progress_line.curve([(4, 0.0), (8, 0.5)], 24, "abcd") == "aaaacccc" + " " * 16
 
 
 class Terminal(io.StringIO):
@@ -89,7 +89,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def steps_of(progress: follow.Progress, num: int) -> None:
+def steps_of(progress: progress_line.ProgressLine, num: int) -> None:
     """Let ``num`` steps pass, the trainer's log after each."""
     state: Any = SimpleNamespace(global_step=0)
     for step in range(1, num + 1):
@@ -103,18 +103,18 @@ def steps_of(progress: follow.Progress, num: int) -> None:
 def test_progress_is_a_line_in_25_steps_where_nobody_watches() -> None:
     """A log file gets few lines, the last of them complete."""
     out = io.StringIO()
-    progress = follow.Progress(30, out)
+    progress = progress_line.ProgressLine(30, out)
     steps_of(progress, 30)
     first, last = out.getvalue().splitlines()
     assert first.startswith("step 25/30   reward ")
     assert last == f"step 30/30   reward {'=' * 24} 0.50   evaluation 0.75"
-    assert progress.summary(1.5) == follow.Summary(30, 1.5, 0.5, 0.5, 0.75)
+    assert progress.result(1.5) == progress_line.DemoResult(30, 1.5, 0.5, 0.5, 0.75)
 
 
 def test_progress_rewrites_one_line_in_a_terminal() -> None:
     """Each step starts at the line's beginning; only the end of training ends the line."""
     out = Terminal()
-    steps_of(follow.Progress(2, out), 2)
+    steps_of(progress_line.ProgressLine(2, out), 2)
     assert out.getvalue().count("\r") == 3
     assert out.getvalue().endswith("\n")
     assert out.getvalue().count("\n") == 1
@@ -122,62 +122,50 @@ def test_progress_rewrites_one_line_in_a_terminal() -> None:
 
 def test_a_run_without_a_step_has_no_rewards() -> None:
     """Nothing is made up."""
-    assert follow.Progress(2, io.StringIO()).summary(0.0) == follow.Summary(0, 0.0, None, None, None)
+    assert progress_line.ProgressLine(2, io.StringIO()).result(0.0) == progress_line.DemoResult(
+        0, 0.0, None, None, None
+    )
 
 
-def test_a_watched_reward_function_stays_what_it_was() -> None:
-    """Name and result are the same, and the token ids are kept."""
-    recorder = follow.Recorder()
-    watched = recorder.watch(task.parity)
-    assert watched.__name__ == "parity"
-    assert watched(completion_ids=[[3, 4]], completions=["000000"], wanted=["even"]) == [1.0]
-    assert recorder.tokens == [[3, 4]]
-
-
-def test_the_record_leaves_times_out() -> None:
-    """Two runs never take equally long."""
-    recorder = follow.Recorder()
-    recorder.on_log(None, None, None, {"loss": 0.5, "step_time": 1.0, "train_runtime": 2.0, "samples_per_second": 3.0})
-    assert recorder.steps == [{"loss": 0.5}]
-
-
-def test_the_defaults_train_grpo_with_otel_rl() -> None:
+def test_the_defaults_train_with_otel_rl() -> None:
     """Without options the program is the demo."""
-    options = train.parse([])
-    assert (options.trainer, options.otel, options.record) == ("grpo", True, None)
+    assert (True, 240) == (train.parse([]).otel, train.parse([]).steps)
 
 
 @pytest.mark.slow
-def test_a_run_says_what_it_computed(tmp_path: Path) -> None:
-    """A real run of a single process, without otel_rl, leaves its summary and its record behind."""
-    summary, record, work = (tmp_path / name for name in ("summary.json", "record.json", "work"))
-    options = ("--no-otel", "--steps=4", "--iters=1", "--eval-every=0", "--save-every=0", "--log-every=1")
-    run_demo(tmp_path, *options, "--workdir", str(work), "--output", str(summary), "--record", str(record), ranks=1)
-    assert json.loads(summary.read_text())["steps"] == 4
-    recorded = json.loads((tmp_path / "record-rank0.json").read_text())
-    assert sum("loss" in step for step in recorded["steps"]) == 4
-    assert len(recorded["tokens"]) == 4 * 16
-    assert sorted(recorded["random"]) == ["numpy", "python", "torch"]
+def test_a_single_process_trains_without_otel_rl(tmp_path: Path) -> None:
+    """With two micro-batches to an update; it leaves its result behind, and no run."""
+    result, work = tmp_path / "result.json", tmp_path / "work"
+    options = ("--no-otel", "--steps=4", "--iters=1", "--grad-accum=2", "--eval-every=0", "--save-every=0")
+    run_demo(tmp_path, *options, "--workdir", str(work), "--output", str(result), ranks=1)
+    assert 4 == json.loads(result.read_text())["steps"]
     assert (work / "rank-0" / "tiny-qwen2" / "config.json").exists()
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Run the demo on two ranks; return its folder and output."""
+    folder = tmp_path_factory.mktemp("trained")
+    files = ("--output", str(folder / "result.json"), "--workdir", str(folder / "work"))
+    return folder, run_demo(folder, "--steps=140", "--save-every=100", *files)
+
+
 @pytest.mark.slow
-def test_the_reward_rises_on_two_ranks(tmp_path: Path) -> None:
+def test_the_reward_rises_on_two_ranks(trained: tuple[Path, str]) -> None:
     """The real trainer learns the task, evaluates and writes checkpoints."""
-    summary, work = tmp_path / "summary.json", tmp_path / "work"
-    options = ("--no-otel", "--steps=140", "--save-every=100", "--output", str(summary), "--workdir", str(work))
-    output = run_demo(tmp_path, *options)
-    result = json.loads(summary.read_text())
-    assert result["steps"] == 140
+    folder, output = trained
+    result = json.loads((folder / "result.json").read_text())
+    assert result["steps"] == STEPS
     assert result["first_reward"] < 0.4
     assert result["last_reward"] > 0.8
     assert result["eval_reward"] > result["first_reward"]
-    checkpoints = (work / "checkpoints").glob("checkpoint-*")
+    checkpoints = (folder / "work" / "checkpoints").glob("checkpoint-*")
     assert {path.name for path in checkpoints} == {"checkpoint-100", "checkpoint-140"}
     assert output.splitlines()[-1].startswith("step 140/140   reward ")
 
 
+STEPS = 140
 STAGES = {
     "rl.idle", "rl.sample", "rl.sample.process", "rl.logprob old", "rl.logprob ref", "rl.reward", "rl.reward parity",
     "rl.reward judge", "rl.advantage", "rl.log", "rl.train.forward", "rl.train.backward", "rl.train.clip",
@@ -231,10 +219,9 @@ class Exported:
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> list[Exported]:
-    """Run the demo for eight steps and export its journal; the earliest span first, requests left out."""
-    folder = tmp_path_factory.mktemp("exported")
-    run_demo(folder, "--steps=8", "--eval-every=4", "--save-every=4")
+def exported(trained: tuple[Path, str]) -> list[Exported]:
+    """Export the run's journal; the earliest span first, without requests."""
+    folder, _ = trained
     (run,) = (path for path in (folder / "runs").iterdir() if path.name != ".pending")
     file = folder / "run.jsonl"
     assert 0 == CliRunner().invoke(app, ["export", str(run), "--to", "otlp-json", "--output", str(file)]).exit_code
@@ -266,8 +253,8 @@ def test_each_step_of_an_export_is_one_trace_of_both_ranks(exported: list[Export
     """As many as optimizer steps, numbered, no span without its parent; on every rank the steps tile the loop."""
     children = below(exported)
     roots = [root for root in children[""] if root.name == v.LOOP]
-    assert [*range(1, 9)] == [root.says[v.ITERATION] for root in roots]
-    assert [["rl.rank 0", "rl.rank 1"]] * 8 == [sorted(child.name for child in children[root.id]) for root in roots]
+    assert [*range(1, STEPS + 1)] == [root.says[v.ITERATION] for root in roots]
+    assert [["rl.rank 0", "rl.rank 1"]] * STEPS == [sorted(child.name for child in children[root.id]) for root in roots]
     assert len(exported) == len({span.id for span in exported})
     assert set(children) - {span.id for span in exported} == {""}
     assert len(children[""]) == len({span.trace for span in exported})
@@ -301,7 +288,7 @@ def test_little_of_a_step_is_in_no_stage(exported: list[Exported]) -> None:
         if step.name.startswith(v.RANK_SPAN) and step.says.get(v.ITERATION, 0) > 2:
             named = sum(child.end - child.begin for child in children[step.id])  # none overlaps another
             shares.append(1 - named / (step.end - step.begin))
-    assert 12 == len(shares)
+    assert 2 * (STEPS - 2) == len(shares)
     assert statistics.median(shares) <= 0.05
 
 
@@ -316,33 +303,3 @@ def lacks(span: Exported) -> bool:
     """Whether a stage does not say all that it has to; collectives hold no memory of their own."""
     memory = set() if span.name == v.COMM else {v.RSS_START, v.RSS_END}
     return not SAYS.get(span.label, set()) | memory <= set(span.says)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--trainer=rloo", "--iters=1"),
-        ("--beta=0", "--iters=2"),
-        ("--grad-accum=2", "--iters=1", "--eval-every=0", "--save-every=0"),
-    ],
-    ids=["rloo", "no reference, two updates a rollout", "accumulation"],
-)
-def test_a_single_process_trains_in_every_form(tmp_path: Path, options: tuple[str, ...]) -> None:
-    """Whatever the options, all steps are made."""
-    output = run_demo(tmp_path, "--steps=8", "--eval-every=4", "--save-every=4", "--no-otel", *options, ranks=1)
-    assert output.splitlines()[-1].startswith("step 8/8   reward ")
-
-
-@pytest.mark.slow
-def test_training_is_bit_identical_with_and_without_otel_rl(tmp_path: Path) -> None:
-    """Losses, rewards, generated tokens, random states and parameters are the same on every rank."""
-    common = ("--steps=24", "--eval-every=8", "--save-every=10", "--log-every=1")
-    run_demo(tmp_path, *common, "--record", str(tmp_path / "on.json"))
-    run_demo(tmp_path, *common, "--record", str(tmp_path / "off.json"), "--no-otel")
-    assert len([path for path in (tmp_path / "runs").iterdir() if path.name != ".pending"]) == 1
-    for rank in range(2):
-        on, off = (json.loads((tmp_path / f"{name}-rank{rank}.json").read_text()) for name in ("on", "off"))
-        assert off == on
-        assert sum("loss" in step for step in off["steps"]) == 24
-        assert len(off["tokens"]) > 24

@@ -22,6 +22,7 @@ from otel_rl.integrations import OURS, choice
 from otel_rl.journal.read import SpanView, open_run
 from otel_rl.process.state import state
 from otel_rl.report.build import build_report
+from otel_rl.trace.memory import tracing
 from tests.fixtures import RUN, Recording
 
 
@@ -40,10 +41,10 @@ def integration(monkeypatch: pytest.MonkeyPatch, package: str, supports: str, na
 
 def test_a_second_call_does_nothing(recording: Recording) -> None:
     """One flusher, one set-up, one journal."""
-    before = state.identity, state.phase.tree, recording.flusher, threads()
+    before = state.identity, tracing.phase, recording.flusher, threads()
     otel_rl.instrument()
     otel_rl.instrument([])
-    assert before == (state.identity, state.phase.tree, recording.flusher, threads())
+    assert before == (state.identity, tracing.phase, recording.flusher, threads())
     assert 1 == len(threads())
 
 
@@ -55,7 +56,7 @@ def test_recording_can_be_switched_on_again(stubbed: Recording) -> None:
             pass
         otel_rl.uninstrument()
         otel_rl.uninstrument()
-        assert (False, 0, set(), None) == (state.on, len(state.queue), state.open, state.container)
+        assert (False, 0, set(), None) == (state.on, len(state.queue), tracing.open, tracing.container)
     run = stubbed.run()
     assert 3 == len(run.journals) == sum(span.name == "rl.loop" for span in run.spans())
 
@@ -312,7 +313,7 @@ def test_a_variable_of_others_is_said_in_one_line(
 def test_a_process_that_did_not_ask_leaves_no_trace(stubbed: Recording) -> None:
     """Until it opens a stage: then it has a set-up like any other."""
     entry.autoload()
-    assert (True, None, [], False) == (state.on, state.container, threads(), stubbed.root.exists())
+    assert (True, None, [], False) == (state.on, tracing.container, threads(), stubbed.root.exists())
     otel_rl.uninstrument()
     assert not stubbed.root.exists()
     entry.autoload()
@@ -411,38 +412,6 @@ def test_a_step_that_goes_on_elsewhere_is_in_no_number(
         for point in run.last_points(vocabulary.GOODPUT_TIME)
     }
     assert 1 == report.steps.recorded
-
-
-def test_an_evaluation_behind_a_step_that_goes_on_elsewhere_cuts_the_step(recording: Recording) -> None:
-    """Its end is not the step's; the thread begins no step while the recording ends."""
-    inside, is_over = threading.Event(), threading.Event()
-
-    def train() -> None:
-        for number in (1, 2):
-            with otel_rl.step(number):
-                recording.tick(10)
-            with otel_rl.stage("evaluate"):
-                if number == 2:
-                    inside.set()
-                    assert is_over.wait(60)
-        with otel_rl.step(3):
-            pass
-
-    thread = threading.Thread(target=train)
-    stop = recording.flusher.stop
-
-    def stop_late(timeout_s: float) -> bool:
-        is_over.set()
-        thread.join()
-        return stop(timeout_s)
-
-    recording.flusher.stop = stop_late  # type: ignore[method-assign]
-    thread.start()
-    assert inside.wait(60)
-    run = recording.stop()
-    cut = {(span.name, span.attributes.get(vocabulary.ITERATION)) for span in run.spans(None) if is_cut(span)}
-    assert {("rl.rank 0", 2), ("rl.evaluate", None)} == cut
-    assert ([0.01], []) == ([point.value for point in run.points(vocabulary.STEP_TIME)], run.open_stages())
 
 
 def is_cut(span: SpanView) -> bool:

@@ -10,7 +10,8 @@ import pytest
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
-from otel_rl.report.data.report import Rank, Report
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import Report
 from tests.peers import BEGIN_NS, Did, Met, Peer
 from tests.watched import DEAD, FakeClock, Watched, clock, compared
 

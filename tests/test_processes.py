@@ -16,7 +16,7 @@ from otel_rl import entry
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
-from otel_rl.report.terminal.screen import render
+from otel_rl.report.terminal import render
 from tests.programs.launch import HERE, run, start
 from tests.programs.recorded import Node, Recorded
 
@@ -62,20 +62,19 @@ def test_workers_deliver_what_they_recorded(tmp_path: Path, program: str, method
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "imported_s"), [("fork", 0.0), ("spawn", 0.05), ("forkserver", 0.05)])
-def test_each_training_that_a_program_starts_is_a_run(tmp_path: Path, method: str, imported_s: float) -> None:
-    """One attempt with all of its steps, and a set-up from the start of its process; nobody waits for another."""
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_trainings_that_a_program_starts_are_loops_of_its_run(tmp_path: Path, method: str) -> None:
+    """Each has traces of its own, though all count from 0; what they load is in the set-up of the program."""
     run(tmp_path, PROGRAM, "trainings", method)
-    recorded = everything(tmp_path)
-    (program,) = (one for one in recorded if not named([one], "worked"))
-    assert [0, 1, 2] == sorted(node.attributes["rl.training"] for node in named([program], "load"))
-    reports = [build_report(one.run, time.time_ns()) for one in recorded if one is not program]
-    assert [("finished", [2], [1])] * 3 == [
-        (one.state, [attempt.steps for attempt in one.attempts], [attempt.ranks for attempt in one.attempts])
-        for one in reports
-    ]
-    setups = [one.attempts[0].setup_s or 0.0 for one in reports]
-    assert 3 == len([setup_s for setup_s in setups if setup_s > imported_s])  # the import of otel_rl alone takes that
+    (recorded,) = everything(tmp_path)
+    loaded = [node for node in recorded.roots[0].walk() if node.name == "load"]
+    steps = [root for root in recorded.roots if root.name == v.LOOP]
+    assert [0, 1, 2] == sorted(node.attributes["rl.training"] for node in loaded)
+    trained = Counter((step.attributes[v.LOOP_NAME], tuple(step.outline()[1:])) for step in steps)
+    pids = {node.span.resource[v.PROCESS_PID] for node in loaded}
+    assert {(f"train.{pid}", ("  worked",)): 2 for pid in pids} == trained
+    report = build_report(recorded.run, time.time_ns())
+    assert ("finished", [6]) == (report.state, [attempt.steps for attempt in report.attempts])
 
 
 @pytest.mark.slow
@@ -96,14 +95,31 @@ def test_workers_of_an_engine_belong_to_the_run_that_started_it(tmp_path: Path, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_ranks_of_a_training_that_are_started_alike_are_a_run_of_their_own(tmp_path: Path, method: str) -> None:
-    """Nothing of an engine started them."""
+def test_ranks_that_a_program_starts_are_ranks_of_its_run(tmp_path: Path, method: str) -> None:
+    """As ``torch.multiprocessing.spawn`` starts them: their steps are those of the run."""
+    pytest.importorskip("torch")
+    assert "0 0\n" == run(tmp_path, str(HERE / "engine.py"), method, "ranks")
+    (recorded,) = everything(tmp_path)
+    (step,) = (root for root in recorded.roots if root.name == v.LOOP)
+    assert ["rl.rank 0", "rl.rank 1"] == sorted(child.name for child in step.children)
+    report = build_report(recorded.run, time.time_ns())
+    assert ("finished", [("trainer", 0), ("trainer", 1)]) == (
+        report.state,
+        [(rank.role, rank.rank) for rank in report.ranks],
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_training_inside_a_step_is_work_of_that_step(tmp_path: Path, method: str) -> None:
+    """A judge that learns: its ranks begin no step of the run."""
     pytest.importorskip("torch")
     assert "0 0\n" == run(tmp_path, str(HERE / "engine.py"), method, "train")
-    reports = [build_report(one.run, time.time_ns()) for one in everything(tmp_path)]
-    found = {tuple((rank.role, rank.rank) for rank in report.ranks): report for report in reports}
-    assert {(("trainer", 0),), (("trainer", 0), ("trainer", 1))} == set(found)
-    assert {("finished", 1)} == {(one.state, one.steps) for report in reports for one in report.attempts}
+    (recorded,) = everything(tmp_path)
+    (step,) = (root for root in recorded.roots if root.name == v.LOOP)
+    assert {"load": 2, "serve": 2} == Counter(node.name for node in step.walk() if node.name in ("load", "serve"))
+    report = build_report(recorded.run, time.time_ns())
+    assert [("finished", 1, 1)] == [(one.state, one.steps, one.ranks) for one in report.attempts]
 
 
 @pytest.mark.slow

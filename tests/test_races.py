@@ -12,14 +12,15 @@ import otel_rl
 from otel_rl import entry, guard, ids
 from otel_rl import vocabulary as v
 from otel_rl.metrics import record as metrics
-from otel_rl.observing import api
+from otel_rl.probes.memory import UNREAD, probes
 from otel_rl.process import state as runtime
-from otel_rl.process.state import UNREAD, Runtime, state
-from otel_rl.records import Noted, Point
-from otel_rl.requests import queue
+from otel_rl.process.state import Runtime, state
+from otel_rl.requests.memory import generation
+from otel_rl.requests.queue import count_when_dropped
 from otel_rl.trace import stage
+from otel_rl.trace.attempt import know_attempt, report_alone
 from otel_rl.trace.stage import Stage
-from otel_rl.trace.steps import Tree, know_attempt, report_alone
+from otel_rl.trace.tree import Tree
 from tests.fixtures import Recording
 
 
@@ -37,13 +38,13 @@ def test_set_up_is_journaled_below_the_attempt(rank_1: Recording, monkeypatch: p
     with otel_rl.stage("load"):
         rank_1.tick(5)
     rank_1.flusher.flush(60)
-    know = Tree.know
+    identify = Tree.identify
 
     def meanwhile(tree: Tree, attempt: str) -> None:
         rank_1.flusher.flush(0.5)
-        know(tree, attempt)
+        identify(tree, attempt)
 
-    monkeypatch.setattr(Tree, "know", meanwhile)
+    monkeypatch.setattr(Tree, "identify", meanwhile)
     know_attempt("abc", "together")
     otel_rl.uninstrument()
     stage = {span.name: span for span in rank_1.run("together").spans()}
@@ -54,14 +55,14 @@ def test_set_up_is_journaled_below_the_attempt(rank_1: Recording, monkeypatch: p
 def test_who_is_told_the_attempt_does_not_report_alone(rank_1: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though the flusher has just given up waiting for it."""
     told = threading.Thread(target=know_attempt, args=("abc", "together"))
-    found = Runtime.found_attempt
+    found = Runtime.make_attempt
 
     def meanwhile(runtime: Runtime) -> Any:
         told.start()
         told.join(0.5)
         return found(runtime)
 
-    monkeypatch.setattr(Runtime, "found_attempt", meanwhile)
+    monkeypatch.setattr(Runtime, "make_attempt", meanwhile)
     report_alone()
     told.join()
     assert "abc" == state.identity.attempt_id
@@ -123,7 +124,7 @@ def test_a_stage_that_ends_at_the_exit_is_journaled_once(recording: Recording, m
     def work() -> None:
         with Stage("mine"):
             monkeypatch.setattr(stage, "FRESH_NS", -1)
-            monkeypatch.setattr(state, "read_memory", read)
+            monkeypatch.setattr(probes, "read_memory", read)
 
     worker = threading.Thread(target=work)
     worker.start()
@@ -139,82 +140,29 @@ def test_a_stage_that_ends_at_the_exit_is_journaled_once(recording: Recording, m
     assert ["mine"] == [span.name for span in recording.stop().spans() if span.name == "mine"]
 
 
-def test_requests_that_find_the_queue_full_are_counted(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the look at it and the adding another thread fills it."""
-    for module in (runtime, queue):
-        monkeypatch.setattr(module, "QUEUE_LIMIT", 3)
-    add = Runtime.add
-
-    def filled(self: Runtime, record: object) -> bool:
-        if isinstance(record, Noted):
-            monkeypatch.setattr(Runtime, "add", add)
-            self.queue.extend(Point("mine", 1, 1) for _ in range(3))
-        return add(self, record)
-
-    with otel_rl.step(1):
-        assert recording.flusher.flush(60)
-        monkeypatch.setattr(Runtime, "add", filled)
-        for number in range(50):
-            otel_rl.request("engine", submitted=0.5, ended=0.9, id=f"{number}")
-            if number == 5:
-                assert recording.flusher.flush(60)
-    given_up = sum(state.dropped.values())
-    state.dropped.clear()
-    counted = sum(point.value for point in recording.stop().last_points(v.REQUESTS))
-    assert (50, True) == (counted + given_up, 0 < given_up < 10)
-
-
-def test_a_process_observes_into_one_book(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two threads show their first batch at once: none is lost."""
-    both, make = threading.Barrier(2), api.Book
-
-    def made() -> Any:
-        both.wait(60)
-        return make()
-
-    monkeypatch.setattr(api, "Book", made)
-    found: list[Any] = []
-    together(*[lambda: found.append(api.book())] * 2)
-    assert found[0] is found[1] is api.book()
-
-
-@pytest.mark.parametrize("kept", ["streams", "batching"])
-def test_what_is_opened_during_the_exit_fails_nothing(recording: Recording, kept: str) -> None:
-    """A pool's thread asks an API, or builds an engine, while all of them are looked through."""
+def test_a_stream_that_is_opened_during_the_exit_fails_nothing(recording: Recording) -> None:
+    """A pool's thread asks an API while all of them are looked through."""
 
     class Owner:
         pass
 
-    class Engine:
-        unfinished = 1
-
+    class Stream:
         def left(self) -> None:
             told.append(self)
 
-    told: list[Engine] = []
-    known = getattr(state.training, kept)
-    owners = [Owner() for _ in range(3)]
-    for owner in owners:
-        known[owner] = Engine()
-
-    class Opening(type(known)):  # type: ignore[misc]
+    class Opening(type(generation.streams)):  # type: ignore[misc]
         def keyrefs(self) -> Any:
             found = super().keyrefs()
             owners.append(Owner())
-            self[owners[-1]] = Engine()
+            self[owners[-1]] = Stream()
             return found
 
-        def values(self) -> Any:
-            for value in super().values():
-                owners.append(Owner())
-                self[owners[-1]] = Engine()
-                yield value
-
-    setattr(state.training, kept, Opening(known))
+    told: list[Stream] = []
+    owners = [Owner() for _ in range(3)]
+    generation.streams = Opening({owner: Stream() for owner in owners})
     entry._finish()
-    assert ({}, 3 if kept == "streams" else 0) == (dict(guard.errors), len(told))
-    setattr(state.training, kept, known)
-    known.clear()
+    assert ({}, 3) == (dict(guard.errors), len(told))
+    generation.streams.clear()
 
 
 def test_an_engine_that_is_dropped_waits_for_nobody(recording: Recording) -> None:
@@ -231,7 +179,7 @@ def test_an_engine_that_is_dropped_waits_for_nobody(recording: Recording) -> Non
 
     asked: list[str] = []
     owner = Owner()
-    queue.count_when_dropped(owner, Engine())
+    count_when_dropped(owner, Engine())
     with otel_rl.step(1):
         del owner
         assert [] == asked

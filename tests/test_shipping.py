@@ -125,8 +125,7 @@ def assert_all_arrived(root: Path, server: Sink, recorded: Mapping[str, int], *,
     assert taken >= points["user.my.metric"] if not once else taken == points["user.my.metric"]
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize(("protocol", "compression"), [("grpc", "none"), ("http", "gzip")])
 def test_a_run_arrives(runs: Path, protocol: Literal["grpc", "http"], compression: str) -> None:
     """By both protocols, while it runs; the sidecar ends by itself."""
     enough = runs.parent / "enough"
@@ -170,7 +169,7 @@ def test_a_program_that_is_killed_in_its_set_up_arrives(runs: Path, rank: int) -
             assert wait_until(lambda: journaled(runs) == arrived(server))
             points = sorted(point.value for point in open_run(runs / RUN).points("user.turn.number"))
             assert wait_until(lambda: points == turns(server))
-    assert (True, []) == (len(points) > 0, list((runs / RUN).glob("*.held.otlp")))
+    assert (True, []) == (len(points) > 0, list((runs / RUN).glob("*.spool.otlp")))
 
 
 def turns(server: Sink) -> list[int]:
@@ -294,7 +293,8 @@ def test_who_follows_reads_what_the_sidecar_says(tmp_path: Path) -> None:
             ship.send_signal(signal.SIGINT)
             said = ship.communicate(timeout=END_S)[1]
     expected = [
-        "nobody lets the traces in (gRPC PERMISSION_DENIED): look at endpoint, headers and certificates",
+        "The server rejected our credentials for traces (gRPC PERMISSION_DENIED); "
+        "check endpoint, headers and certificates; they wait and are sent again",
         f"{waiting} bytes were not sent (traces: gRPC PERMISSION_DENIED); send them with: otel-rl ship {tmp_path}",
     ]
     assert expected == [line.partition(" ")[2] for line in log.read_text().splitlines()]

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("trl")
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.read import JournalNotFound, OpenStage, open_run
+from otel_rl.journal.read import JournalNotFound, OpenView, open_run
 from tests.programs.launch import Trained, start, train, training
 from tests.programs.recorded import COLLECTIVE, Recorded, outside, overlapping
 
@@ -168,7 +168,7 @@ def test_a_hung_rank_is_named_while_it_hangs(tmp_path: Path) -> None:
     assert [1, 2, 3, 4] == list(recorded.steps(0)) == list(recorded.steps(1))
 
 
-def wait_until_stuck(runs: Path) -> dict[int, list[OpenStage]]:
+def wait_until_stuck(runs: Path) -> dict[int, list[OpenView]]:
     """Read the journal again and again until rank 1 is in the function that hangs and rank 0 waits for it."""
     for _ in range(600):
         time.sleep(0.4)
@@ -180,7 +180,7 @@ def wait_until_stuck(runs: Path) -> dict[int, list[OpenStage]]:
     raise AssertionError(f"no rank hung: {names}")
 
 
-def open_stages(runs: Path) -> list[OpenStage]:
+def open_stages(runs: Path) -> list[OpenView]:
     """Read what is open in the only run, if there is one yet."""
     for directory in runs.glob("[!.]*"):
         try:

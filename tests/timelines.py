@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from otel_rl.analysis.many_steps import ManySteps
 from otel_rl.analysis.stage_calls import Key, Met, StageCall, by_step, step_ns
-from otel_rl.analysis.stragglers import Slow, own_times, slow_in
+from otel_rl.analysis.stragglers import Slowest, own_times, slow_in
 
 MS = 1_000_000
 
@@ -152,7 +152,7 @@ def timelines(draw: st.DrawFn, *, ranks: int = 4) -> Timeline:
     return Timeline(tuple(draw(st.lists(phases, min_size=1, max_size=6))), draw(clocks))
 
 
-def slow_ranks(calls: Iterable[StageCall[int]]) -> list[Slow[int]]:
+def slow_ranks(calls: Iterable[StageCall[int]]) -> dict[str, Slowest[int]]:
     """Name the slow ranks of one step."""
     listed = list(calls)
     return slow_in(own_times(listed), step_ns(listed))

@@ -11,12 +11,12 @@ import pytest
 from otel_rl import vocabulary as v
 from otel_rl.journal.files import Journal
 from otel_rl.journal.identity import WriterIdentity
-from otel_rl.journal.otlp.encode import Request
+from otel_rl.journal.otlp.encode import OtlpRequest
 from otel_rl.journal.read import open_run
 from otel_rl.journal.views import PointView, SpanView, points, spans
 from otel_rl.sidecar.compare import compare, rank_step
-from otel_rl.sidecar.compare.compare import Deriver
-from otel_rl.sidecar.node import Node
+from otel_rl.sidecar.compare.compare import RankComparer
+from otel_rl.sidecar.ship_node import Node
 from tests.peers import ALIVE, MS, Did, Met
 
 SIDECAR = replace(ALIVE, writer="sidecar-0-1-a")
@@ -42,22 +42,22 @@ class Watched:
         self.clock = clock
         self.said: list[str] = []
         self.node = Node(directory, (), lambda writer: writer.boot_id == ALIVE.boot_id, print)
-        self.deriver = Deriver(directory, identity, self.said.append)
+        self.deriver = RankComparer(directory, identity, self.said.append)
         self.journal = Journal(identity, [])
-        self.requests: list[Request] = []
+        self.requests: list[OtlpRequest] = []
 
-    def look(self, seconds: float = 0.0) -> list[Request]:
+    def look(self, seconds: float = 0.0) -> list[OtlpRequest]:
         """Look, so many seconds later."""
         self.clock.seconds += seconds
         self.node._scan_at = 0.0
-        self.node.look()
+        self.node.update()
         made = self.deriver.work(self.node)
         self.requests += made
         return made
 
-    def settle(self) -> list[Request]:
+    def settle(self) -> list[OtlpRequest]:
         """Look twice, so far apart that whatever is there has settled."""
-        return [*self.look(), *self.look(rank_step.SETTLED_S)]
+        return [*self.look(), *self.look(rank_step.LAST_SPANS_S)]
 
     @property
     def spans(self) -> list[SpanView]:

@@ -1,7 +1,7 @@
-"""What a model multiplies for one token, read from its own configuration (the ``config.json`` of Hugging Face).
+"""What a model multiplies for one token, by its own configuration (the ``config.json`` of Hugging Face).
 
-Only architectures listed here are known; of any other one nothing is said. A multiply-accumulate is one weight that one
-token passes. As in Megatron biases, activations, the embedding lookup and the router of a MoE are not counted.
+Other architectures than those listed here are unknown. A multiply-accumulate is one weight that one token passes. As in
+Megatron, biases, activations, the embedding lookup and the router of a MoE do not count.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ GATED: Final = frozenset(
 )  # fmt: skip
 """Dense models with three matrices in the MLP."""
 PLAIN: Final = frozenset({"gpt2", "gpt_neox", "phi", "starcoder2"})
-"""Dense models with two."""
+"""Dense models with two matrices in the MLP."""
 ALL_EXPERTS: Final = frozenset({"gpt_oss", "mixtral", "olmoe", "phimoe"})
-"""MoE in every layer, experts as wide as `intermediate_size`."""
+"""MoE in every layer, with experts as wide as `intermediate_size`."""
 SOME_EXPERTS: Final = frozenset({"qwen2_moe", "qwen3_moe"})
 """MoE in every `decoder_sparse_step`-th layer except `mlp_only_layers`."""
 LATE_EXPERTS: Final = frozenset({"deepseek_v2", "deepseek_v3", "glm4_moe"})
 """MoE from layer `first_k_dense_replace` on, with shared experts."""
 PARALLEL: Final = frozenset({"cohere", "cohere2", "phi"})
-"""Models whose attention and MLP both read what comes into the layer; of others the configuration may say so."""
+"""Models whose attention and MLP both read the layer's input; the configuration of others may say so, too."""
 LATENT: Final = frozenset({"deepseek_v2", "deepseek_v3"})
 """Multi-head latent attention (MLA)."""
 SLIDING_EVERYWHERE: Final = frozenset({"mistral", "mixtral", "phi3", "phimoe", "starcoder2"})
 """Without `layer_types`, `sliding_window` holds for every layer."""
 SLIDING_ABOVE: Final = frozenset({"qwen2", "qwen3", "qwen2_moe", "qwen3_moe"})
-"""Without `layer_types`, it holds from layer `max_window_layers` on, where `use_sliding_window` says so."""
+"""Without `layer_types`, it holds from layer `max_window_layers` on, if `use_sliding_window` is set."""
 ALIASES: Final = {
     "hidden_size": "n_embd",
     "num_hidden_layers": "n_layer",
@@ -42,11 +42,11 @@ ALIASES: Final = {
     "intermediate_size": "n_inner",
     "num_experts": "num_local_experts",
 }
-"""The same number under another name."""
+"""Other names of the same numbers."""
 
 
 class Unknown(ValueError):
-    """The FLOPs of this configuration cannot be known; the text says why."""
+    """The FLOPs of this configuration are unknown; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ class Layer:
     """One decoder layer, per token."""
 
     attention: int
-    """Weights of its projections."""
+    """Weights of the projections."""
     core: int
-    """Heads x (width of a query + width of a value): what one pair of positions costs."""
+    """The cost of one pair of positions: heads x (width of a query + width of a value)."""
     mlp: int
     """Weights of the MLP, or of the experts that one token passes."""
     window: int | None
-    """Positions that a token sees, itself among them; None: all before it."""
+    """Positions that a token sees, with itself; None for all before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,10 @@ class Architecture:
 
 
 def architecture(config: Config) -> Architecture:
-    """Read a configuration.
-
-    Args:
-        config: ``model.config.to_dict()``, with the published names.
+    """Read a configuration, ``model.config.to_dict()`` with the published names.
 
     Raises:
-        Unknown: a model type, an attention or a number that this table does not know.
+        Unknown: the model type, its attention or a number is unknown.
     """
     kind = config.get("model_type")
     if kind not in GATED | PLAIN | ALL_EXPERTS | SOME_EXPERTS | LATE_EXPERTS:
@@ -164,7 +161,6 @@ def _from_layer(config: Config) -> Callable[[int], bool]:
 
 
 def _windows(config: Config, kind: str, count: int) -> Sequence[int | None]:
-    """Say for each layer how far back a token sees."""
     types = config.get("layer_types")
     window = config.get("sliding_window")
     if types is not None:

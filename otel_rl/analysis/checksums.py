@@ -1,7 +1,7 @@
-"""What the correctness ledger's numbers mean, on plain lists; what computes them on tensors is tested against this.
+"""The numbers of the correctness ledger, and how those of the parts of a batch are joined.
 
-B rows, T columns. Only positions where the mask is true count; without a mask all of them do. Boundaries that are to be
-compared hand over the same part of the batch, the response for instance; how they pad it makes no difference to tokens.
+A batch has B rows and T columns. Only positions where the mask is true count; without a mask all of them do. Boundaries
+that are compared hand over the same part of the batch, such as the response; padding makes no difference to tokens.
 """
 
 from __future__ import annotations
@@ -9,18 +9,20 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field
+from operator import add
 from typing import Final
 
 LAGS: Final = (-1, 0, 1)
 CORRELATED: Final = 16
-"""Below so many pairs of logprobs a correlation says nothing."""
+"""A correlation needs this many pairs of logprobs."""
 HASH: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
-"""Shifts and factors of splitmix64's last steps."""
+"""The shifts and factors of splitmix64's last steps."""
 ZERO_GAP: Final = 0.1
-"""A zero logprob is a missing one where training says that the token was less likely than exp(-0.1) = 0.9."""
+"""A zero logprob is missing if training says that the token was less likely than exp(-0.1) = 0.9."""
 
-Mask = Sequence[Sequence[bool]]
+ROUNDING = 1e-28
+"""A variance below this share of the squared mean is rounding of equal values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +33,20 @@ class TokenSums:
     """
 
     plain: int
-    """Sum of ids: the same in any order."""
+    """The sum of ids, equal in any order."""
     weighted: int
-    """Sum of id x column."""
+    """The sum of id x column."""
     tail: int
-    """Sum over rows of the last true id x its column: with it a shift is known whatever it moved in."""
+    """The sum over rows of the last true id x its column: it shows a shift, whatever that moved in."""
     ordered: int
-    """Sum of id x column x row; or, where the samples have numbers of their own, x that number."""
+    """The sum of id x column x row; or x the sample's own number, if it has one."""
 
     def joined(self, other: TokenSums, rows: int) -> TokenSums:
-        """Give the sums of this part of a batch and the one that follows it.
+        """Return the sums of this part of a batch and the following one.
 
         Args:
             other: of the following part.
-            rows: of this part, by which the other's are moved; 0 where samples have numbers of their own.
+            rows: number of rows of this part; 0 if samples have numbers of their own.
         """
         return TokenSums(
             wrap(self.plain + other.plain),
@@ -59,28 +61,22 @@ class MaskSums:
     """Where a mask is true."""
 
     size: int
-    """B x T."""
+    """The number of positions, B x T."""
     true: int
     rows: int
-    """Rows with at least one true position."""
+    """Number of rows with a true position."""
     first: int
-    """Sum of the first true columns of these rows; an off-by-one leaves the number of true positions as it is."""
+    """The sum of these rows' first true columns; an off-by-one changes it, but not the number of true positions."""
     last: int
 
     @property
     def ratio(self) -> float | None:
-        """Share of true positions; None of an empty mask."""
+        """Share of true positions; None for an empty mask."""
         return self.true / self.size if self.size else None
 
     def joined(self, other: MaskSums) -> MaskSums:
-        """Give the sums of two parts of a batch."""
-        return MaskSums(
-            self.size + other.size,
-            self.true + other.true,
-            self.rows + other.rows,
-            self.first + other.first,
-            self.last + other.last,
-        )
+        """Return the sums of two parts of a batch."""
+        return MaskSums(*map(add, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +85,18 @@ class LogprobSums:
 
     count: int
     mean_abs: float
-    """Mean of |training - rollout|; 0 of no token, like the next two."""
+    """The mean of |training - rollout|; like the next two, 0 without tokens."""
     mean: float
     max_abs: float
     zeros: int
-    """Positions at which the rollout's logprob is exactly 0 and training's is far from it."""
+    """Positions where the rollout's logprob is exactly 0 and training's is far from it."""
     correlations: tuple[float | None, float | None, float | None]
-    """Of rollout at column t with training at t - 1, t, t + 1, zeros of the rollout left out, since a missing value
-    agrees with nothing; None below 16 pairs and without variance."""
+    """Correlations of the rollout at column t with training at t - 1, t, t + 1, without the rollout's zeros; None below
+    16 pairs and without variance."""
 
     @property
     def lag(self) -> int | None:
-        """Where they agree best: not 0 when one of them is shifted; None where that cannot be said."""
+        """The lag where they agree best, not 0 if one of them is shifted; None if unknown."""
         known = [
             (value, -abs(lag), lag) for lag, value in zip(LAGS, self.correlations, strict=True) if value is not None
         ]
@@ -108,42 +104,8 @@ class LogprobSums:
 
 
 def shape_checksum(shape: Sequence[int], dtype: str) -> int:
-    """Make a number of a tensor's shape and type that is the same in every process."""
+    """Make a number of a tensor's shape and type that is equal in every process."""
     return zlib.crc32(repr((tuple(shape), dtype)).encode())
-
-
-def token_sums(
-    ids: Sequence[Sequence[int]], mask: Mask | None = None, numbers: Sequence[int] | None = None
-) -> TokenSums:
-    """Add up token ids.
-
-    Args:
-        ids: (B, T).
-        mask: which of them count.
-        numbers: of the samples, (B,); by default rows count from 1. With them the sums do not change where rows do.
-    """
-    plain = weighted = tail = ordered = 0
-    for index, row in enumerate(ids):
-        number = index + 1 if numbers is None else numbers[index]
-        columns = [column for column in range(len(row)) if mask is None or mask[index][column]]
-        true = [(column - columns[0] + 1, row[column]) for column in columns]
-        in_row = sum(column * token for column, token in true)
-        plain += sum(token for _, token in true)
-        weighted += in_row
-        ordered += number * in_row
-        tail += math.prod(true[-1]) if true else 0
-    return TokenSums(wrap(plain), wrap(weighted), wrap(tail), wrap(ordered))
-
-
-def sample_sums(numbers: Sequence[int]) -> tuple[int, int]:
-    """Add up numbers of samples, and a hash of each: both are the same in any order, and of the same samples only."""
-    hashes = []
-    for number in numbers:
-        mixed = number % (1 << 64)
-        for shift, factor in HASH:
-            mixed = (mixed ^ (mixed >> shift)) * factor % (1 << 64)
-        hashes.append(mixed ^ (mixed >> 31))
-    return wrap(sum(numbers)), wrap(sum(hashes))
 
 
 def wrap(value: int) -> int:
@@ -151,63 +113,80 @@ def wrap(value: int) -> int:
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-def mask_sums(mask: Mask) -> MaskSums:
-    """Say where a mask is true."""
-    columns = [[column for column, is_true in enumerate(row) if is_true] for row in mask]
-    some = [row for row in columns if row]
-    return MaskSums(
-        size=sum(len(row) for row in mask),
-        true=sum(len(row) for row in some),
-        rows=len(some),
-        first=sum(row[0] for row in some),
-        last=sum(row[-1] for row in some),
-    )
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Pairs of numbers: how many, their means, and their squared deviations and products."""
+
+    count: int = 0
+    left: float = 0.0
+    right: float = 0.0
+    left_squares: float = 0.0
+    right_squares: float = 0.0
+    products: float = 0.0
+
+    def joined(self, other: Moments) -> Moments:
+        """Return the moments of both together, by the update of Chan, Golub and LeVeque."""
+        count = self.count + other.count
+        if not self.count or not other.count:
+            return self if self.count else other
+        share = other.count / count
+        left, right = other.left - self.left, other.right - self.right
+        weight = self.count * share
+        return Moments(
+            count,
+            self.left + left * share,
+            self.right + right * share,
+            self.left_squares + other.left_squares + left * left * weight,
+            self.right_squares + other.right_squares + right * right * weight,
+            self.products + other.products + left * right * weight,
+        )
+
+    @property
+    def correlation(self) -> float | None:
+        """Pearson's correlation; None below 16 pairs and without variance."""
+        if self.count < CORRELATED or not (
+            self.left_squares > ROUNDING * self.count * self.left**2
+            and self.right_squares > ROUNDING * self.count * self.right**2
+        ):
+            return None
+        scale = math.sqrt(self.left_squares) * math.sqrt(self.right_squares)
+        return self.products / scale if scale > 0 else None
 
 
-def nonfinite(values: Sequence[Sequence[float]], mask: Mask | None = None) -> int:
-    """Count what is NaN or infinite."""
-    return sum(
-        not math.isfinite(value) and (mask is None or mask[row][column])
-        for row, found in enumerate(values)
-        for column, value in enumerate(found)
-    )
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """What one part of a batch adds to the ``LogprobSums`` of the whole."""
 
+    count: int = 0
+    absolute: float = 0.0
+    """The sum of |training - rollout|."""
+    difference: float = 0.0
+    largest: float = 0.0
+    zeros: int = 0
+    moments: tuple[Moments, ...] = field(default_factory=lambda: (Moments(),) * len(LAGS))
+    """One for each lag."""
 
-def logprob_sums(rollout: Sequence[Sequence[float]], train: Sequence[Sequence[float]], mask: Mask) -> LogprobSums:
-    """Compare the logprobs of the rollout engine with those of training, both (B, T)."""
-    aligned = _pairs(rollout, train, mask, 0)
-    differences = [trained - rolled for rolled, trained in aligned]
-    count = max(1, len(aligned))
-    low, at, high = (_correlation([pair for pair in _pairs(rollout, train, mask, lag) if pair[0] != 0]) for lag in LAGS)
-    return LogprobSums(
-        count=len(aligned),
-        mean_abs=math.fsum(map(abs, differences)) / count,
-        mean=math.fsum(differences) / count,
-        max_abs=max(map(abs, differences), default=0.0),
-        zeros=sum(rolled == 0 and trained < -ZERO_GAP for rolled, trained in aligned),
-        correlations=(low, at, high),
-    )
+    def joined(self, other: Pairs) -> Pairs:
+        """Return both parts together."""
+        return Pairs(
+            self.count + other.count,
+            self.absolute + other.absolute,
+            self.difference + other.difference,
+            max(self.largest, other.largest),
+            self.zeros + other.zeros,
+            tuple(one.joined(another) for one, another in zip(self.moments, other.moments, strict=True)),
+        )
 
-
-def _pairs(
-    rollout: Sequence[Sequence[float]], train: Sequence[Sequence[float]], mask: Mask, lag: int
-) -> list[tuple[float, float]]:
-    """Pair rollout at t with training at t + lag, where both are masked in and finite."""
-    rows = (
-        (rolled[column], trained[column + lag])
-        for rolled, trained, true in zip(rollout, train, mask, strict=True)
-        for column in range(max(0, -lag), len(rolled) - max(0, lag))
-        if true[column] and true[column + lag]
-    )
-    return [pair for pair in rows if all(map(math.isfinite, pair))]
-
-
-def _correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Give Pearson's correlation."""
-    if len(pairs) < CORRELATED:
-        return None
-    means = [math.fsum(values) / len(pairs) for values in zip(*pairs, strict=True)]
-    centred = [(left - means[0], right - means[1]) for left, right in pairs]
-    squares = [math.fsum(value * value for value in values) for values in zip(*centred, strict=True)]
-    scale = math.sqrt(squares[0]) * math.sqrt(squares[1])
-    return math.fsum(left * right for left, right in centred) / scale if scale > 0 else None
+    @property
+    def sums(self) -> LogprobSums:
+        """The numbers that the ledger keeps."""
+        count = max(1, self.count)
+        low, at, high = (moments.correlation for moments in self.moments)
+        return LogprobSums(
+            count=self.count,
+            mean_abs=self.absolute / count,
+            mean=self.difference / count,
+            max_abs=self.largest,
+            zeros=self.zeros,
+            correlations=(low, at, high),
+        )

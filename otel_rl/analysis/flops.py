@@ -1,8 +1,8 @@
 """Floating-point operations of a model on real tokens, by Megatron's formula, and MFU.
 
-Two operations per multiply-accumulate. In training a matrix is used three times: in the forward, for the gradient of
-its input and for its own gradient; the attention itself likewise. Causal attention costs half of the full square.
-Padding is never counted, nor what activation checkpointing computes again (that would be HFU).
+A multiply-accumulate is two operations. Training uses a matrix three times: in the forward, for the gradient of its
+input and for its own gradient; the attention itself likewise. Causal attention costs half of the full square. Padding
+does not count, nor what activation checkpointing computes again (that would be HFU).
 
 Source: NVIDIA Megatron-LM, megatron/training/training.py, num_floating_point_operations: ragged lengths, causal half,
 logits of every token, no router. Frozen and adapted weights, windows and fewer logits are ours.
@@ -18,12 +18,12 @@ from otel_rl.analysis.architecture import Architecture
 from otel_rl.analysis.trained import FULL, Trained
 
 FORMULA: Final = "megatron"
-"""Stands beside every number: definitions differ by up to 1.4 times."""
+"""The formula's name, part of every number: definitions differ by up to 1.4 times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Operations of one batch by what they are for: a third each when everything is trained."""
+    """Operations of one batch; a third each if everything is trained."""
 
     forward: int
     input_gradient: int
@@ -31,13 +31,7 @@ class Passes:
 
 
 def mfu(count: int, peak: float, seconds: float) -> float | None:
-    """Divide operations by what the device could do at its peak in the time; None of no time or no peak.
-
-    Args:
-        count: of one device's share.
-        peak: operations per second of one device.
-        seconds: wall time; its scope (update, logprob, step) belongs beside the number.
-    """
+    """Return operations / (peak x seconds), all of one device; None without time or peak."""
     return count / (peak * seconds) if peak > 0 and seconds > 0 else None
 
 
@@ -49,19 +43,18 @@ def passes(
     logits: int | None = None,
     outputs: int | None = None,
 ) -> Passes:
-    """Count the operations of one batch, each pass apart.
+    """Count the operations of one batch by pass.
 
     Args:
         model: its layers and sizes.
         lengths: real tokens of each sequence.
         trained: which of its weights are trained.
-        logits: positions whose logits are computed; all of them by default.
-        outputs: width of the head; the vocabulary by default, 1 for a critic.
+        logits: positions whose logits are computed, all by default.
+        outputs: width of the head, by default the vocabulary; 1 for a critic.
     """
     tokens = sum(lengths)
-    head = (
-        2 * (tokens if logits is None else logits) * model.hidden * (model.vocabulary if outputs is None else outputs)
-    )
+    width = model.vocabulary if outputs is None else outputs
+    head = 2 * (tokens if logits is None else logits) * model.hidden * width
     adapters = 2 * tokens * trained.adapters
     forward, into, weights = head + adapters, adapters, adapters
     if trained.logits:
@@ -87,11 +80,11 @@ def passes(
 
 
 def attended(lengths: Iterable[int], window: int | None = None) -> int:
-    """Count twice the pairs of positions that see each other, as Megatron does: half of a square is s^2 / 2.
+    """Return twice the number of pairs of positions that see each other; Megatron's half of a square is s^2 / 2.
 
     Args:
         lengths: real tokens of each sequence.
-        window: positions that a token sees, itself among them: a band w wide, s^2 - (s - w)^2.
+        window: positions that a token sees, with itself: a band w wide, s^2 - (s - w)^2.
     """
     if window is None:
         return sum(length * length for length in lengths)

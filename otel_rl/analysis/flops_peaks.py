@@ -1,7 +1,7 @@
 """Peak operations per second of devices: dense BF16 matrix products with FP32 accumulation, as their vendors publish.
 
-Published numbers assume boost clocks, and many are "with sparsity", which is twice the dense number that stands here.
-Other tools' tables differ (MI300X: 1,300 to 1,336): the source is a part of the number, and the user may give another.
+Published numbers assume boost clocks. Many are "with sparsity", which is twice the dense number in this table. Other
+tools' tables differ (MI300X: 1,300 to 1,336), so the source is a part of the number, and the user may set another.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
-    """The peak of one device, and who says so."""
+class DevicePeak:
+    """The peak of one device, in operations per second, and its source."""
 
     flops: float
-    """Per second."""
     source: str
 
 
@@ -57,31 +56,28 @@ _TABLE: Final[tuple[tuple[str, float, str], ...]] = (
     ("MI250X", 191.5, "AMD Instinct MI250X data sheet, 383 TFLOPS for two dies; each is a device"),
     ("Ascend ?910B(?:[1-4]|4 1)?", 354.0, "table of verl for every Ascend 910B; Huawei publishes no peak by variant"),
 )
-"""The card (a regular expression of all that is left of its name without `_ASIDE`), TFLOPS, source."""
+"""The card (a regular expression of its name without the words of `_ASIDE`), TFLOPS, source."""
 
 _KNOWN: Final = tuple(
-    (re.compile(pattern, re.IGNORECASE), Peak(tera * 1e12, source)) for pattern, tera, source in _TABLE
+    (re.compile(pattern, re.IGNORECASE), DevicePeak(tera * 1e12, source)) for pattern, tera, source in _TABLE
 )
 _ASIDE: Final = re.compile(
     r"NVIDIA|GeForce|AMD|Instinct|(?:40|80|94|96|120|144|480)GB?|HBM3e?|SXM\d?|OAM|AC", re.IGNORECASE
 )
-"""Words of a name that do not say which card it is: vendor, memory, module, cooling.
-
-Sizes are those of the cards of the table: one with another size is another card (the A100 of 64 GB).
-"""
+"""Words of a name that do not tell cards apart; a size that the table's cards do not have does (A100 of 64 GB)."""
 
 
-def peak(device: str, given: float | None = None) -> Peak | None:
-    """Look up a device's peak.
+def peak(device: str, given: float | None = None) -> DevicePeak | None:
+    """Look up a device's peak by its name as torch reports it.
 
     Args:
-        device: its name as torch reports it; every word of it counts, since one more is another card or a part of one.
-        given: operations per second, if the user says so; it wins.
+        device: its name; every word counts, since one more is another card or a part of one.
+        given: the user's own number, operations per second.
 
     Returns:
-        None for a device without a row (a CPU, a variant, a slice by MIG or vGPU): no MFU then, only FLOP/s.
+        None for an unknown device (a CPU, a variant, a part of a device by MIG or vGPU); then there is no MFU.
     """
     if given is not None:
-        return Peak(given, USER)
+        return DevicePeak(given, USER)
     card = " ".join(word for word in re.findall("[^ -]+", device) if not _ASIDE.fullmatch(word))
     return next((found for pattern, found in _KNOWN if pattern.fullmatch(card)), None)

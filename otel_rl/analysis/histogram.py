@@ -1,4 +1,4 @@
-"""Quantiles of values of which only a histogram is left."""
+"""Histograms of values, and their quantiles."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ from operator import add, sub
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Counts by bucket; bucket i holds what is above boundary i-1 and at most boundary i."""
+    """Counts by bucket; bucket i has the values above boundary i-1 and up to boundary i."""
 
     boundaries: Sequence[float]
     counts: Sequence[int]
-    """One more than boundaries."""
+    """Counts by bucket, one more than boundaries."""
     low: float
     """The least value."""
     high: float
-    """The greatest one."""
+    """The greatest value."""
 
     @property
     def count(self) -> int:
-        """How many values there are."""
+        """The number of values."""
         return sum(self.counts)
 
     def plus(self, other: Histogram) -> Histogram:
-        """Add the values of another one.
+        """Return the values of both.
 
-        Of their boundaries those remain that divide no bucket with values: of exponential histograms the boundaries of
-        the coarser one, since a bucket of the finer one lies inside one of these. Where two buckets with values overlap
-        otherwise, as those of an exponential and a classic one do, all boundaries remain, and the values of a bucket
-        are divided as ``quantile`` takes them to lie.
+        Boundaries remain that divide no bucket with values: of two exponential histograms those of the coarser one. If
+        buckets overlap otherwise, as in an exponential and a classic histogram, all boundaries remain, and the values
+        of a bucket are divided as ``quantile`` assumes that they lie.
         """
         both = sorted({*self.boundaries, *other.boundaries})
         if not self._crosses(other):
@@ -48,7 +47,7 @@ class Histogram:
         return Histogram(boundaries, counts, min(self.low, other.low), max(self.high, other.high))
 
     def _crosses(self, other: Histogram) -> bool:
-        """Return whether a bucket with values overlaps one of the other's, and neither of the two holds the other."""
+        """Return whether a bucket with values overlaps one of the other's without one containing the other."""
         edges, others = (-inf, *self.boundaries, inf), (-inf, *other.boundaries, inf)
         for low, high, count in zip(edges, edges[1:], self.counts, strict=False):
             for edge in (low, high) if count else ():
@@ -59,14 +58,13 @@ class Histogram:
         return False
 
     def _divided(self, boundaries: Sequence[float]) -> list[int]:
-        """Count by more boundaries."""
         before = (0, *accumulate(self.counts))
         places = [bisect_left(self.boundaries, one) for one in boundaries]
         reached = [round(before[at] + self._up_to(one, at)) for one, at in zip(boundaries, places, strict=True)]
         return list(map(sub, [*reached, self.count], [0, *reached]))
 
     def _up_to(self, value: float, place: int) -> float:
-        """Estimate how many values of a bucket are at most so large."""
+        """Estimate how many values of a bucket are at most ``value``."""
         count, (low, high) = self.counts[place], self._edges(place)
         if value >= high:
             return count
@@ -86,9 +84,9 @@ class Histogram:
         return is_bound or not self.counts[place]
 
     def quantile(self, share: float) -> float:
-        """Estimate a quantile; it lies in the bucket of the exact one, at its place among the bucket's values.
+        """Estimate a quantile; it lies in the bucket of the exact one.
 
-        Positive values lie evenly on a logarithmic scale, as the buckets do.
+        Positive values are assumed to lie evenly on a logarithmic scale, as the buckets do.
 
         Args:
             share: 0 for the least value, 1 for the greatest.

@@ -1,8 +1,8 @@
-"""Unions of time intervals: stages overlap, so their times are never simply added."""
+"""Unions and partitions of time intervals: stages overlap, so their times are never simply added."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 Interval = tuple[int, int]
 """Begin and end in ns; one that ends before it begins counts as empty."""
@@ -26,12 +26,12 @@ def merge(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def covered(intervals: Iterable[Interval]) -> int:
-    """Say how much time lies under at least one of the intervals, ns."""
+    """Return how much time lies in at least one of the intervals, ns."""
     return sum(end - begin for begin, end in merge(intervals))
 
 
 def clip(intervals: Iterable[Interval], begin: int, end: int) -> list[Interval]:
-    """Cut intervals to a window; what lies outside is left out."""
+    """Cut intervals to a window."""
     cut: list[Interval] = []
     for interval in intervals:
         low, high = interval
@@ -40,3 +40,22 @@ def clip(intervals: Iterable[Interval], begin: int, end: int) -> list[Interval]:
         elif max(begin, low) < min(end, high):
             cut.append((max(begin, low), min(end, high)))
     return cut
+
+
+def partition(layers: Sequence[Iterable[Interval]], begin: int, end: int) -> tuple[int, ...]:
+    """Assign each moment of a window to the first layer that has it.
+
+    Returns:
+        The time of each layer, then the time in none; they add up to the window exactly.
+    """
+    parts: list[int] = []
+    reached: list[Interval] = []
+    total = before = 0
+    for layer in layers:
+        inside = clip(layer, begin, end)
+        if inside:
+            reached = merge(reached + inside)
+            total = sum([high - low for low, high in reached])
+        parts.append(total - before)
+        before = total
+    return (*parts, max(0, end - begin) - total)

@@ -1,8 +1,7 @@
-"""The correctness ledger: what one row of a boundary says is wrong, and what two boundaries of a batch disagree about.
+"""The correctness ledger: what is wrong with a batch at one boundary, and what two boundaries disagree about.
 
-A boundary is a place that a batch passes: rollout, logprob, train. A field that a boundary does not have is None, and
-the boundaries around it are compared. Which of them hand over the same batch in the same order is the writer's to say:
-where a framework shuffles by design, it gives no tokens.
+A boundary is a place that a batch passes: rollout, logprob, train. A field that a boundary does not have is None; then
+the boundaries before and after it are compared. A framework that shuffles by design gives no tokens.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Masked = tuple[MaskSums | None, TokenSums | None]
 
 
 class Fault(Enum):
-    """What a mismatch is, in words for a person."""
+    """Kinds of mismatches, in words for a person."""
 
     SHAPE = "other shape or type"
     SHIFTED_TOKENS = "tokens shifted by one"
@@ -40,23 +39,23 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """From where on a difference is a fault; below them are rounding, other kernels and a policy a few updates old."""
+    """Differences above these are faults; below are rounding, other kernels and a policy a few updates old."""
 
     logprob_mean_abs: float = 0.2
     """Healthy runs show 0.01 to 0.04, a shift by one about 1."""
     zero_share: float = 0.01
     lag_margin: float = 0.1
-    """The correlation at another lag is higher by this."""
+    """Logprobs are shifted if the correlation at another lag is higher by this."""
     tokens: int = 16
-    """Below so many tokens logprobs are not judged."""
+    """Logprobs of fewer tokens are not judged."""
 
 
 DEFAULTS: Final = Limits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row(Generic[RankT]):
-    """What one rank noted of one batch at one boundary; the numbers are defined in ``checksums``."""
+class Passage(Generic[RankT]):
+    """What one rank recorded of one batch at one boundary; ``checksums`` defines the numbers."""
 
     step: int
     rank: RankT
@@ -66,10 +65,10 @@ class Row(Generic[RankT]):
     mask: MaskSums | None = None
     nonfinite: int = 0
     misfit: int = 0
-    """Arrays of the batch whose shape does not fit the others'."""
+    """Number of arrays of the batch whose shape does not fit the others'."""
     logprobs: LogprobSums | None = None
     is_updated: bool = False
-    """Training's logprobs are of a policy that may have been updated since the rollout: they may be far apart."""
+    """The policy may have been updated since the rollout, so logprobs may be far apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +77,23 @@ class Mismatch(Generic[RankT]):
 
     step: int
     boundary: str
-    """Where it showed; `rollout -> train` for what two of them disagree about."""
+    """One boundary, or `rollout -> train` if two disagree."""
     fault: Fault
     ranks: tuple[RankT, ...]
     of_ranks: int
-    """Ranks that noted the step."""
+    """Number of ranks that recorded the step."""
 
 
-def check(rows: Iterable[Row[RankT]], limits: Limits = DEFAULTS) -> list[Mismatch[RankT]]:
-    """Find every mismatch, in the order of steps and rows.
+def check(passages: Iterable[Passage[RankT]], limits: Limits = DEFAULTS) -> list[Mismatch[RankT]]:
+    """Find every mismatch, in the order of steps.
 
     Args:
-        rows: those of one rank and step in the order in which its batch passed the boundaries.
-        limits: of what is a fault.
+        passages: those of one rank and step in the order in which its batch passed the boundaries.
+        limits: what counts as a fault.
     """
-    batches: defaultdict[int, defaultdict[RankT, list[Row[RankT]]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        batches[row.step][row.rank].append(row)
+    batches: defaultdict[int, defaultdict[RankT, list[Passage[RankT]]]] = defaultdict(lambda: defaultdict(list))
+    for passage in passages:
+        batches[passage.step][passage.rank].append(passage)
     found: list[Mismatch[RankT]] = []
     for step, by_rank in sorted(batches.items()):
         who: defaultdict[tuple[str, Fault], list[RankT]] = defaultdict(list)
@@ -105,30 +104,34 @@ def check(rows: Iterable[Row[RankT]], limits: Limits = DEFAULTS) -> list[Mismatc
     return found
 
 
-def inspect(row: Row[RankT], limits: Limits = DEFAULTS) -> list[Fault]:
-    """Say what is wrong with one row by itself."""
-    faults = [Fault.SHAPE] if row.misfit else []
-    faults += [Fault.NONFINITE] if row.nonfinite else []
-    return faults + (_logprob_faults(row.logprobs, limits, row.is_updated) if row.logprobs else [])
+def inspect(passage: Passage[RankT], limits: Limits = DEFAULTS) -> list[Fault]:
+    """Return what is wrong with one passage by itself."""
+    faults = [Fault.SHAPE] if passage.misfit else []
+    faults += [Fault.NONFINITE] if passage.nonfinite else []
+    return faults + (_logprob_faults(passage.logprobs, limits, passage.is_updated) if passage.logprobs else [])
 
 
-def _faults(batch: Sequence[Row[RankT]], limits: Limits) -> Iterator[tuple[str, Fault]]:
-    for row in batch:
-        for fault in inspect(row, limits):
-            yield row.boundary, fault
-    yield from _between([(row, row.shape) for row in batch], _shape_fault)
-    masks = list(_between([(row, (row.mask, row.tokens)) for row in batch if row.mask is not None], _mask_fault))
+def _faults(batch: Sequence[Passage[RankT]], limits: Limits) -> Iterator[tuple[str, Fault]]:
+    for passage in batch:
+        for fault in inspect(passage, limits):
+            yield passage.boundary, fault
+    yield from _between([(passage, passage.shape) for passage in batch], _shape_fault)
+    masks = list(
+        _between(
+            [(passage, (passage.mask, passage.tokens)) for passage in batch if passage.mask is not None], _mask_fault
+        )
+    )
     yield from masks
-    moved = {place for place, _ in masks}  # under another mask there are other tokens, which says nothing more
-    tokens = _between([(row, row.tokens) for row in batch], _token_fault)
+    moved = {place for place, _ in masks}  # other tokens under another mask are no second fault
+    tokens = _between([(passage, passage.tokens) for passage in batch], _token_fault)
     yield from ((place, fault) for place, fault in tokens if place not in moved)
 
 
 def _between(
-    values: Iterable[tuple[Row[RankT], FieldT | None]], judge: Callable[[FieldT, FieldT], Fault | None]
+    values: Iterable[tuple[Passage[RankT], FieldT | None]], judge: Callable[[FieldT, FieldT], Fault | None]
 ) -> Iterator[tuple[str, Fault]]:
     """Compare each boundary that has the field with the one before it that has it."""
-    known = [(row.boundary, value) for row, value in values if value is not None]
+    known = [(passage.boundary, value) for passage, value in values if value is not None]
     for (before, left), (after, right) in pairwise(known):
         fault = judge(left, right)
         if fault is not None:
@@ -143,20 +146,20 @@ def _token_fault(before: TokenSums, after: TokenSums) -> Fault | None:
     if before == after:
         return None
     if (before.plain, before.weighted, before.tail) == (after.plain, after.weighted, after.tail):
-        return Fault.PERMUTED_BATCH  # the same rows; before shifts, which rows of one token each look like
+        return Fault.PERMUTED_BATCH  # checked before shifts, which rows of one token each look like
     if _is_left_shift(before, after) or _is_left_shift(after, before):
         return Fault.SHIFTED_TOKENS
     return Fault.OTHER_TOKENS if before.plain != after.plain else Fault.REORDERED_TOKENS
 
 
 def _is_left_shift(before: TokenSums, after: TokenSums) -> bool:
-    """Every id one column further left: each loses its weight once, whatever came in at the end or fell out."""
+    """Return whether every id is one column further left, so that each loses its weight once."""
     shifted = wrap(before.weighted - before.plain)
     return shifted in (after.weighted, wrap(after.weighted - after.tail))
 
 
 def _mask_fault(left: Masked, right: Masked) -> Fault | None:
-    """A mask may be padded further, so its size says nothing; nor do its places, where the same tokens are under it."""
+    """Compare masks by where they are true: they may be padded differently, and equal tokens make them equal."""
     (before, tokens), (after, tokens_after) = left, right
     if before is None or after is None or (tokens is not None and tokens == tokens_after):
         return None
@@ -167,7 +170,7 @@ def _mask_fault(left: Masked, right: Masked) -> Fault | None:
     if before.rows and before.rows == after.rows and moved != (0, 0) and all(shift in by_one for shift in moved):
         return Fault.SHIFTED_MASK
     is_same = (before.true, before.rows, moved[0]) == (after.true, after.rows, moved[1])
-    return None if is_same and tokens and tokens_after else Fault.OTHER_MASK  # padded otherwise: its tokens say more
+    return None if is_same and tokens and tokens_after else Fault.OTHER_MASK  # padded differently: compare tokens
 
 
 def _logprob_faults(found: LogprobSums, limits: Limits, is_updated: bool) -> list[Fault]:

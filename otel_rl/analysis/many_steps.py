@@ -1,4 +1,4 @@
-"""Who holds the others up again and again, and which communication is slow: many steps, one after the other."""
+"""Which ranks are slow again and again, and which communication is slow, over many steps."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from statistics import median
 from typing import Final, Generic
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.balance import EXCESS_SHARE, held_against
 from otel_rl.analysis.stage_calls import RankT, StageCall, step_ns
-from otel_rl.analysis.stragglers import own_times, slow_in
+from otel_rl.analysis.stragglers import EXCESS_SHARE, compared_with, own_times, slow_in
 from otel_rl.analysis.waits import Waited, transfers
 
 PERSISTENT_SHARE: Final = 0.5
-"""A rank is a straggler of the run when it is slow in this share of the steps that have the stage,"""
+"""A rank is a straggler of the run if it is slow in this share of the steps that have the stage."""
 LEAST_TIMES: Final = 3
-"""or at times: in so many steps, and in this share of those in which any rank is slow in the stage."""
+"""A rank that is slow at times only is one from this many steps, and the same share of those with any slow rank."""
 COMM_SHARE: Final = 0.3
-"""Communication is slow from this share of the step, the waits for slow ranks taken away."""
+"""Communication is slow from this share of the step, without the waits for slow ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +30,20 @@ class Straggler(Generic[RankT]):
     rank: RankT
     stage: str
     cost_s: float
-    """What a step would save if this rank, and those as slow, were as fast as the others: own time - median of these in
-    the same step; median over the steps that have the stage, times the part of the steps that have it. Of one that is
-    slow at times the mean of all steps."""
+    """What a step would save if this rank, and those as slow, were as fast as the others.
+
+    It is own time - median of the others, as the median over the steps that have the stage, times the share of steps
+    that have it. For a rank that is slow at times it is the mean over all steps.
+    """
     slow_steps: int
-    """Steps in which it was the slowest or as slow."""
+    """Number of steps in which it was the slowest or as slow."""
     steps: int
-    """Steps that have the stage."""
+    """Number of steps that have the stage."""
     own_s: float
-    """Own time, median; of one that is slow at times over the steps in which it is."""
+    """The median of its own time; if it is slow at times, over the steps in which it is."""
     others_s: float
-    """Median of the other ranks in the same step, median over the steps in which they have the stage."""
+    """The median of the other ranks in the same step, as the median over the steps in which they have the stage."""
     all_steps: int
-    """Steps, with the stage or without."""
 
     @property
     def is_at_times(self) -> bool:
@@ -52,41 +52,37 @@ class Straggler(Generic[RankT]):
 
     @property
     def is_mean(self) -> bool:
-        """Whether the cost is spread over steps in which there is none: then it is a part of the mean step."""
+        """Whether the cost is a part of the mean step, since not every step has it."""
         return is_mean(self.slow_steps, self.steps, self.all_steps)
 
 
 @dataclass(frozen=True, slots=True)
 class SlowComm:
-    """Communication that takes long on every rank alike."""
+    """Communication that takes long on every rank."""
 
     stage: str
     transfer_s: float
-    """Per step, median: the least that any rank spent in the collectives without waiting."""
+    """The least time of any rank in the collectives without waiting, as the median over the steps."""
     share: float
-    """Of the step, median."""
+    """The median share of the step."""
 
 
 def is_at_times(slow_steps: int, steps: int) -> bool:
-    """Say whether a rank that is slow again and again is so at times only: in fewer than half of the steps."""
+    """Return whether a straggler is slow at times only: in fewer than half of the steps."""
     return slow_steps < PERSISTENT_SHARE * steps
 
 
 def is_mean(slow_steps: int, steps: int, all_steps: int) -> bool:
-    """Say whether a cost is spread over steps in which there is none: then it is a part of the mean step."""
+    """Return whether a cost is a part of the mean step, since not every step has it."""
     return is_at_times(slow_steps, steps) or steps < all_steps
 
 
 class ManySteps(Generic[RankT]):
-    """The steps of a run, taken one after the other.
-
-    Cost: keeps 8 bytes for each stage of each rank and step, and 16 for each stage of a step.
-    """
+    """The steps of a run, added one by one; keeps 8 bytes for each stage of each rank and step."""
 
     def __init__(self) -> None:
-        """Begin without any step."""
         self.own_s: dict[str, dict[RankT, array[float]]] = {}
-        """By stage and rank: one number for each step that has the stage, NaN where the rank had no step."""
+        """Own time by stage and rank in each step that has the stage; NaN if the rank had no step."""
         self._steps_ns = array("q")
         self._slow: Counter[tuple[RankT, str]] = Counter()
         self._transfers: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -99,12 +95,12 @@ class ManySteps(Generic[RankT]):
         waited: Waited[RankT] | None = None,
         between_s: Mapping[RankT, float] | None = None,
     ) -> None:
-        """Take a step in.
+        """Add a step.
 
         Args:
             calls: of all ranks.
-            time_ns: how long the step took; without it the time of its stages.
-            waited: from ``call_waits``, where that was asked already.
+            time_ns: duration of the step; by default the time of its stages.
+            waited: the result of ``call_waits``, if known.
             between_s: own time under no stage by rank, from ``between_stages``.
         """
         listed = list(calls)
@@ -114,21 +110,21 @@ class ManySteps(Generic[RankT]):
         self._inseparable.update(call.stage for call in listed if not call.is_separable)
         for stage, times in own.items():
             self._keep(stage, times)
-        self._slow.update((rank, one.stage) for one in slow_in(own, whole) for rank in (one.rank.rank, *one.rank.tied))
+        self._slow.update((rank, stage) for stage, one in slow_in(own, whole).items() for rank in (one.rank, *one.tied))
         for stage, transfer in transfers(listed, waited).items():
             self._transfers[stage].append((transfer, whole))
 
     def comparable(self) -> dict[str, dict[RankT, array[float]]]:
-        """Give the own times of the stages whose collectives can be separated in every step."""
+        """Return the own times of the stages whose collectives can be separated in every step."""
         left_out = {*self._inseparable, v.OTHER}
         return {stage: own for stage, own in self.own_s.items() if stage not in left_out}
 
     def stragglers(self) -> list[Straggler[RankT]]:
-        """Name the ranks that are slow in a stage again and again, the costliest first.
+        """Return the ranks that are slow in a stage again and again, the costliest first.
 
-        That is in at least half of the steps that have it; or else in three at least, which are half of those in which
-        any rank is. A stage that is inseparable in any step names nobody, nor one that costs less than 2 % of the
-        median step (at times, or where not every step has it: of the mean step).
+        Such a rank is slow in at least half of the steps that have the stage, or in at least three steps that are half
+        of those with any slow rank. It costs at least 2 % of the median step (of the mean step if not every step has
+        the cost). A stage that is inseparable in any step does not count.
         """
         steps_ns = self._steps_ns or array("q", [0])
         limit_s = EXCESS_SHARE * median(steps_ns) / 1e9
@@ -146,13 +142,13 @@ class ManySteps(Generic[RankT]):
             )
         ]
         costly = [one for one in named if one.cost_s >= (mean_limit_s if one.is_mean else limit_s)]
-        # Where all that have the stage are as slow, the others do not have it, and nobody is.
+        # If all ranks that have the stage are as slow, none is a straggler.
         return sorted((one for one in costly if one.others_s > 0), key=lambda one: -one.cost_s)
 
     def slow_communication(self) -> list[SlowComm]:
-        """Name the stages whose collectives are a large part of the step on every rank; no rank is to blame.
+        """Return the stages whose collectives are a large part of the step on every rank; no rank is to blame.
 
-        A step in which not all waits in the stage are known counts as one without: it is named by what is known.
+        A step with unknown waits in the stage counts as a step without it.
         """
         slow: list[SlowComm] = []
         for stage, pairs in self._transfers.items():
@@ -180,7 +176,7 @@ class ManySteps(Generic[RankT]):
             others = [times[number] for name, times in own.items() if name != rank and number < len(times)]
             present = [other_s for other_s in others if not isnan(other_s)]
             if present and not isnan(time_s):
-                pairs.append((time_s, held_against(time_s, present)))
+                pairs.append((time_s, compared_with(time_s, present)))
         found = Straggler(rank, stage, 0.0, slow_steps, self._num_steps(stage), 0.0, 0.0, len(self._steps_ns))
         excess_s = [time_s - others_s for time_s, others_s in pairs]
         if found.is_at_times:

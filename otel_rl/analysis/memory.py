@@ -1,6 +1,6 @@
-"""What a device's memory consists of: fragmentation, slack, rounding, what torch did not allocate, peaks of stages.
+"""What a device's memory consists of: fragmentation, slack, rounding, memory outside of torch, peaks of stages.
 
-A number that was not read, or that the allocator does not keep, is None and makes None: never 0, never guessed.
+A number that is not known is None, and what follows from it is None: never 0, never guessed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ class DeviceBytes:
     allocated: int
     """Live tensors, rounded up to blocks."""
     reserved: int
-    """What the allocator holds of the device."""
+    """Memory that the allocator holds of the device."""
     inactive_split: int | None = None
-    """Free parts of blocks that are in use elsewhere: they cannot be given back."""
+    """Free parts of blocks that are in use elsewhere; they cannot be given back."""
     requested: int | None = None
-    """Live tensors as they were asked for; Ascend does not keep it."""
+    """Live tensors without rounding; Ascend does not keep it."""
     free: int | None = None
-    """Of the device, whoever uses the rest."""
     total: int | None = None
 
 
@@ -34,9 +33,9 @@ class Composition:
     """One reading as ratios 0..1 and bytes."""
 
     fragmentation: float | None
-    """Inactive split / reserved: held, free, and unusable for a larger tensor."""
+    """Inactive split / reserved: free, but unusable for a larger tensor."""
     slack: float | None
-    """(reserved - allocated) / reserved: all that is held and free, the reusable cache among it."""
+    """(reserved - allocated) / reserved: all free memory of the allocator, with the reusable cache."""
     rounding: float | None
     """1 - requested / allocated: what rounding up to blocks costs."""
     non_torch: int | None
@@ -44,20 +43,20 @@ class Composition:
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
-    """The highest value within a stage, bytes: exact, or the bounds that hold without a reset."""
+class MemoryPeak:
+    """The highest value within a stage, bytes: exact, or bounds of it."""
 
     low: int
     high: int
 
     @property
     def is_exact(self) -> bool:
-        """True where the bounds meet: above all where the stage raised the process's own peak."""
+        """Whether the bounds are equal, as they are if the stage raised the process's own peak."""
         return self.low == self.high
 
 
 def composition(reading: DeviceBytes) -> Composition:
-    """Say what a reading consists of."""
+    """Return what a reading consists of."""
     is_split_known = reading.inactive_split is not None and reading.reserved > 0
     return Composition(
         fragmentation=(reading.inactive_split or 0) / reading.reserved if is_split_known else None,
@@ -67,7 +66,7 @@ def composition(reading: DeviceBytes) -> Composition:
     )
 
 
-def stage_peak(peak_before: int, peak_after: int, before: int, after: int) -> Peak:
+def stage_peak(peak_before: int, peak_after: int, before: int, after: int) -> MemoryPeak:
     """Bound the peak within a stage by readings at its ends, without a reset in between.
 
     Args:
@@ -77,43 +76,41 @@ def stage_peak(peak_before: int, peak_after: int, before: int, after: int) -> Pe
         after: at the end.
     """
     if peak_after > peak_before:
-        return Peak(peak_after, peak_after)
+        return MemoryPeak(peak_after, peak_after)
     if peak_after < peak_before:  # the program has reset it meanwhile, and what was before that is not known
-        return Peak(max(before, after, peak_after), UNKNOWN)
-    return Peak(max(before, after), max(before, after, peak_before))
+        return MemoryPeak(max(before, after, peak_after), UNKNOWN)
+    return MemoryPeak(max(before, after), max(before, after, peak_before))
 
 
-def activation_peak(peak: Peak, allocated_before_forward: int) -> Peak:
-    """Take what was live before the forward from the peak of forward and backward: activations, gradients, temporaries.
+def activation_peak(peak: MemoryPeak, allocated_before_forward: int) -> MemoryPeak:
+    """Return what forward and backward add at their peak: activations, gradients, temporaries.
 
-    It is a little low where the backward freed what had been live before.
+    It is a little low if the backward freed what was live before.
     """
-    return Peak(max(0, peak.low - allocated_before_forward), max(0, peak.high - allocated_before_forward))
+    return MemoryPeak(max(0, peak.low - allocated_before_forward), max(0, peak.high - allocated_before_forward))
 
 
 def cache_peak(cache_bytes: int, usage: float) -> int:
-    """Say how many bytes of an engine's KV cache were in use at its highest usage (0..1)."""
+    """Return the bytes of an engine's KV cache in use at its highest usage (0..1)."""
     return round(cache_bytes * usage)
 
 
 def communication_buffers(before: DeviceBytes, after: DeviceBytes) -> int | None:
-    """Estimate the buffers of a communicator: what non-torch memory grew by while it was made, bytes.
+    """Estimate the buffers of a communicator, bytes: the growth of memory outside of torch while it was made.
 
-    Other processes on the device grow into the estimate.
+    Growth of other processes on the device is a part of the estimate.
     """
     low, high = _non_torch(before), _non_torch(after)
     return None if low is None or high is None else max(0, high - low)
 
 
 def _rounding(reading: DeviceBytes) -> float | None:
-    """Nothing requested of live tensors means that the allocator does not count it (cudaMallocAsync)."""
     if not reading.requested or reading.allocated <= 0:
-        return None
+        return None  # cudaMallocAsync does not count what is requested
     return 1 - reading.requested / reading.allocated
 
 
 def _non_torch(reading: DeviceBytes) -> int | None:
-    """In use of the device and not reserved; what torch reserved since the device was read makes it no less than 0."""
     if reading.free is None or reading.total is None:
         return None
     return max(0, reading.total - reading.free - reading.reserved)

@@ -1,40 +1,38 @@
 """How slow a rank is, as a score (NVRx), and what its slowness costs the whole job, as a ratio (what-if).
 
-Sources: the section and kernel scores of nvidia-resiliency-ext's straggler detection; the slowdowns S and S_w of the
-what-if analysis of ByteDance (arXiv 2505.05713), here for ranks that meet in collectives and have no pipeline between.
+Sources: the section scores of nvidia-resiliency-ext's straggler detection; the slowdowns S and S_w of ByteDance's
+what-if analysis (arXiv 2505.05713), here for ranks that share collectives and have no pipeline between them.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import fsum, isnan
 from statistics import fmean, median
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic
 
-from otel_rl.analysis.stage_calls import Key, StageCall, by_step, keyed
+from otel_rl.analysis.stage_calls import Key, RankT, StageCall, by_step, keyed
 
 REPORTS: Final = 10
-"""A rank's calls are held against its own best in so many parts of equally many,"""
+"""A rank's calls are cut into at most this many parts of equally many calls, to compare the last with its best."""
 LEAST_CALLS: Final = 5
-"""fewer where a part had less than this."""
-
-RankT = TypeVar("RankT", bound=Hashable)
+"""A part has at least this many calls."""
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class SectionTime:
     """Calls of one section on one rank."""
 
     median_s: float
     total_s: float
-    """Number of calls x mean: the weight of the section."""
+    """The weight of the section."""
 
     @classmethod
-    def of(cls, times_s: Iterable[float]) -> Timing | None:
-        """Sum up the times of a rank in a section; NaN is no time, and None where none passed."""
+    def of(cls, times_s: Iterable[float]) -> SectionTime | None:
+        """Sum up the times of a rank in a section; NaN is no time. None if no time passed."""
         known = [time_s for time_s in times_s if not isnan(time_s)]
         total_s = fsum(known)
         return cls(median(known), total_s) if total_s else None
@@ -45,49 +43,41 @@ class WhatIf(Generic[RankT]):
     """The same steps if every rank were like the mean of the ranks."""
 
     actual_s: float
-    """Mean step, waits included."""
+    """The mean step, waits included."""
     ideal_s: float
     slowdown: float
-    """S = actual / ideal: 1 for a balanced job."""
+    """S = actual / ideal; 1 for a balanced job."""
     by_rank: dict[RankT, float]
-    """S_worker: this rank as it is, the others ideal, / ideal."""
+    """S_worker = (this rank as it is, the others ideal) / ideal."""
 
 
 def score(median_s: float, reference_s: float) -> float:
-    """Divide the reference by the median: 1 as fast, 0.5 takes twice as long."""
+    """Return reference / median, at most 1: a rank that takes twice as long scores 0.5."""
     return 1.0 if median_s <= reference_s else reference_s / median_s
 
 
 def relative_scores(median_s: Mapping[RankT, float]) -> dict[RankT, float]:
-    """Score the ranks in one section against the fastest of them; a rank without the section is not among them."""
+    """Score the ranks of one section against the fastest of them."""
     reference = min(median_s.values(), default=0.0)
     return {rank: score(value, reference) for rank, value in median_s.items()}
-
-
-def individual_score(medians_s: Sequence[float]) -> float:
-    """Score a rank's latest median against the best that it ever had.
-
-    Args:
-        medians_s: one for each report so far, at least one.
-    """
-    return score(medians_s[-1], min(medians_s))
 
 
 def own_score(sections: Mapping[str, Sequence[float]]) -> float | None:
     """Score the last tenth of a rank's calls against its own best tenth, over all sections, weighted by time.
 
     Args:
-        sections: times of the calls in order, s, by section; NaN where the rank had none.
+        sections: times of the calls in order, s, by section; NaN is no call.
 
     Returns:
-        None where no section has two parts of five calls.
+        None if no section has two parts of five calls.
     """
     score_s = weight_s = 0.0
     for times_s in sections.values():
         parts = _parts([time_s for time_s in times_s if not isnan(time_s)])
         if len(parts) > 1:
             weight = fsum(parts[-1])
-            score_s += weight * individual_score([median(part) for part in parts])
+            medians = [median(part) for part in parts]
+            score_s += weight * score(medians[-1], min(medians))
             weight_s += weight
     return score_s / weight_s if weight_s else None
 
@@ -98,11 +88,10 @@ def _parts(times_s: Sequence[float]) -> list[Sequence[float]]:
     return [times_s[begin:end] for begin, end in pairwise(ends)]
 
 
-def weighted_scores(sections: Mapping[RankT, Mapping[str, Timing]]) -> dict[RankT, float]:
+def weighted_scores(sections: Mapping[RankT, Mapping[str, SectionTime]]) -> dict[RankT, float]:
     """Score the ranks over all sections that every rank has: the mean of the relative scores, weighted by time.
 
-    Returns:
-        Nothing where the ranks have no section in common; a rank whose sections took no time scores 1.
+    A rank whose sections took no time scores 1. Without a common section the result is empty.
     """
     common = set.intersection(*(set(one) for one in sections.values())) if sections else set()
     if not common:
@@ -119,12 +108,11 @@ def weighted_scores(sections: Mapping[RankT, Mapping[str, Timing]]) -> dict[Rank
 def what_if(calls: Iterable[StageCall[RankT]]) -> WhatIf[RankT] | None:
     """Compare the steps with ideal ones, in which each rank takes the mean of the ranks.
 
-    A call in which some rank spent time in collectives ends a stretch: there the ranks wait for the slowest. That is
-    exact where a stage's collectives come at its end. What is the same in both, the transfers, stays as it is.
+    A call with time in collectives ends a stretch: there the ranks wait for the slowest. That is exact if a stage's
+    collectives come at its end. Transfers are the same in both.
 
     Returns:
-        None where a stage's collectives cannot be separated, where ranks lack each other's calls, or where no time
-        passed: then it cannot be told.
+        None if a stage's collectives cannot be separated, if ranks lack each other's calls, or if no time passed.
     """
     actual = ideal = 0.0
     by_rank: defaultdict[RankT, float] = defaultdict(float)
@@ -150,7 +138,7 @@ def what_if(calls: Iterable[StageCall[RankT]]) -> WhatIf[RankT] | None:
 def _stretches(
     matched: Mapping[Key, Mapping[RankT, StageCall[RankT]]], ranks: set[RankT]
 ) -> list[tuple[dict[RankT, int], int]] | None:
-    """List own time by rank, and the transfer after it, of each stretch between the points where ranks meet, ns."""
+    """Return own time by rank and the transfer after it, ns, of each stretch between collectives."""
     found: list[tuple[dict[RankT, int], int]] = []
     own: dict[RankT, int] = dict.fromkeys(ranks, 0)
     for calls in matched.values():

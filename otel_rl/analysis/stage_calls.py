@@ -1,4 +1,4 @@
-"""Calls of stages as the comparison of ranks takes them."""
+"""Calls of stages, in the form in which ranks are compared."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Met(NamedTuple):
     group: str
     operation: str
     size: int
-    """Ranks of the group."""
+    """Number of ranks in the group."""
     sequence: int
-    """The same on every rank of the group, from 1; 0 where it has none, and can be matched within its call alone."""
+    """Equal on every rank of the group, from 1; 0 if unknown, then it is matched within its call only."""
     duration_ns: int
 
 
@@ -35,29 +35,28 @@ class StageCall(Generic[RankT]):
     comm_ns: int = 0
     """Time in the collectives inside it that were seen."""
     hidden_ns: int | None = 0
-    """Time in collectives that Python cannot see, where a probe bounds it (DDP: end of the backward - last local
-    gradient); None where such collectives run and nothing tells their time."""
+    """Time in collectives that Python cannot see, as a probe bounds it (DDP: end of the backward - last local
+    gradient); None if there are such collectives and their time is unknown."""
     apart_ns: int = 0
-    """Of ``comm_ns``, time in those that ranks do not leave together (broadcast, p2p, waits for asynchronous ones):
-    what a rank waits there is not told by what the others take."""
+    """The part of ``comm_ns`` in collectives that ranks do not leave together: broadcast, p2p, asynchronous ones."""
     device_ns: int | None = None
-    """Where the host only launches the work, and a device timed it without any collective: own time."""
+    """Own time as a device measured it, if the host only launches the work and no collective is inside."""
     count: int = 0
     """Collectives inside it, seen one by one or not."""
     omitted: int = 0
-    """Of these, those that were not seen one by one: the shortest ones of many."""
+    """Collectives that were not seen one by one: the shortest ones of many."""
     rows: tuple[Met, ...] = ()
-    """Those of them that were seen one by one and tell who waited."""
+    """Collectives that were seen one by one and tell who waited."""
     waiting_ns: int = 0
-    """Time in collectives inside of `rl.idle` inside of it: idle time already."""
+    """Time in collectives inside of an `rl.idle` inside of it: idle time already."""
     idle_ns: int = 0
     """Time in `rl.idle` inside of it, without the collectives there."""
     loading_ns: int = 0
-    """Of that, in waits for data: idle, and yet its own, since it is its own loader that is slow."""
+    """The part of ``idle_ns`` that waits for data; it is own time, since the rank's own loader is slow."""
 
     @property
     def inside_ns(self) -> int:
-        """Time in collectives, as far as it is known."""
+        """Known time in collectives."""
         return self.comm_ns + (self.hidden_ns or 0)
 
     @property
@@ -72,24 +71,24 @@ class StageCall(Generic[RankT]):
 
     @property
     def has_others(self) -> bool:
-        """Whether other ranks may be in its collectives; who is alone in the longest ones is so in all."""
+        """Whether other ranks may be in its collectives; a rank alone in the longest ones is alone in all."""
         return self.count > 0 and {row.size for row in self.rows} != {1}
 
     @property
     def own_ns(self) -> int | None:
-        """Stage - collectives - waits other than for data, or that of the device; None where it cannot be separated."""
+        """Stage - collectives - waits other than for data, or the device's time; None if it cannot be separated."""
         if self.device_ns is not None:
             return self.device_ns
         return None if self.hidden_ns is None else self.active_ns + self.loading_ns
 
     @property
     def active_ns(self) -> int:
-        """Stage - collectives that are known - waits, by the host's clock."""
+        """Stage - known collectives - waits, by the host's clock."""
         return max(0, self.duration_ns - self.inside_ns - self.idle_ns)
 
 
 def by_step(calls: Iterable[StageCall[RankT]]) -> dict[int, list[StageCall[RankT]]]:
-    """Part calls by their step."""
+    """Group calls by step."""
     steps: defaultdict[int, list[StageCall[RankT]]] = defaultdict(list)
     for call in calls:
         steps[call.step].append(call)
@@ -107,7 +106,7 @@ def keyed(calls: Iterable[StageCall[RankT]]) -> dict[Key, dict[RankT, StageCall[
 
 
 def step_ns(calls: Iterable[StageCall[RankT]]) -> int:
-    """Say how long the stages of one step took on the rank where they took longest."""
+    """Return how long the stages of one step took on the rank where they took longest."""
     total: Counter[RankT] = Counter()
     for call in calls:
         total[call.rank] += call.duration_ns

@@ -26,7 +26,7 @@ class Comm:
 
 NO_COMM: Final = Comm(0, 0)
 LOADING: Final = f"{v.IDLE} data"
-"""The one wait that a rank may be slow in: its own loader is."""
+"""The one wait that counts as own time: the rank's own loader is slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,190 +34,176 @@ class Idle:
     """Waits inside a stage."""
 
     comm_ns: int
-    """In collectives inside of them."""
+    """Time in collectives inside of the waits."""
     time_ns: int
-    """Without these."""
+    """Time of the waits without these collectives."""
     loading_ns: int
-    """Of that, for data."""
+    """The part of ``time_ns`` that waits for data."""
 
 
 NO_IDLE: Final = Idle(0, 0, 0)
 
 
-class Piece(NamedTuple):
+class RankSpan(NamedTuple):
     """One span of a rank as arithmetic sees it; a tuple, since a run has millions of them."""
 
     key: bytes
-    """Span id."""
+    """The span id."""
     parent: bytes
     label: str
     begin_ns: int
     end_ns: int
     is_comm: bool = False
-    """A collective: it belongs to the stage around it and is no row of its own below one."""
+    """A collective belongs to its stage; below one it is not listed by itself."""
     comm: Comm | None = None
-    """Collectives directly inside, as its writer summed them up; None where the writer did not."""
+    """Collectives directly inside, if its writer summed them up."""
     is_hidden: bool = False
-    """Collectives run inside that nobody could see."""
+    """There are collectives inside that no hook saw."""
     is_host_clock: bool = False
-    """The duration is that of a launch: the device works on after it."""
+    """The duration is that of a launch: the device goes on working after it."""
     device_ns: int | None = None
-    """How long the device took, where it was timed."""
+    """The device's own time, if measured."""
 
     @property
     def duration_ns(self) -> int:
         """End minus begin, never negative."""
         return max(0, self.end_ns - self.begin_ns)
 
-    def within(self, container: Piece) -> Piece:
-        """Give the part of it that lies in a container, which a stage of a task or another thread may outlive."""
+    def within(self, container: RankSpan) -> RankSpan:
+        """Return the part that lies in a container; a stage of another thread or task may reach out of it."""
         if container.begin_ns <= self.begin_ns and self.end_ns <= container.end_ns:
             return self
         begin_ns = max(self.begin_ns, container.begin_ns)
         return self._replace(begin_ns=begin_ns, end_ns=max(begin_ns, min(self.end_ns, container.end_ns)))
 
 
-class Slice(NamedTuple):
+class StageTimes(NamedTuple):
     """One stage on one rank in one step; a tuple, since a run has millions of them."""
 
     durations_ns: tuple[int, ...]
-    """Of its calls, whole."""
     busy_ns: int
-    """Union of its calls inside the step: overlapping calls count once."""
+    """The union of its calls inside the step: overlapping calls count once."""
     own_ns: int
-    """Sum of its calls inside the step without the collectives and the waits, other than for data, inside of them."""
+    """The sum of its calls inside the step without collectives and waits, except waits for data."""
     comm: Comm
     is_hidden: bool
     is_host_clock: bool
     is_device_clock: bool = False
-    """The device timed every call, and these are its times, of which the waits for collectives are a part."""
+    """The device timed every call, and these are its times; waits for collectives are a part of them."""
 
 
-class Tree:
+class SpanTree:
     """Who is inside whom among the spans of one trace and process."""
 
-    def __init__(self, pieces: Iterable[Piece]) -> None:
-        self._children: defaultdict[bytes, list[Piece]] = defaultdict(list)
-        for piece in pieces:
-            self._children[piece.parent].append(piece)
+    def __init__(self, spans: Iterable[RankSpan]) -> None:
+        self._children: defaultdict[bytes, list[RankSpan]] = defaultdict(list)
+        for span in spans:
+            self._children[span.parent].append(span)
 
-    def directly(self, key: bytes) -> list[Piece]:
-        """List what lies directly inside a span, in order of time."""
-        return sorted(self._children.get(key, ()), key=lambda piece: piece.begin_ns)
+    def directly(self, key: bytes) -> list[RankSpan]:
+        """Return what lies directly inside a span, in order of time."""
+        return sorted(self._children.get(key, ()), key=lambda span: span.begin_ns)
 
-    def below(self, key: bytes) -> list[Piece]:
-        """List everything inside a span, directly or not, each span once."""
-        found: list[Piece] = []
+    def below(self, key: bytes) -> list[RankSpan]:
+        """Return everything inside a span, directly or not, each span once."""
+        found: list[RankSpan] = []
         if key not in self._children:
             return found
         seen = {key}
-        waiting = [key]
-        while waiting:
-            for child in self._children.get(waiting.pop(), ()):
+        pending = [key]
+        while pending:
+            for child in self._children.get(pending.pop(), ()):
                 if child.key not in seen:
                     seen.add(child.key)
                     found.append(child)
-                    waiting.append(child.key)
+                    pending.append(child.key)
         return found
 
-    def covered_ns(self, container: Piece) -> int:
-        """Say how much time of a container lies under a stage or a collective."""
-        inside = [(piece.begin_ns, piece.end_ns) for piece in self.below(container.key)]
+    def covered_ns(self, container: RankSpan) -> int:
+        """Return how much time of a container lies under a stage or a collective."""
+        inside = [(span.begin_ns, span.end_ns) for span in self.below(container.key)]
         return covered(clip(inside, container.begin_ns, container.end_ns))
 
-    def comm(self, piece: Piece) -> Comm:
-        """Add up the collectives inside a stage, in nested stages too; a collective is all collective."""
-        if piece.is_comm:
-            return Comm(1, piece.duration_ns)
-        if piece.key not in self._children:  # as most are
-            own = piece.comm or NO_COMM
-            return own if own.time_ns <= piece.duration_ns else Comm(own.count, piece.duration_ns)
-        nested = [child for child in self.below(piece.key) if not child.is_comm]
-        if not nested and piece.comm is not None and piece.comm.time_ns <= piece.duration_ns:
-            return piece.comm
-        found = [self.direct_comm(stage) for stage in (piece, *nested)]
-        return Comm(sum(one.count for one in found), min(piece.duration_ns, sum(one.time_ns for one in found)))
+    def comm(self, span: RankSpan) -> Comm:
+        """Add up the collectives inside a stage and its nested stages."""
+        if span.is_comm:
+            return Comm(1, span.duration_ns)
+        if span.key not in self._children:  # as most are
+            own = span.comm or NO_COMM
+            return own if own.time_ns <= span.duration_ns else Comm(own.count, span.duration_ns)
+        nested = [child for child in self.below(span.key) if not child.is_comm]
+        if not nested and span.comm is not None and span.comm.time_ns <= span.duration_ns:
+            return span.comm
+        found = [self.direct_comm(stage) for stage in (span, *nested)]
+        return Comm(sum(one.count for one in found), min(span.duration_ns, sum(one.time_ns for one in found)))
 
-    def direct_comm(self, piece: Piece) -> Comm:
+    def direct_comm(self, span: RankSpan) -> Comm:
         """Add up the collectives directly inside a stage or a container; few of them may be spans."""
-        if piece.comm is not None:
-            return piece.comm
-        spans = [(child.begin_ns, child.end_ns) for child in self._children.get(piece.key, ()) if child.is_comm]
-        return Comm(len(spans), covered(spans))
+        if span.comm is not None:
+            return span.comm
+        times = [(child.begin_ns, child.end_ns) for child in self._children.get(span.key, ()) if child.is_comm]
+        return Comm(len(times), covered(times))
 
-    def waits(self, piece: Piece, inside: Iterable[Piece]) -> list[Piece]:
-        """Find the waits inside a stage that is none itself, those inside of each other once.
-
-        Args:
-            piece: the stage.
-            inside: everything inside of it, from ``below``.
-        """
-        if kind_of(piece.label) is Kind.IDLE:
+    def waits(self, span: RankSpan, inside: Iterable[RankSpan]) -> list[RankSpan]:
+        """Return the waits among what ``below`` found inside a stage, nested ones once; none if it is a wait itself."""
+        if kind_of(span.label) is Kind.IDLE:
             return []
         found = [one for one in inside if kind_of(one.label) is Kind.IDLE]
         nested = {child.key for one in found for child in self.below(one.key)}
         return [one for one in found if one.key not in nested]
 
-    def idle(self, piece: Piece, waits: Sequence[Piece]) -> Idle:
-        """Add up the waits inside a stage; those of several threads fit into it.
-
-        Args:
-            piece: the stage.
-            waits: from ``waits``, as far as they lie in it.
-        """
+    def idle(self, span: RankSpan, waits: Sequence[RankSpan]) -> Idle:
+        """Add up the waits inside a stage, as far as they lie in it; those of several threads never exceed it."""
         if not waits:
             return NO_IDLE
         comm_ns = [self.comm(wait).time_ns for wait in waits]
         alone_ns = [wait.duration_ns - time_ns for wait, time_ns in zip(waits, comm_ns, strict=True)]
         loading_ns = sum(time_ns for wait, time_ns in zip(waits, alone_ns, strict=True) if wait.label == LOADING)
-        most_ns = max(0, piece.duration_ns - self.comm(piece).time_ns)
+        most_ns = max(0, span.duration_ns - self.comm(span).time_ns)
         return Idle(sum(comm_ns), min(sum(alone_ns), most_ns), min(loading_ns, most_ns))
 
-    def slices(self, container: Piece, depth: int = 2) -> dict[Path, Slice]:
+    def slices(self, container: RankSpan, depth: int = 2) -> dict[Path, StageTimes]:
         """Fold the stages in a container by their labels' path, ``depth`` levels deep; collectives at the top only."""
-        groups: defaultdict[Path, list[Piece]] = defaultdict(list)
-        level: list[tuple[Path, Piece]] = [((piece.label,), piece) for piece in self._children.get(container.key, ())]
+        groups: defaultdict[Path, list[RankSpan]] = defaultdict(list)
+        level: list[tuple[Path, RankSpan]] = [((span.label,), span) for span in self._children.get(container.key, ())]
         while level:
-            for path, piece in level:
-                groups[path].append(piece)
+            for path, span in level:
+                groups[path].append(span)
             level = [
                 ((*path, child.label), child)
-                for path, piece in level
-                if len(path) < depth and not piece.is_comm
-                for child in self._children.get(piece.key, ())
+                for path, span in level
+                if len(path) < depth and not span.is_comm
+                for child in self._children.get(span.key, ())
                 if not child.is_comm
             ]
-        return {path: self._fold(pieces, container) for path, pieces in groups.items()}
+        return {path: self._fold(spans, container) for path, spans in groups.items()}
 
-    def _alone(self, piece: Piece, part: Piece) -> Slice:
-        """Fold one call with nothing inside, as most stages of a step are."""
-        comm, time_ns = self.comm(part), part.duration_ns
-        return Slice((piece.duration_ns,), time_ns, time_ns - comm.time_ns, comm, piece.is_hidden, False)
-
-    def _fold(self, pieces: Sequence[Piece], container: Piece) -> Slice:
-        parts = [piece.within(container) for piece in pieces]
-        if len(pieces) == 1 and pieces[0].key not in self._children and not pieces[0].is_host_clock:
-            return self._alone(pieces[0], parts[0])
+    def _fold(self, spans: Sequence[RankSpan], container: RankSpan) -> StageTimes:
+        parts = [span.within(container) for span in spans]
+        if len(spans) == 1 and spans[0].key not in self._children and not spans[0].is_host_clock:
+            span, within_comm, time_ns = spans[0], self.comm(parts[0]), parts[0].duration_ns  # as most stages are
+            own_ns = time_ns - within_comm.time_ns
+            return StageTimes((span.duration_ns,), time_ns, own_ns, within_comm, span.is_hidden, False)
         comm = [self.comm(part) for part in parts]
         comm_ns = sum(one.time_ns for one in comm)
-        below = [self.below(piece.key) for piece in pieces]
-        inside = [*pieces, *chain.from_iterable(below)]
-        is_hidden = any(piece.is_hidden for piece in inside)
+        below = [self.below(span.key) for span in spans]
+        inside = [*spans, *chain.from_iterable(below)]
+        is_hidden = any(span.is_hidden for span in inside)
         count = sum(one.count for one in comm)
-        on_device = [piece.device_ns for piece in pieces if piece.is_host_clock and piece.device_ns is not None]
-        if len(on_device) == len(pieces):
+        on_device = [span.device_ns for span in spans if span.is_host_clock and span.device_ns is not None]
+        if len(on_device) == len(spans):
             total_ns, within = sum(on_device), Comm(count, comm_ns)
-            return Slice(tuple(on_device), total_ns, total_ns, within, is_hidden or count > 0, False, True)
+            return StageTimes(tuple(on_device), total_ns, total_ns, within, is_hidden or count > 0, False, True)
         idle = [
-            self.idle(part, [one.within(container) for one in self.waits(piece, children)])
-            for piece, part, children in zip(pieces, parts, below, strict=True)
+            self.idle(part, [one.within(container) for one in self.waits(span, children)])
+            for span, part, children in zip(spans, parts, below, strict=True)
         ]
         waited_ns = sum(one.time_ns - one.loading_ns for one in idle)
-        return Slice(
-            durations_ns=tuple(piece.duration_ns for piece in pieces),
+        return StageTimes(
+            durations_ns=tuple(span.duration_ns for span in spans),
             busy_ns=covered((part.begin_ns, part.end_ns) for part in parts),
             own_ns=sum(part.duration_ns for part in parts) - comm_ns - waited_ns,
             comm=Comm(count, comm_ns),
             is_hidden=is_hidden,
-            is_host_clock=any(piece.is_host_clock for piece in inside),
+            is_host_clock=any(span.is_host_clock for span in inside),
         )

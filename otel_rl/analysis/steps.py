@@ -10,7 +10,6 @@ from typing import Final, Generic, TypeVar
 WARMUP_STEPS: Final = 2
 """First steps of an attempt that stay out of averages: they allocate, compile and fill caches."""
 
-
 RankT = TypeVar("RankT", bound=Hashable)
 Name = tuple[str, int]
 """Loop and number of a step: what its trace is made from."""
@@ -21,11 +20,9 @@ class Disagreement(Generic[RankT]):
     """Ranks that call the same step by different numbers; their spans of it are in different traces."""
 
     first: Mapping[RankT, Name]
-    """How each rank calls the first such step."""
+    """What each rank calls the first such step."""
     steps: int
-    """How many they call differently,"""
     compared: int
-    """of how many."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -44,13 +41,10 @@ class Step:
 
 
 def tile(steps: Sequence[Step]) -> list[Step]:
-    """Let each step of one rank and attempt end where the next one begins.
+    """Let each step of one rank and attempt end where the next one begins; return them in order of time.
 
-    A step whose successor is not there (the last of its loop, or one whose record was lost) keeps its own end, so that
-    a hole in the record never makes a step longer.
-
-    Returns:
-        The steps in order of time.
+    A step without its successor (the last of a loop, or a lost record) keeps its own end, so that a hole in the record
+    never makes a step longer.
     """
     ordered = sorted(steps)
     tiled = [
@@ -65,19 +59,16 @@ def _follows(step: Step, following: Step) -> bool:
 
 
 def warmup(count: int) -> int:
-    """Say how many first steps of an attempt with ``count`` steps stay out of averages: two, fewer below eight."""
+    """Return how many first steps of an attempt stay out of averages: two, fewer if it has less than eight."""
     return min(WARMUP_STEPS, count // 4)
 
 
 def disagreement(names: Mapping[RankT, Sequence[Name]]) -> Disagreement[RankT] | None:
-    """Compare what peers call their steps: the k-th of one rank is the k-th of every other.
+    """Compare what peers call their steps: the k-th of one rank is the k-th of every other. None if they agree.
 
     Args:
-        names: of all steps of each rank, in order of time; from its first step on, without a hole. One rank may have
-            more than another, which died or is not as far yet.
-
-    Returns:
-        None where they agree.
+        names: of all steps of each rank, in order of time and without a hole. One rank may have more than another,
+            which died or is not as far yet.
     """
     lengths = sorted(map(len, names.values()))
     compared = lengths[-2] if len(lengths) > 1 else 0

@@ -1,4 +1,4 @@
-"""Which rank holds the others up, and in which stage: from own times, never from the clocks of two ranks.
+"""Which rank is slower than its peers, and in which stage: by own time, never by the clocks of two ranks.
 
 The ranks given are peers: they share role and pipeline stage, and do the same work.
 """
@@ -7,52 +7,92 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic
+from statistics import median
+from typing import Final, Generic
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.balance import EXCESS_SHARE, Slowest, held_against, is_straggler, slowest
 from otel_rl.analysis.stage_calls import RankT, StageCall
+
+STRAGGLER_RATIO: Final = 1.2
+"""A rank is slow in a stage from this multiple of the median of the others."""
+EXCESS_SHARE: Final = 0.02
+"""A slow rank is named if its excess is at least this share of the step."""
+TIE_SHARE: Final = 0.05
+"""Ranks that are less than this share faster than the slowest one are as slow."""
 
 
 @dataclass(frozen=True, slots=True)
-class Slow(Generic[RankT]):
-    """A slow rank in one stage of one step."""
+class Slowest(Generic[RankT]):
+    """The rank with the longest own time in a stage, and the median of the others."""
 
-    stage: str
-    rank: Slowest[RankT]
+    rank: RankT
+    own_s: float
+    others_s: float
+    tied: tuple[RankT, ...] = ()
+    """The other ranks that are as slow."""
+
+    @property
+    def excess_s(self) -> float:
+        """What one step's stage would save if this rank were as fast as the others."""
+        return self.own_s - self.others_s
+
+
+def slowest(own_s: Mapping[RankT, float]) -> Slowest[RankT] | None:
+    """Compare the longest own time with the median of the other ranks; None below two ranks.
+
+    Own time is never a raw duration: a healthy rank's duration is long because it waits.
+    """
+    if len(own_s) < 2:
+        return None
+    rank = max(own_s, key=lambda name: own_s[name])
+    others = {name: value for name, value in own_s.items() if name != rank}
+    tied = tuple(name for name, value in others.items() if value > (1 - TIE_SHARE) * own_s[rank])
+    return Slowest(rank, own_s[rank], median(others.values()), tied)
+
+
+def compared_with(own_s: float, others_s: Sequence[float]) -> float:
+    """Return what a rank is compared with: the median of the others; if it is slow, without those that are as slow."""
+    typical_s = median(others_s)
+    if 0 < STRAGGLER_RATIO * typical_s <= own_s:
+        return median([other_s for other_s in others_s if other_s <= (1 - TIE_SHARE) * own_s])
+    return typical_s
+
+
+def is_straggler(candidate: Slowest[RankT]) -> bool:
+    """Judge by the ratio alone. If the others do not have the stage (rank 0 writes checkpoints), nobody is slow."""
+    return candidate.others_s > 0 and candidate.own_s >= STRAGGLER_RATIO * candidate.others_s
 
 
 def costs(
     calls: Iterable[StageCall[RankT]], whole_ns: int, between_s: Mapping[RankT, float] | None = None
 ) -> dict[tuple[RankT, str], float]:
-    """Say what each slow rank of one step, and each as slow, takes longer than the median of the rest, s, by stage.
+    """Return by rank and stage what slow ranks of one step take longer than the median of the rest, s.
 
     Args:
         calls: of one step.
-        whole_ns: how long the step took.
+        whole_ns: duration of the step.
         between_s: own time under no stage by rank, from ``between_stages``.
     """
     own_s = own_times(list(calls), between_s)
     found: dict[tuple[RankT, str], float] = {}
-    for one in slow_in(own_s, whole_ns):
-        own = own_s[one.stage]
-        for rank in (one.rank.rank, *one.rank.tied):
-            others_s = [other_s for name, other_s in own.items() if name != rank]
-            rest_s = held_against(own[rank], others_s)
+    for stage, one in slow_in(own_s, whole_ns).items():
+        own = own_s[stage]
+        for rank in (one.rank, *one.tied):
+            rest_s = compared_with(own[rank], [other_s for name, other_s in own.items() if name != rank])
             if rest_s > 0:  # else only those that are as slow have the stage
-                found[rank, one.stage] = own[rank] - rest_s
+                found[rank, stage] = own[rank] - rest_s
     return found
 
 
 def between_stages(other_ns: Mapping[RankT, int], waited_ns: Mapping[RankT, int]) -> dict[RankT, float]:
-    """Say how long each rank worked under no stage in one step, s.
+    """Return how long each rank worked under no stage in one step, s.
 
-    There it may wait itself, in what nobody sees: a store, a device, a file that another rank writes. So more than the
-    least of the ranks counts only as far as a peer was seen to wait in collectives for longer than this rank.
+    A rank may wait there for what no hook sees: a store, a device, a file of another rank. So more than the least of
+    the ranks counts only as far as a peer waited longer in collectives than this rank.
 
     Args:
-        other_ns: under no stage by rank, from ``activity``.
-        waited_ns: for slower ranks, in collectives, by rank.
+        other_ns: time under no stage by rank, from ``activity``.
+        waited_ns: time in collectives for slower ranks, by rank.
     """
     least = min(other_ns.values(), default=0)
     longest = max((waited_ns.get(rank, 0) for rank in other_ns), default=0)
@@ -62,12 +102,7 @@ def between_stages(other_ns: Mapping[RankT, int], waited_ns: Mapping[RankT, int]
 def own_times(
     calls: Sequence[StageCall[RankT]], between_s: Mapping[RankT, float] | None = None
 ) -> dict[str, dict[RankT, float]]:
-    """Add up own time by stage and rank of one step, s; a rank without the stage has none of it.
-
-    Args:
-        calls: of one step.
-        between_s: own time under no stage by rank, from ``between_stages``.
-    """
+    """Add up own time by stage and rank of one step, s; a rank without the stage has 0."""
     ranks = list(dict.fromkeys(call.rank for call in calls))
     own_ns: dict[str, dict[RankT, int]] = {}
     for call in calls:
@@ -79,9 +114,9 @@ def own_times(
     return {**found, v.OTHER: dict(between_s)} if between_s else found
 
 
-def slow_in(own_s: Mapping[str, Mapping[RankT, float]], whole_ns: int) -> list[Slow[RankT]]:
-    """Name the slow ranks by own time, s, of the stages of a step, the costliest stage first."""
+def slow_in(own_s: Mapping[str, Mapping[RankT, float]], whole_ns: int) -> dict[str, Slowest[RankT]]:
+    """Return the slow ranks of a step by stage, from the own time of its stages, s; the costliest stage first."""
     limit_s = EXCESS_SHARE * whole_ns / 1e9
-    found = [Slow(stage, one) for stage, own in own_s.items() if (one := slowest(own)) is not None]
-    slow = [one for one in found if is_straggler(one.rank) and one.rank.excess_s >= limit_s]
-    return sorted(slow, key=lambda one: -one.rank.excess_s)
+    found = {stage: one for stage, own in own_s.items() if (one := slowest(own)) is not None}
+    slow = [(stage, one) for stage, one in found.items() if is_straggler(one) and one.excess_s >= limit_s]
+    return dict(sorted(slow, key=lambda item: -item[1].excess_s))

@@ -1,15 +1,24 @@
-"""Median, quantiles and totals of many durations."""
+"""Summaries of many numbers: quantiles and totals, and how a number went over the steps."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
+
+TICKS: Final = "▁▂▃▄▅▆▇█"
+GAP: Final = "·"
+"""Drawn if no value is finite."""
+ROUNDING: Final = 1e-9
+"""Relative differences up to this are rounding, and no change."""
+LARGEST: Final = sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a table says of many values of one kind."""
+    """Count, total, median and 95th percentile of many values."""
 
     count: int
     total: float
@@ -36,13 +45,64 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def summarize(values: Sequence[float]) -> Summary:
-    """Count, add up and order values; of no value at all, everything is 0."""
+    """Return count, total and quantiles of values; all are 0 without any value."""
     if not values:
         return Summary(0, 0.0, 0.0, 0.0)
     ordered = sorted(values)
-    return Summary(
-        count=len(ordered),
-        total=math.fsum(ordered),
-        median=quantile(ordered, 0.5),
-        p95=quantile(ordered, 0.95),
-    )
+    return Summary(len(ordered), math.fsum(ordered), quantile(ordered, 0.5), quantile(ordered, 0.95))
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """One number over the steps; ends and extremes are those of the finite values, None without any."""
+
+    first: float | None
+    last: float | None
+    mean: float | None
+    low: float | None
+    high: float | None
+    nonfinite: int
+
+
+def trend(values: Sequence[float]) -> Trend:
+    """Describe values in order of their steps."""
+    finite = [value for value in values if math.isfinite(value)]
+    nonfinite = len(values) - len(finite)
+    if not finite:
+        return Trend(None, None, None, None, None, nonfinite)
+    return Trend(finite[0], finite[-1], mean(finite), min(finite), max(finite), nonfinite)
+
+
+def buckets(values: Sequence[float], width: int) -> list[float]:
+    """Shrink values to at most ``width`` means of equal stretches; NaN where a stretch has no finite value."""
+    size = min(width, len(values))
+    means: list[float] = []
+    for index in range(size):
+        stretch = values[index * len(values) // size : (index + 1) * len(values) // size]
+        finite = [value for value in stretch if math.isfinite(value)]
+        means.append(mean(finite) if finite else math.nan)
+    return means
+
+
+def mean(finite: Sequence[float]) -> float:
+    """Return the mean of finite values; the plain sum of large ones could be infinite."""
+    half = math.fsum(value / 2 / len(finite) for value in finite)
+    return 2 * max(-LARGEST / 2, min(half, LARGEST / 2))  # rounded up, three thirds of the largest would be more
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Draw values as a line of at most ``width`` blocks, from the lowest to the highest mean; a constant lies low."""
+    means = buckets(values, width)
+    finite = [value for value in means if math.isfinite(value)]
+    if not finite:
+        return GAP * len(means)
+    low, high = min(finite), max(finite)
+    is_flat = math.isclose(low, high, rel_tol=ROUNDING)
+    return "".join(_tick(value, low, low if is_flat else high) for value in means)
+
+
+def _tick(value: float, low: float, high: float) -> str:
+    if not math.isfinite(value):
+        return GAP
+    span = high / 2 - low / 2  # halves: the span of the largest numbers is infinite
+    return TICKS[min(len(TICKS) - 1, int((value / 2 - low / 2) / span * len(TICKS)))] if span > 0 else TICKS[0]

@@ -15,23 +15,19 @@ LAYER: Final = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.")
 ATTENTION: Final = re.compile(r"\.(?:self_attn|attn|attention)\.")
 EXPERTS: Final = re.compile(r"\.experts\.")
 ADAPTER: Final = re.compile(r"\.lora_(?:A|B|embedding_A|embedding_B)\b")
-"""As PEFT names the matrices of LoRA."""
+"""The matrices of LoRA, as PEFT names them."""
 INTO_ADAPTER: Final = re.compile(r"\.lora_(?:A|embedding_A)\b")
-"""Those that read what the base reads; the others read these."""
+"""Matrices of LoRA that read the base's input; the others read their output."""
 ADAPTERS: Final = frozenset({"LORA", "ADALORA", "IA3", "LN_TUNING", "TRAINABLE_TOKENS"})
-"""Kinds of PEFT that are known: such matrices, vectors, norms, rows of an embedding.
-
-Others multiply matrices of another size than those that they train, or add tokens.
-"""
+"""Known kinds of PEFT; others multiply matrices of another size than those that they train, or add tokens."""
 HEAD: Final = re.compile(r"(?:^|\.)(?:lm_head|embed_out|score|v_head)\.")
 NORM: Final = re.compile(r"(?:^|\.)(?:norm|ln_f|final_layer_?norm)\.")
-"""The one above all layers."""
+"""The norm after all layers."""
 EMBEDDING: Final = re.compile(r"(?:^|\.)(?:embed_tokens|wte|wpe|embed_in)\.")
 TOKENS: Final = re.compile(r"(?:^|\.)(?:embed_tokens|wte|embed_in)\.")
-"""Embeddings that are the head too where they are tied; positions (`wpe`) never are."""
+"""Embeddings that may be tied to the head; positions (`wpe`) never are."""
 UNCOUNTED: Final = re.compile(r"\.(?:gate|router|shared_expert_gate|lora_embedding_A|lora_E|ia3_l)\.|bias")
-"""What FLOPs leave out: routers of a MoE, biases, the half of an embedding's adapter that is a lookup, and vectors that
-adapters (AdaLoRA, IA3) keep as matrices."""
+"""What FLOPs leave out: routers of a MoE, biases, lookups of an embedding's adapter, vectors of AdaLoRA and IA3."""
 
 ORDER: Final = tuple(
     re.compile(rf"\.(?:{names})(?:_bias)?\b")
@@ -47,10 +43,9 @@ ORDER: Final = tuple(
         "post_feedforward_layernorm|post_mlp_layernorm|gate|router|shared_expert_gate",
     )
 )
-"""What a layer computes one after the other. An expert's output is weighed by the router; (IA)^3 scales what comes into
-the last matrix of an MLP, and what comes out of others."""
+"""The parts of a layer in the order in which it computes them. (IA)^3 scales the input of an MLP's last matrix."""
 INTO_ATTENTION, CORE, INTO_MLP = 1, 4, 6
-"""Places in it; the attention itself comes before the matrix at that place."""
+"""Places in ``ORDER``; the attention itself comes before the matrix at ``CORE``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,48 +54,45 @@ class Parameter:
 
     name: str
     shape: tuple[int, ...]
-    """Of the whole parameter, not of a shard."""
+    """The shape of the whole parameter, not of a shard."""
     is_trained: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """Which weights get gradients; by default all of them.
+    """Which weights get gradients, by default all of them.
 
-    Of attention and MLP it is the number of weights that one token passes, all layers together; None: all of them from
-    the first layer on.
+    ``attention`` and ``mlp`` are numbers of weights that one token passes, all layers together; None means all of them
+    from the first layer on.
     """
 
     attention: int | None = None
     mlp: int | None = None
     logits: bool = True
     first_layer: int = 0
-    """The lowest layer that needs any gradient; below it there is no backward. The number of layers: none needs it."""
+    """The lowest layer that needs a gradient; the number of layers if none does."""
     norm_alone: bool = False
-    """Whether the norm above all layers is trained where no layer needs a gradient: the head passes one on to it."""
+    """Whether the last norm is trained and no layer needs a gradient; then the head passes one on to the norm."""
     adapters: int = 0
-    """Weights of adapters (LoRA) that one token passes, all layers together; they are trained."""
+    """Weights of adapters (LoRA) that one token passes, all layers together."""
     unreached: int = 0
-    """Weights of that lowest layer, adapters among them, that one token passes and whose input needs no gradient: what
-    is trained comes behind them, or is they themselves."""
+    """Weights of the first layer, with adapters, that one token passes and whose input needs no gradient."""
     unreached_core: bool = False
-    """Whether the attention itself of that layer needs no gradients either."""
+    """Whether the attention itself of the first layer needs no gradients either."""
 
 
 FULL: Final = Trained()
 
 
 def trained(parameters: Iterable[Parameter], config: Config) -> Trained:
-    """Read which matrices are trained. Norms and biases need gradients to reach them and cost nothing by themselves.
-
-    A trained embedding needs the gradient of the whole model above it.
+    """Find which matrices are trained. Norms and biases cost nothing, but gradients have to reach them.
 
     Args:
-        parameters: of the model, adapters among them.
+        parameters: of the model, with adapters.
         config: of the base model.
 
     Raises:
-        Unknown: a configuration that cannot be read, a trained weight whose place in the model is not known.
+        Unknown: the configuration, or the place of a trained weight in the model, is unknown.
     """
     layers = len(architecture(config).layers)
     parameters = list(parameters)
@@ -125,7 +117,6 @@ def trained(parameters: Iterable[Parameter], config: Config) -> Trained:
 
 
 def _first_layer(names: list[str], layers: int) -> int:
-    """Find the lowest layer that needs a gradient, by the names of what is trained."""
     if any(EMBEDDING.search(name) for name in names):
         return 0
     first = min([layers, *(_layer(name, layers) for name in names)])
@@ -136,25 +127,24 @@ def _first_layer(names: list[str], layers: int) -> int:
 
 
 def _is_known(name: str) -> bool:
-    """Say whether a parameter lies in a layer, or above all of them."""
     return any(known.search(name) for known in (LAYER, NORM, HEAD))
 
 
 def _places_of_trained(names: list[str], first: int, layers: int) -> set[int]:
-    """Say where in the lowest layer something is trained; nothing where a gradient has to go through all of it."""
+    """Return the places in the first layer that are trained; none if a gradient has to go through all of it."""
     is_below = any(EMBEDDING.search(name) or not _is_known(name) for name in names)
     return set() if is_below or first == layers else {_place(name) for name in names if _layer(name, layers) == first}
 
 
 def _place(name: str) -> int:
-    """Say where in its layer a parameter is used; what has an unknown name is taken to come first."""
+    """Return where in its layer a parameter is used; unknown names come first."""
     known = (place for place, pattern in enumerate(ORDER) if pattern.search(name))
     part = INTO_ATTENTION if ATTENTION.search(name) else INTO_MLP if EXPERTS.search(name) else 0
     return next(known, part)
 
 
 def _is_reached(name: str, places: set[int], config: Config) -> bool:
-    """Say whether what comes into a matrix of the lowest layer needs a gradient; where all of it does, no places."""
+    """Return whether the input of a matrix of the first layer needs a gradient."""
     place = _place(name)
     before = {one for one in places if one < place}
     if place >= INTO_MLP and _is_parallel(config):
@@ -168,19 +158,18 @@ def _is_parallel(config: Config) -> bool:
 
 
 def _layer(name: str, outside: int) -> int:
-    """Give the number of a parameter's layer, or what is given for one that is in none."""
     found = LAYER.search(name)
     return int(found[1]) if found else outside
 
 
 def _weights(part: list[Parameter], config: Config) -> int | None:
-    """Count the weights of a part that are trained and that one token passes; None where that is all of them."""
+    """Count the trained weights that one token passes; None if all are trained."""
     wanted = [one for one in part if one.is_trained]
     return None if wanted and len(wanted) == len(part) else sum(_passed(one, config) for one in wanted)
 
 
 def _passed(parameter: Parameter, config: Config) -> int:
-    """Count the weights of a matrix that one token passes: of experts, the share that is active."""
+    """Count the weights of a matrix that one token passes: of experts, the active share."""
     weights = math.prod(parameter.shape)
     if not EXPERTS.search(parameter.name):
         return weights

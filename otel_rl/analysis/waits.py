@@ -1,7 +1,7 @@
-"""Who waited for slower ranks in collectives: from durations alone, never from the clocks of two ranks.
+"""Who waited for slower ranks in collectives, and what each rank did in a step: by durations, never by two clocks.
 
-Ranks leave a collective together, so the one that was in it for the shortest time came last. Everywhere here the ranks
-given are peers: they share role and pipeline stage, and do the same work. Only collectives may have others, too.
+Ranks leave a collective together, so the one that was in it for the shortest time came last. The ranks given are peers:
+they share role and pipeline stage, and do the same work. Only collectives may have other ranks, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from otel_rl.analysis.goodput import Kind, kind_of
 from otel_rl.analysis.stage_calls import Key, Met, RankT, StageCall, keyed
 
 SYMMETRIC: Final = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
-"""Operations that no rank leaves before every rank has come; in torch's names, underscores left out."""
+"""Operations that no rank leaves before every rank has come; torch's names without underscores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Waited(Generic[RankT]):
 
     ns: Mapping[Key, Mapping[RankT, int]] = field(default_factory=dict)
     least: Set[tuple[Key, RankT]] = frozenset()
-    """Where that is a lower bound, since not every collective was seen one by one, on every rank of its group."""
+    """Where ``ns`` is a lower bound: not every collective was seen on every rank of its group."""
 
     def by_stage(self) -> dict[RankT, Counter[str]]:
         """Add up by rank and stage, ns; a wait in an idle call is idle time already."""
@@ -36,41 +36,40 @@ class Waited(Generic[RankT]):
         return dict(found)
 
     def inexact(self) -> set[RankT]:
-        """Name the ranks for which a sum of ``by_stage`` is a lower bound."""
+        """Return the ranks whose sums in ``by_stage`` are lower bounds."""
         return {rank for (stage, _), rank in self.least if kind_of(stage) is not Kind.IDLE}
 
     def unknown(self, ranks: Collection[RankT]) -> set[str]:
-        """Name the stages of which a wait of one of the ranks is a lower bound."""
+        """Return the stages in which a wait of one of the ranks is a lower bound."""
         return {stage for (stage, _), rank in self.least if rank in ranks}
 
 
 def is_symmetric(operation: str) -> bool:
-    """Say whether all ranks leave the operation together; broadcast, p2p and what is unknown are not taken for it.
+    """Return whether all ranks leave the operation together; broadcast, p2p and unknown ones do not.
 
-    Args:
-        operation: as torch, a backend or the flight recorder names it: `all_gather_single`, `gloo:all_reduce`.
+    The name may be torch's, a backend's or the flight recorder's: `all_gather_single`, `gloo:all_reduce`.
     """
     name = operation.rpartition(":")[2].replace("_", "").lower()
     return any(known in name for known in SYMMETRIC)
 
 
 def waits(duration_ns: Mapping[RankT, int]) -> dict[RankT, int]:
-    """Say how long each rank waited for the last one in one symmetric collective: its duration - the shortest, ns."""
+    """Return how long each rank waited for the last one in a symmetric collective: its duration - the shortest, ns."""
     least = min(duration_ns.values(), default=0)
     return {rank: duration - least for rank, duration in duration_ns.items()}
 
 
 def call_waits(*peers: Iterable[StageCall[RankT]]) -> Waited[RankT]:
-    """Say how long each rank waited for slower ones in each call of one step: the larger of two lower bounds.
+    """Return how long each rank waited for slower ones in each call of one step: the larger of two lower bounds.
 
-    One adds up, over the collectives that were seen on several ranks, peers or not, duration - least of these: the wait
-    itself where every collective of the call was seen on every rank of its group. The other is the time in all
-    collectives of the call - the least of any peer; it holds only where all peers were in the same, and is the wait
-    itself where that was a single one. Of a call whose collectives were not all seen one by one that is believed unless
-    the step has any in a group of some peers, or the times of the call forbid it.
+    1. The sum of duration - least over the collectives that were seen on several ranks, peers or not. It is the wait
+       itself if every collective of the call was seen on every rank of its group.
+    2. The time in all collectives of the call - the least of any peer. It holds only if all peers were in the same
+       collectives, and is the wait itself if there was a single one. If some were not seen one by one, it is used
+       unless the step has collectives of only some peers, or the times of the call forbid it.
 
     Args:
-        peers: the calls of those that do the same work; several where pipeline stages meet in collectives.
+        peers: the calls of those that do the same work; several if pipeline stages share collectives.
     """
     parts = [keyed(calls) for calls in peers]
     seen, partly = _seen_waits(parts)
@@ -92,15 +91,14 @@ def call_waits(*peers: Iterable[StageCall[RankT]]) -> Waited[RankT]:
 
 
 def transfers(calls: Iterable[StageCall[RankT]], waited: Waited[RankT] | None = None) -> dict[str, int]:
-    """Add up by stage the least that any rank spent in the collectives of each call of one step without waiting, ns.
+    """Return by stage the least time that any rank was in the collectives of one step without waiting, ns.
 
-    A call that only some ranks have is no collective of all, one with inseparable collectives says nothing, and of one
-    rank alone it cannot be told what it waited. A stage of which a wait is but a lower bound is left out: the remainder
-    may be waiting, too.
+    Calls that only some ranks have, or whose collectives are inseparable, do not count. A stage in which a wait is a
+    lower bound is left out, since its remainder may be waiting, too.
 
     Args:
         calls: of one step.
-        waited: from ``call_waits``, where that was asked already.
+        waited: the result of ``call_waits``, if known.
     """
     listed = list(calls)
     ranks = {call.rank for call in listed}
@@ -118,23 +116,21 @@ def transfers(calls: Iterable[StageCall[RankT]], waited: Waited[RankT] | None = 
 
 
 def _are_alike(calls: Collection[StageCall[RankT]]) -> bool:
-    """Whether the ranks were in as many collectives, and, as far as those were seen, in groups of all of them."""
+    """Return whether the ranks were in as many collectives, and in no smaller group as far as was seen."""
     groups = {frozenset(row.group for row in call.rows) for call in calls if call.rows}
     is_smaller = any(0 < row.size < len(calls) for call in calls for row in call.rows)
     return len({call.count for call in calls}) <= 1 and len(groups) <= 1 and not is_smaller
 
 
 def _has_smaller(calls: Collection[StageCall[RankT]], ranks: int) -> bool:
-    """Whether some of the ranks met without the others."""
     return any(1 < row.size < ranks for call in calls for row in call.rows)
 
 
 def _can_be_same(calls: Collection[StageCall[RankT]]) -> bool:
-    """Whether the ranks can have been in the same collectives, by the times of calls of which the longest were seen.
+    """Return whether the ranks can have been in the same collectives, by the times of calls whose longest were seen.
 
-    From the end of the first to that of the last all ranks take equally long. So the others, which take no less time
-    than all but the longest, fit into the call of each rank, unless that is but its collectives, without what lies
-    between them.
+    From the end of the first collective to that of the last, all ranks take equally long. So all but the longest one
+    must fit into the call of each rank, unless a call is nothing but its collectives.
     """
     if not all(call.duration_ns > call.inside_ns for call in calls):
         return True
@@ -144,24 +140,24 @@ def _can_be_same(calls: Collection[StageCall[RankT]]) -> bool:
 
 
 def _is_single(calls: Collection[StageCall[RankT]]) -> bool:
-    """Whether ranks that were in the same collectives were in a single one, and with nobody else."""
+    """Return whether the ranks shared a single collective, with no other rank in it."""
     sizes = {row.size for call in calls for row in call.rows} - {0}
     return {call.count for call in calls} == {1} and sizes <= {len(calls)}
 
 
 def _is_cut(call: StageCall[RankT]) -> bool:
-    """Whether collectives with others were not seen."""
+    """Return whether some of its collectives with other ranks were not seen."""
     return call.omitted > 0 and call.has_others
 
 
 def _seen_waits(
     parts: Iterable[Mapping[Key, Mapping[RankT, StageCall[RankT]]]],
 ) -> tuple[Counter[tuple[Key, RankT]], set[tuple[Key, RankT]]]:
-    """Add up the waits in collectives that were seen on several ranks; one seen twice on a rank is none.
+    """Add up the waits in collectives that were seen on several ranks; one seen twice on a rank does not count.
 
     Returns:
-        With the calls with a collective that was not seen on all ranks of its group: the one that all waited for may
-        not be among these, then they waited for longer.
+        The waits, and the calls with a collective that was not seen on all ranks of its group: the rank that all
+        waited for may be missing there, so they may have waited for longer.
     """
     seen: defaultdict[tuple[str, str, int, Key | None], dict[RankT, tuple[Key, Met]]] = defaultdict(dict)
     twice: set[tuple[str, str, int, Key | None]] = set()
@@ -182,3 +178,53 @@ def _seen_waits(
         if name in twice or len(rows) != size:
             partly |= {(key, rank) for rank, (key, _) in rows.items()}
     return found, partly
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What one rank did in one step, ns; the parts add up to the step where calls do not overlap."""
+
+    active_ns: int
+    """Own time of its stages, without waits inside of them."""
+    wait_ns: int
+    """Time in collectives that waits for other ranks."""
+    transfer_ns: int
+    """Time in collectives with all ranks there."""
+    inseparable_ns: int
+    """Time of stages whose hidden collectives cannot be separated."""
+    inside_ns: int
+    """Idle time inside of stages, without collectives."""
+    idle_ns: int
+    """Time under no stage."""
+
+
+def activity(
+    calls: Iterable[StageCall[RankT]], wall_ns: Mapping[RankT, int], waited_ns: Mapping[RankT, int] | None = None
+) -> dict[RankT, Activity]:
+    """Split one step of every rank.
+
+    Args:
+        calls: of one step; top-level stages only.
+        wall_ns: duration of the step by rank, by its own clock.
+        waited_ns: waits in collectives by rank; by default those of ``call_waits``.
+    """
+    listed = list(calls)
+    if waited_ns is None:
+        waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in call_waits(listed).by_stage().items()}
+    of_rank: defaultdict[RankT, list[StageCall[RankT]]] = defaultdict(list)
+    for call in listed:
+        of_rank[call.rank].append(call)
+    found: dict[RankT, Activity] = {}
+    for rank, wall in wall_ns.items():
+        own = of_rank[rank]
+        separable = [call for call in own if call.hidden_ns is not None]
+        wait = waited_ns.get(rank, 0)
+        found[rank] = Activity(
+            active_ns=sum(call.active_ns for call in separable),
+            wait_ns=wait,
+            transfer_ns=sum(min(call.duration_ns, call.inside_ns) for call in separable) - wait,
+            inseparable_ns=sum(call.duration_ns for call in own if call.hidden_ns is None),
+            inside_ns=sum(call.idle_ns for call in separable),
+            idle_ns=max(0, wall - sum(call.duration_ns for call in own)),
+        )
+    return found

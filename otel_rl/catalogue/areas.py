@@ -1,4 +1,4 @@
-"""Which process emits which metric, with which attributes on its points: a table of ``docs/prometheus.md`` each."""
+"""Which process emits which metric with which attributes: one table of ``docs/prometheus.md`` for each area."""
 
 from __future__ import annotations
 
@@ -17,19 +17,17 @@ class Area:
 
     title: str
     text: str
-    """Who emits them, and what has to be known to query them."""
+    """Who emits them, and what you need to know to query them."""
     attributes: Mapping[str, Keys]
-    """By metric."""
+    """The attributes of each metric."""
     common: Keys = ()
-    """Of all its metrics."""
+    """Attributes that all its metrics have, too."""
 
     def keys(self, metric: str) -> Keys:
-        """Return all attributes that the points of a metric may have."""
         return (*self.common, *self.attributes[metric])
 
 
 def of(metrics: Keys, *attributes: str) -> dict[str, Keys]:
-    """Give metrics the same attributes."""
     return dict.fromkeys(metrics, attributes)
 
 
@@ -41,7 +39,7 @@ OF_STAGES: Final = {
     v.EXECUTE_TOOL: (v.TOOL_NAME, v.MODE),
     **dict.fromkeys((v.LOOP, v.SETUP, v.TEARDOWN, v.OPTIMIZER, v.CLIP, v.SYNC, v.CHECKPOINT_STAGING), ()),
 }
-"""What tells the durations of a stage apart, where it is not the mode alone."""
+"""Attributes of a stage's durations, if they have others than the mode."""
 
 AREAS: Final = (
     Area(
@@ -81,7 +79,7 @@ AREAS: Final = (
     ),
     Area(
         "Learning",
-        "What the framework reports. From rank 0 alone where `rl_scope` is `global`, else from every rank.",
+        "What the framework reports. From rank 0 alone if `rl_scope` is `global`, else from every rank.",
         {
             **of((v.REWARD_SCORE, v.REWARD_STD, v.REWARD_ZERO_STD, v.EVAL_REWARD), v.SCOPE_KEY, v.MODE),
             **of((v.FUNCTION_SCORE, v.FUNCTION_STD), v.REWARD_FUNCTION, v.SCOPE_KEY, v.MODE),
@@ -98,23 +96,10 @@ AREAS: Final = (
     Area(
         "Memory of a process",
         "From every trainer rank, one point per step.",
-        of(
-            (
-                v.RSS,
-                v.VMS,
-                v.ALLOCATED,
-                v.RESERVED,
-                v.ACTIVE,
-                v.REQUESTED,
-                v.INACTIVE_SPLIT,
-                v.NON_TORCH,
-                v.FRAGMENTATION,
-                v.SLACK,
-                v.ROUNDING,
-                v.ACTIVATION,
-                v.COMM_BUFFERS,
-            )
-        ),
+        {
+            **of((v.RSS, v.VMS, v.ALLOCATED, v.RESERVED, v.ACTIVE, v.REQUESTED, v.INACTIVE_SPLIT, v.NON_TORCH)),
+            **of((v.FRAGMENTATION, v.SLACK, v.ROUNDING, v.ACTIVATION, v.COMM_BUFFERS)),
+        },
     ),
     Area(
         "Rollout requests",
@@ -142,7 +127,7 @@ AREAS: Final = (
     ),
     Area(
         "Engines",
-        "From the process that hosts the engine, as far as the engine has such numbers.",
+        "From the process that hosts the engine, if the engine has such numbers.",
         of((v.RUNNING, v.WAITING, v.KV_USAGE, v.KV_PEAK, v.KV_BYTES, v.KV_BYTES_PEAK, v.ENGINE_PREEMPTIONS)),
         (v.PROVIDER, v.REPLICA),
     ),

@@ -18,43 +18,41 @@ PREAMBLE: Final = """\
 # The series in Prometheus
 
 Made from `otel_rl/vocabulary/` and `otel_rl/catalogue/` by `python -m otel_rl.catalogue`; do not edit by hand.
-Tests compare the names with those in a real Prometheus 3.15, and ask it every question below.
+Tests compare the names with a real Prometheus 3.15, and ask it every question below.
 
 Prometheus takes OTLP with `translation_strategy: UnderscoreEscapingWithSuffixes`: dots become underscores, the unit
 becomes a suffix (`_seconds`, `_bytes`, `_ratio`), counters end in `_total`. Units in braces (`{token}`) leave none.
 A **histogram** is one series, a native histogram: `histogram_quantile(0.99, sum by (...) (rate(x[5m])))`,
-`histogram_count(x)`, `histogram_sum(x)`. Where a store has classic ones only, write `x_bucket` with `le` in the
+`histogram_count(x)`, `histogram_sum(x)`. If your store has only classic histograms, write `x_bucket` with `le` in the
 `by`, `x_count`, `x_sum`.
 
 A **gauge** has one point per step, so ask for a range: `last_over_time(x[30m])`, `quantile_over_time(0.5, x[30m])`.
-A **counter** appears with the first thing that it counts, which `rate()` and `increase()` never see. For few things
-compare `last_over_time(x[1d])` of two times instead.
+A **counter** appears when it first counts, and `rate()` and `increase()` miss that first value. For rare events
+compare `last_over_time(x[1d])` at two times instead.
 
 An **empty answer** means that nothing of the kind was recorded in the range. There are no devices without a GPU that
-the sidecar can read, no MFU without a known peak, no queue of an engine that does not tell it.
+the sidecar can read, no MFU without a known peak, and no queue if the engine does not report it.
 """
 ELSEWHERE: Final = """\
 ## Other series
 
 | series | from | labels |
 | --- | --- | --- |
-| `user_*` | `otel_rl.record(name, value)`, one point per call | none, or `rl_metric_name` where Prometheus writes another name |
+| `user_*` | `otel_rl.record(name, value)`, one point per call | none, or `rl_metric_name` if Prometheus changes the name |
 | `trl_*` | TRL's own numbers, one point per step | `rl_scope`, `rl_mode` |
-| `otelcol_*` | every Collector, about itself: what it received, refused, queued, sent and filtered | `host_name`, `exporter`, `receiver`, `filter` |
+| `otelcol_*` | every Collector, about itself: records received, refused, queued, sent and filtered | `host_name`, `exporter`, `receiver`, `filter` |
 | `system_*` with other names than above | the agent's `host_metrics` receiver | `host_name` and those of the receiver |
 | `DCGM_*`, `vllm:*`, `sglang:*` and others | exporters that the agent scrapes, under their own names | `host_name`, `job` and their own |
 | `rank:*`, `role:*`, `run:*` | the recording rules in [collector/rules](../collector/rules/otel_rl.rules.yaml) | those in the `by` of the rule |
-| `target_info` | Prometheus: the resource attributes that are no labels | `job`, `instance` and those |
+| `target_info` | Prometheus: the other resource attributes | `job`, `instance` and those |
 """  # noqa: E501  a row of a table is one line
 
 
 def render() -> str:
-    """Write the whole page as Markdown."""
     return "\n".join([PREAMBLE, questions(), labels(), *map(table, AREAS), ELSEWHERE])
 
 
 def questions() -> str:
-    """Write the questions with their queries."""
     lines = ["## Twenty questions", ""]
     for number, question in enumerate(QUESTIONS, 1):
         lines += [f"### {number}. {question.text}", ""]
@@ -65,7 +63,6 @@ def questions() -> str:
 
 
 def labels() -> str:
-    """Write which labels all series of a process have."""
     rows = [
         (code("job"), "`service.name`"),
         (code("instance"), "`service.instance.id`"),
@@ -73,7 +70,7 @@ def labels() -> str:
     ]
     text = (
         "Every series has these, as far as its process has them. A sidecar's own series have no rank and no attempt. "
-        "The labels in the tables below come on top."
+        "The tables below list further labels."
     )
     return section("Labels of the process", text, ("label", "meaning"), rows)
 
@@ -86,28 +83,18 @@ def promoted() -> list[str]:
 
 
 def table(area: Area) -> str:
-    """Write the series of an area."""
-    rows = emitted()
-    cells = (
-        (
-            code(series_name(rows[name])),
-            rows[name].kind,
-            listed(keys),
-            translated(rows[name].meaning),
-        )
-        for name, keys in area.attributes.items()
-    )
+    series = ((emitted()[name], keys) for name, keys in area.attributes.items())
+    rows = ((code(series_name(one)), one.kind, listed(keys), translated(one.meaning)) for one, keys in series)
     text = f"{area.text} Every series has {listed(area.common)}." if area.common else area.text
-    return section(area.title, text, ("series", "kind", "labels", "meaning"), cells)
+    return section(area.title, text, ("series", "kind", "labels", "meaning"), rows)
 
 
 def listed(keys: Sequence[str]) -> str:
-    """Return the labels of attributes."""
     return ", ".join(code(label_name(key)) for key in keys)
 
 
 def translated(meaning: str) -> str:
-    """Return a meaning with the names of attributes and metrics as Prometheus has them."""
+    """Return a meaning with the names of attributes and metrics as Prometheus writes them."""
 
     def replace(found: re.Match[str]) -> str:
         name = found.group(1)

@@ -16,12 +16,12 @@ from otel_rl.catalogue.series_names import emitted, series_name
 
 @dataclass(frozen=True)
 class Question:
-    """What somebody on call asks."""
+    """A question of someone on call."""
 
     text: str
     queries: tuple[str, ...]
     answer: str
-    """What the values mean."""
+    """The meaning of the values."""
 
 
 def quantile(share: float, metric: str, *by: str) -> str:
@@ -30,7 +30,7 @@ def quantile(share: float, metric: str, *by: str) -> str:
 
 
 def mean(metric: str, *by: str, where: str = "") -> str:
-    """Return the query of a histogram's mean, over all that was counted in the attempts of a day."""
+    """Return the query of a histogram's mean over the attempts of a day."""
     return f"histogram_avg(sum by ({', '.join(by)}) (last_over_time(${metric}{where}[1d])))"
 
 
@@ -41,13 +41,13 @@ QUESTIONS: Final = (
     Question(
         "Which runs are live, and on how many ranks?",
         ("count by (rl_run_id, rl_role) (count by (rl_run_id, rl_role, rl_rank) (last_over_time($STEP_TIME[10m])))",),
-        "Ranks with a step in the last ten minutes. Where a step takes longer, use a longer range.",
+        "Ranks with a step in the last ten minutes. If a step takes longer, use a longer range.",
     ),
     Question(
         "Does a run make progress: how long ago was its last step?",
         ("time() - max by (rl_run_id) (max_over_time(timestamp($STEP_TIME)[1h:15s]))",),
-        "Seconds since a step ended. Far more than a step takes: the run hangs, has ended, or its telemetry does not "
-        "arrive.",
+        "Seconds since a step ended. If it is far more than a step takes, the run hangs, has ended, or its telemetry "
+        "does not arrive.",
     ),
     Question(
         "How often was a run restarted today?",
@@ -61,7 +61,7 @@ QUESTIONS: Final = (
             "role:rl_throughput_tokens_per_second:sum",
             "role:rl_flops_mfu_ratio:avg",
         ),
-        "The median of a step in seconds; tokens per second of all ranks, rolled out and trained; the share of the "
+        "The median step time in seconds; tokens per second of all ranks, of rollout and training; the share of the "
         "device's peak. The last two come from recording rules.",
     ),
     Question(
@@ -86,9 +86,9 @@ QUESTIONS: Final = (
             "topk by (rl_run_id) (1, avg by (rl_run_id, rl_rank, rl_stage) (avg_over_time($STRAGGLER_COST[30m])) > 0)",
             "topk by (rl_run_id) (1, rank:rl_active_excess_seconds:step > 0)",
         ),
-        "Seconds that the rank's own work takes per step beyond its peers'. The first query compares the ranks whose "
-        "journals one sidecar can read; a step in which a rank was faster counts 0, so among even ranks it names one, "
-        "too. The second one compares all with their median, without naming the stage: of two ranks it shows half.",
+        "Seconds per step that the rank's own work takes beyond its peers'. The first query compares the ranks whose "
+        "journals one sidecar can read. Steps in which a rank was faster count 0, so it names a rank among even ones, "
+        "too. The second query compares all ranks with their median and names no stage; of two ranks it shows half.",
     ),
     Question(
         "How large are the bubbles, and why?",
@@ -107,7 +107,7 @@ QUESTIONS: Final = (
     Question(
         "What reward do the runs get, and how did it change within an hour?",
         (REWARD % "", f"{REWARD % ''}\n- {REWARD % ' offset 1h'}"),
-        "The mean reward of the last ten minutes, the runs side by side; what it rose by within an hour.",
+        "The mean reward of the last ten minutes by run, and its change within an hour.",
     ),
     Question(
         "Does a run diverge?",
@@ -122,7 +122,7 @@ QUESTIONS: Final = (
     Question(
         "What do the slowest requests see: TTFT and TPOT by engine?",
         (quantile(0.99, "TTFT", *ENGINE), quantile(0.99, "TPOT", *ENGINE)),
-        "The 99th percentile, seconds. Where `rl_submission` is `bulk`, TTFT is mostly the place in the queue.",
+        "The 99th percentile, seconds. If `rl_submission` is `bulk`, TTFT is mostly the place in the queue.",
     ),
     Question(
         "How many requests are aborted, clipped, timed out or failed?",
@@ -145,8 +145,8 @@ QUESTIONS: Final = (
             "topk(3, max by (hw_id) (last_over_time($GPU_MEMORY[5m])) * on (hw_id) group_right () rank:rl_device:info)",
             "topk(3, max by (rl_run_id, host_name, rl_rank) (last_over_time($RESERVED[30m])))",
         ),
-        "The share of the device in use, by all processes; its bytes in use, with the rank that uses the device. Bytes "
-        "that the rank's allocator holds at the end of a step.",
+        "The share of the device's memory in use by all processes; its bytes in use, with the rank on it; bytes that "
+        "the rank's allocator holds at the end of a step.",
     ),
     Question(
         "Which device idles, is throttled, reports an XID or failed?",
@@ -158,8 +158,8 @@ QUESTIONS: Final = (
             "max by (host_name, hw_id, rl_hw_xid_code) (last_over_time($XID[1h])) > 0",
             'max by (host_name, hw_id) (last_over_time($HW_STATUS{hw_state="failed"}[5m])) > 0',
         ),
-        "Busy less than a tenth of ten minutes; the share of ten minutes with the clock held down; XIDs since the "
-        "sidecar began; 1 where the driver lost the device.",
+        "Devices busy for less than a tenth of ten minutes; the share of ten minutes with a lowered clock; XIDs since "
+        "the sidecar began; 1 if the driver lost the device.",
     ),
     Question(
         "Is a node out of memory?",
@@ -178,8 +178,8 @@ QUESTIONS: Final = (
             '  last_over_time($SELF_SHIPPED{otel_rl_outcome=~"rejected|refused|damaged"}[1d])\n'
             ")",
         ),
-        "The age of the oldest record that waits to be sent, seconds. Records given up while recording, by a reason of "
-        "[failures.md](failures.md). Records that the other side did not take.",
+        "The age of the oldest record that waits to be sent, seconds. Records dropped while recording, by a reason of "
+        "[failures.md](failures.md). Records that the server did not accept.",
     ),
     Question(
         "Does a Collector drop anything?",
@@ -190,8 +190,8 @@ QUESTIONS: Final = (
             "sum by (host_name, filter) (last_over_time(otelcol_processor_filter_datapoints_filtered_total[1d]))",
             "max by (host_name, exporter) (otelcol_exporter_queue_size / otelcol_exporter_queue_capacity)",
         ),
-        "What an exporter could not deliver or queue; points too old or too far ahead for Prometheus; how full the "
-        "queues are.",
+        "Records that an exporter could not deliver or queue; points too old or too new for Prometheus; the share "
+        "of the queues in use.",
     ),
     Question(
         "How many series does a run have?",

@@ -8,7 +8,7 @@ from typing import Final
 from otel_rl.vocabulary import LOOP, METRICS, STAGES, Metric
 
 UNITS: Final = {"s": "seconds", "By": "bytes", "J": "joules", "W": "watts", "Cel": "celsius", "Hz": "hertz", "1": ""}
-"""Of UCUM; another unit stays as it is, and what is in braces is none."""
+"""Units of UCUM; other units stay as they are, and those in braces count as none."""
 PER: Final = {"s": "second"}
 STEPS: Final = "a step as each rank has it; only rank 0's becomes the root span"
 
@@ -27,7 +27,6 @@ def series_name(row: Metric) -> str:
 
 
 def label_name(key: str) -> str:
-    """Return the name of the label that an attribute becomes."""
     return key.replace(".", "_")
 
 
@@ -42,5 +41,4 @@ def emitted() -> dict[str, Metric]:
 
 
 def all_series() -> set[str]:
-    """Return the names of all series of the vocabulary."""
     return {series_name(row) for row in emitted().values()}

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from otel_rl.cli import streams
 from otel_rl.cli.commands.demo import demo
 from otel_rl.cli.commands.doctor import doctor
 from otel_rl.cli.commands.export import export
@@ -17,7 +16,7 @@ from otel_rl.cli.commands.report import report
 from otel_rl.cli.commands.run import run
 from otel_rl.cli.commands.sidecar import ship, sidecar
 from otel_rl.cli.commands.stack import stack
-from otel_rl.cli.console import EXIT_CODES, FAILED, complain, reason
+from otel_rl.cli.console import EXIT_CODES, FAILED, complain, end_streams, prepare_streams, reason
 from otel_rl.version import __version__
 
 app = typer.Typer(
@@ -71,7 +70,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 def main() -> None:
     """Run the command line; what goes wrong with files, encodings or memory is one sentence and exit code 1."""
     code: str | int | None = FAILED
-    streams.prepare()
+    prepare_streams()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # who starts us may want it to be ignored
         signal.signal(signal.SIGTERM, _end)
     try:
@@ -80,5 +79,5 @@ def main() -> None:
         code = end.code
     except (OSError, UnicodeError, MemoryError) as error:
         complain(reason(error))
-    streams.settle()
+    end_streams()
     sys.exit(code)

@@ -20,12 +20,12 @@ from google.protobuf.internal import api_implementation
 from otel_rl import vocabulary as v
 from otel_rl.config import LIMITS, OF_COLLECTOR, ignored, may_be_key, settings, unknown_variables
 from otel_rl.integrations import AUTO, registered
-from otel_rl.journal.directory import make_directory
+from otel_rl.journal.filesystem import make_directory
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.otlp import encode
 from otel_rl.journal.read import Journal, Run
 from otel_rl.report.format import clock, count, plural, size
-from otel_rl.report.sections.health import damage_rows, totals
+from otel_rl.report.sections.caveats import damage_rows, totals
 from otel_rl.sidecar import settings as sending
 from otel_rl.sidecar.settings import SIGNALS
 from otel_rl.version import __version__
@@ -37,10 +37,8 @@ PACKAGES: Final = (
 LEAST_FREE_BYTES: Final = 1 << 30
 SECRET: Final = re.compile(r"header|key|token|secret|passw|credential|auth", re.IGNORECASE)
 SECRET_PAIR: Final = re.compile(rf"({SECRET.pattern})[\w.-]*=", re.IGNORECASE)
-USER_OF_ADDRESS: Final = re.compile(r"^(?!/[^/])([a-z][a-z0-9+.-]*://|//)?.*@", re.IGNORECASE | re.DOTALL)
-"""All before the last `@`, since a password may have `@` and `/`; a path of a file is none."""
-QUERY_OF_ADDRESS: Final = re.compile(r"(//[^?]*\?).*", re.DOTALL)
-"""It may be a signature. With an ``@`` in it nobody knows where a password ends and it begins."""
+PRIVATE_ADDRESS: Final = re.compile(r"(?!/[^/]).*@|.*//.*\?", re.DOTALL)
+"""An address, and no path of a file, with a user or a query: those may hold a password or a signature."""
 PAIRS: Final = "OTEL_RESOURCE_ATTRIBUTES"
 READ_ELSEWHERE: Final = {
     "OTEL_PROPAGATORS",
@@ -48,7 +46,7 @@ READ_ELSEWHERE: Final = {
     "OTEL_PYTHON_TRACER_PROVIDER",
     "OTEL_PYTHON_METER_PROVIDER",
 }
-"""Variables that are honoured and are no settings: headers are not handed on, a provider of the program is let be."""
+"""Variables that are honoured and are no settings: headers are not passed on, the program's provider is not touched."""
 NO_EFFECT: Final = "not honoured: has no effect on otel_rl"
 HIDDEN: Final = "set (hidden)"
 Mark = Literal["ok", "note", "wrong"]
@@ -82,7 +80,7 @@ class Finding:
 
 
 def installed() -> list[Finding]:
-    """List Python and the packages that matter, absent ones last."""
+    """Return Python and the packages that matter, absent ones last."""
     rows = [
         Finding("ok", "otel-rl", __version__),
         Finding("ok", "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
@@ -97,7 +95,7 @@ def installed() -> list[Finding]:
 
 
 def integrations() -> list[Finding]:
-    """List the integrations and whether each applies here."""
+    """Return the integrations and whether each applies here."""
     from otel_rl.integrations import choice  # the other commands do without it and start faster
 
     asked = choice.asked_for()
@@ -110,7 +108,7 @@ def integrations() -> list[Finding]:
 
 
 def settings_rows() -> list[Finding]:
-    """List every setting with its value and where it came from, then what others read, and what nobody reads."""
+    """Return every setting with its value and source, then those of the Collector, and unknown ones."""
     rows = [
         Finding(
             SOURCE_MARKS.get(row.source, "wrong"),
@@ -124,13 +122,13 @@ def settings_rows() -> list[Finding]:
         for name in sorted(OF_COLLECTOR & set(os.environ))
     ]
     return rows + [
-        Finding("wrong", name, "no such setting" + (f"; meant {nearest}?" if nearest else ""))
+        Finding("wrong", name, "unknown setting, ignored" + (f"; did you mean {nearest}?" if nearest else ""))
         for name, nearest in unknown_variables()
     ]
 
 
 def standard_variables(honoured: Collection[str]) -> list[Finding]:
-    """List the OTEL_ variables that are set and say of each what becomes of it: honoured, ignored or without effect.
+    """Return the OTEL_ variables that are set, and of each whether it is honoured, ignored or without effect.
 
     Args:
         honoured: variables that are read besides those of the settings.
@@ -151,17 +149,12 @@ def standard_variables(honoured: Collection[str]) -> list[Finding]:
 
 
 def shown(name: str, value: str) -> str:
-    """Give a value for printing, without what may be secret; of pairs only the keys."""
+    """Return a value for printing, without what may be secret; of pairs only the keys."""
     if value and name == PAIRS:
-        return f"keys: {', '.join(key.strip() if equals else HIDDEN for key, equals, _ in _pairs(value))}"
-    query = value.partition("//")[2].partition("?")[2]
-    if value and (may_be_key(value) or SECRET.search(name) or SECRET_PAIR.search(value) or "@" in query):
-        return HIDDEN
-    return QUERY_OF_ADDRESS.sub(r"\1(hidden)", USER_OF_ADDRESS.sub(r"\1(hidden)@", value))
-
-
-def _pairs(value: str) -> list[tuple[str, str, str]]:
-    return [pair.partition("=") for pair in value.split(",") if pair.strip()]
+        pairs = [pair.partition("=") for pair in value.split(",") if pair.strip()]
+        return f"keys: {', '.join(key.strip() if equals else HIDDEN for key, equals, _ in pairs)}"
+    is_secret = may_be_key(value) or SECRET.search(name) or SECRET_PAIR.search(value) or PRIVATE_ADDRESS.match(value)
+    return HIDDEN if value and is_secret else value
 
 
 def protobuf() -> Finding:
@@ -174,20 +167,15 @@ def protobuf() -> Finding:
 
 
 def compiled() -> Finding:
-    """Say what runs in C and, where no compiler was found when otel_rl was installed, in Python."""
-    from otel_rl.requests import (
-        queue as requests,  # it imports OpenTelemetry's API, which the other commands do without
-    )
-
-    slow = [what for what, module in (("span", encode.native), ("request", requests.native)) if module is None]
-    if not slow:
-        return Finding("ok", "compiled parts", "spans and requests in C")
-    reason = f"in Python, 3 to 5 us a {' and a '.join(slow)} slower: install otel_rl again where there is a C compiler"
+    """Say whether spans are encoded in C or, where no compiler was found when otel_rl was installed, in Python."""
+    if encode.native is not None:
+        return Finding("ok", "compiled parts", "spans in C")
+    reason = "in Python, 3 us a span slower: install otel_rl again where there is a C compiler"
     return Finding("note", "compiled parts", reason)
 
 
 def journal_root(root: Path) -> list[Finding]:
-    """Try to write where runs are kept; leaves nothing behind."""
+    """Try to write where runs are kept, and leave nothing there."""
     made: list[Path] = []
     try:
         made += [parent for parent in (root, *root.parents) if not parent.exists()]
@@ -199,7 +187,7 @@ def journal_root(root: Path) -> list[Finding]:
     except OSError as error:
         return [Finding("wrong", "journal", f"cannot write below {root}: {error.strerror}")]
     finally:
-        with suppress(OSError):  # somebody else has put something there
+        with suppress(OSError):  # another process has put something there
             for directory in made:
                 directory.rmdir()
     rows = [Finding("ok", "journal", f"{root} is writable, {size(free)} free")]
@@ -209,7 +197,7 @@ def journal_root(root: Path) -> list[Finding]:
 
 
 def recorded(run: Run) -> list[Finding]:
-    """Say how many records a run holds, what its processes dropped or changed, and what is damaged."""
+    """Return how many records a run holds, what its processes dropped or changed, and what is damaged."""
     rows = [_journaled(run, signal) for signal in SIGNALS]
     points = (point for name in COUNTED for point in run.points(name))
     for (name, signal, reason), number in sorted(totals(points).items()):
@@ -228,7 +216,7 @@ def recorded(run: Run) -> list[Finding]:
 
 
 def writers(run: Run) -> list[Finding]:
-    """Say which processes wrote a run and which of them live."""
+    """Return which processes wrote a run and which of them live."""
     return [Finding("ok", journal.identity.writer, _life(journal)) for journal in run.journals]
 
 
@@ -238,7 +226,7 @@ def _life(journal: Journal) -> str:
 
 
 def _journaled(run: Run, signal: Signal) -> Finding:
-    """Say how many records are here; those of a sidecar apart, since no process that records counts them."""
+    """Return how many records are here; those of a sidecar apart, since no process that records counts them."""
     numbers: Counter[bool] = Counter()
     for journal, frame in run.frames(signal):
         numbers[journal.identity.is_sidecar] += frame.count

@@ -1,4 +1,4 @@
-"""A child process that behaves as if the user had started it: streams, signals and exit code are its own."""
+"""A child process that behaves as if the user had started it, with its own streams, signals and exit code."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ FORWARDED: Final = (
 IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 """Python ignores them for itself; a child would inherit that."""
 LOOK_S: Final = 1.0
-"""So long a signal is waited for until the child is looked at anyway: SIGCHLD is the process's, and another thread that
-does not block it may be the one that gets it."""
+"""The child is checked this often without a signal: another thread may get its SIGCHLD."""
 NONE: Final = 0
-"""The number of no signal."""
 FROM_KERNEL: Final = 0
 """A signal's code above this: the terminal sent it, so the child in the same process group has it already."""
 
@@ -58,7 +56,7 @@ def _wait(pid: int, watched: set[signal.Signals]) -> int:
 
 
 def _forget(watched: set[signal.Signals]) -> None:
-    """Take the signals that came when the child was gone: they were meant for it."""
+    """Discard the signals that came when the child was gone: they were meant for it."""
     while late := signal.sigpending() & watched:
         if hasattr(signal, "sigtimedwait"):
             signal.sigtimedwait(late, 0)  # another thread may have been faster
@@ -67,7 +65,7 @@ def _forget(watched: set[signal.Signals]) -> None:
 
 
 def _next_signal(watched: set[signal.Signals]) -> tuple[int, bool]:
-    """Wait a while for a signal; say which, and whether the terminal sent it to the child as well."""
+    """Wait a while for a signal; return which, and whether the terminal sent it to the child as well."""
     if hasattr(signal, "sigtimedwait"):
         info = signal.sigtimedwait(watched, LOOK_S)
         return (NONE, False) if info is None else (info.si_signo, info.si_code > FROM_KERNEL)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -16,7 +15,7 @@ from otel_rl.report.format import count
 from otel_rl.sidecar.settings import targets
 
 PORT_VARIABLE: Final = "OTEL_RL_OWN"
-"""What the configurations in ``collector/`` read, too."""
+"""The configurations in ``collector/`` read it, too."""
 PORT: Final = 8888
 ANSWER_S: Final = 1.0
 MOST_BYTES: Final = 16 << 20
@@ -24,13 +23,13 @@ LINE: Final = re.compile(r"(otelcol_\w+?)(?:_total)?(?:\{(.*)\})? (\S+)")
 LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 RECORDS: Final = {"spans": "spans", "metric_points": "points", "log_records": "log records"}
 OURS: Final = {
-    "filter/too_old": "older than 23 h or more than 9 min ahead; look at the clocks",
-    "filter/not_storable": "delta, or without a name in ASCII; look at the SDK that wrote them",
+    "filter/too_old": "older than 23 h or more than 9 min ahead; check the clocks",
+    "filter/not_storable": "delta, or without a name in ASCII; check the SDK that wrote them",
 }
-"""What drops points that Prometheus does not take, and why; other filters drop what somebody wants to be dropped."""
+"""What drops points that Prometheus refuses, and why."""
 
 
-class Sample(NamedTuple):
+class CollectorSeries(NamedTuple):
     """One series of the Collector."""
 
     name: str
@@ -43,77 +42,64 @@ def collectors(environ: Mapping[str, str] = os.environ) -> list[Finding]:
 
     They are at port 8888 of the endpoint's host, or at that of ``OTEL_RL_OWN``.
     """
-    with suppress(ConfigurationError):  # that is said where the endpoints are looked at
-        hosts = dict.fromkeys(_host(target.endpoint) for target in targets(environ))
-        return [finding for host in hosts if host for finding in _asked(host, environ.get(PORT_VARIABLE) or str(PORT))]
-    return []
+    hosts: list[str] = []
+    with suppress(ConfigurationError, ValueError):  # the check of the endpoints says it
+        parts = [urlsplit(one.endpoint if "//" in one.endpoint else f"//{one.endpoint}") for one in targets(environ)]
+        hosts += [f"[{part.hostname}]" if ":" in (part.hostname or "") else part.hostname or "" for part in parts]
+    port = environ.get(PORT_VARIABLE) or str(PORT)
+    return [finding for host in dict.fromkeys(hosts) for finding in _asked(f"{host}:{port}")]
 
 
-def _host(endpoint: str) -> str:
-    """Return the host of an endpoint, an IPv6 address in brackets; empty where it has none."""
-    with suppress(ValueError):
-        host = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}").hostname or ""
-        return f"[{host}]" if ":" in host else host
-    return ""
+def _asked(address: str) -> list[Finding]:
+    from http.client import HTTPConnection, HTTPException  # the other commands start faster without it
 
-
-def _asked(host: str, port: str) -> list[Finding]:
-    from http.client import HTTPConnection, HTTPException  # the other commands do without it and start faster
-
-    place = f"{host}:{port}"
-    samples: list[Sample] = []
+    series: list[CollectorSeries] = []
     with suppress(OSError, ValueError, HTTPException):
-        connection = HTTPConnection(place, timeout=ANSWER_S)
-        with closing(connection):
-            connection.request("GET", "/metrics")
-            samples += _samples(connection.getresponse().read(MOST_BYTES).decode(errors="replace"))
-    if not samples:
-        why = f"its own metrics are not at {place}; {PORT_VARIABLE} names another port"
+        connection = HTTPConnection(address, timeout=ANSWER_S)
+        connection.request("GET", "/metrics")
+        series += _series(connection.getresponse().read(MOST_BYTES).decode(errors="replace"))
+        connection.close()
+    if not series:
+        why = f"its own metrics are not at {address}; {PORT_VARIABLE} names another port"
         return [Finding("note", "own metrics", f"the Collector was not asked: {why}")]
-    found = [*_lost(samples), *_waiting(samples)]
+    found = [*_lost(series), *_waiting(series)]
     if not any(finding.state == "wrong" for finding in found):
-        found.insert(0, Finding("ok", "own metrics", f"the Collector at {place} has lost nothing since it started"))
+        found.insert(0, Finding("ok", "own metrics", f"the Collector at {address} has lost nothing since it started"))
     return found
 
 
-def _samples(text: str) -> Iterator[Sample]:
+def _series(text: str) -> Iterator[CollectorSeries]:
     for line in text.splitlines():
         if match := LINE.fullmatch(line):
             with suppress(ValueError, OverflowError):
-                yield Sample(match[1], dict(LABEL.findall(match[2] or "")), int(float(match[3])))
+                yield CollectorSeries(match[1], dict(LABEL.findall(match[2] or "")), int(float(match[3])))
 
 
-def _lost(samples: list[Sample]) -> Iterator[Finding]:
-    """Return what exporters failed to send, by exporter and reason, and what our filter dropped.
+def _lost(series: list[CollectorSeries]) -> Iterator[Finding]:
+    """Return what exporters failed to send and what our filters dropped.
 
-    A failure that is not permanent is tried again, by the exporter or by who sent to the Collector. A Collector that
-    does not say of its failures whether they are has no such label.
+    A failure that is not permanent is tried again; older Collectors do not tell.
     """
-    failed: Counter[tuple[str, str, str, str]] = Counter()
-    dropped: Counter[str] = Counter()
-    for name, labels, value in samples:
+    for name, labels, value in sorted(series, key=str):
         kind = RECORDS.get(name.removeprefix("otelcol_exporter_send_failed_"), "")
         if kind and value:
-            exporter, reason = labels.get("exporter", ""), labels.get("error_type", "")
-            failed[kind, exporter, reason, labels.get("error_permanent", "")] += value
-        elif name == "otelcol_processor_filter_datapoints_filtered" and labels.get("filter") in OURS:
-            dropped[labels["filter"]] += value
-    for (kind, exporter, reason, permanent), number in sorted(failed.items()):
-        why = f": {reason}" if reason not in ("", "_OTHER") else ""
-        if permanent == "false":
-            yield Finding("note", f"{kind} put off", f"{count(number)} times by {exporter}{why}; they are sent again")
-        else:
-            unsure = "" if permanent else "; its metrics do not say whether they were sent again"
-            yield Finding("wrong", f"{kind} lost", f"{count(number)} by {exporter}{why}{unsure}; its log says more")
-    for name, number in sorted((+dropped).items()):
-        yield Finding("wrong", "points dropped", f"{count(number)} by {name}: {OURS[name]}")
+            reason, permanent = labels.get("error_type", ""), labels.get("error_permanent", "")
+            by = f"by {labels.get('exporter', '')}" + (f": {reason}" if reason not in ("", "_OTHER") else "")
+            if permanent == "false":
+                yield Finding("note", f"{kind} put off", f"{count(value)} times {by}; they are sent again")
+            else:
+                unsure = "" if permanent else "; its metrics do not say whether they were sent again"
+                yield Finding("wrong", f"{kind} lost", f"{count(value)} {by}{unsure}; its log says more")
+        elif name == "otelcol_processor_filter_datapoints_filtered" and labels.get("filter") in OURS and value:
+            filtered = labels["filter"]
+            yield Finding("wrong", "points dropped", f"{count(value)} by {filtered}: {OURS[filtered]}")
 
 
-def _waiting(samples: list[Sample]) -> Iterator[Finding]:
+def _waiting(series: list[CollectorSeries]) -> Iterator[Finding]:
     """Return what waits in queues, in the unit of each: bytes in the configurations of ``collector/``."""
     sizes = {
         (labels.get("exporter", ""), labels.get("data_type", ""), name.rpartition("_")[2]): value
-        for name, labels, value in samples
+        for name, labels, value in series
         if name in ("otelcol_exporter_queue_size", "otelcol_exporter_queue_capacity")
     }
     for (exporter, signal, kind), value in sorted(sizes.items()):

@@ -1,4 +1,4 @@
-"""What a command that recorded says at its end: the report, or only its head where all of it takes too long."""
+"""What a command that recorded prints at its end: the report, or only its head if all of it takes too long."""
 
 from __future__ import annotations
 
@@ -13,36 +13,34 @@ from typing import Final
 
 from rich.console import Console
 
-from otel_rl.cli.beside import start_without_signals
 from otel_rl.cli.console import complain, fallback_lines, stderr
+from otel_rl.cli.sending import start_without_signals
 from otel_rl.cli.shipping import refusals
 from otel_rl.guard import guard
 from otel_rl.journal.read import Run
-from otel_rl.report.build import Points, build_report, no_points, read_points
-from otel_rl.report.read.head import head
-from otel_rl.report.terminal.screen import render
+from otel_rl.report.build import build_report
+from otel_rl.report.sections.header import early_head
+from otel_rl.report.source import Points, no_points, read_points
+from otel_rl.report.terminal import laid_out, render
 
 LIMIT_S: Final = 5.0
 """A command that has ended is not kept for longer, whatever takes long: the journal, a file server, the report."""
 
 
 class Conclusion:
-    """What there is to say, as far as it is known."""
+    """What there is to print, as far as it is known."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.path: Path | None = None
         """Path of the run that is shown."""
-        self.head = ""
-        self.report = ""
+        self.shown = ""
+        """The run's report, or its head."""
+        self.is_whole = False
         self.lines: list[str] = []
         self._quiet = quiet
 
-    def look(self, find: Callable[[], list[Run]]) -> None:
-        """Find out what there is to say.
-
-        Args:
-            find: gives the runs, the one that is shown first.
-        """
+    def read(self, find: Callable[[], list[Run]]) -> None:
+        """Read the runs of the command, of which the first is shown."""
         runs = find()
         if not runs:
             self.lines.append("nothing was recorded; `otel-rl doctor` says what can be")
@@ -57,33 +55,31 @@ class Conclusion:
             self._show(runs[0], stderr())
         for run in runs:
             if answers := refusals(run):
-                self.lines.append(
-                    f"not all of it could be sent so far: {answers}; `otel-rl doctor {run.path}` says what waits"
-                )
+                hint = f"`otel-rl doctor {run.path}` says what waits"
+                self.lines.append(f"not all of it could be sent so far: {answers}; {hint}")
 
     def _show(self, run: Run, console: Console) -> None:
-        self.head = _head(run, no_points(run), console)
+        self.shown = _head(run, no_points(run), console)
         points = read_points(run)
-        self.head = _head(run, points, console)
+        self.shown = _head(run, points, console)
         report = build_report(run, time.time_ns(), points)
         with console.capture() as shown:
             console.print()
             render(report, console)
-        self.report = shown.get()
+        self.shown, self.is_whole = shown.get(), True
 
-    def say(self) -> None:
+    def print(self) -> None:
         """Print it on standard error."""
-        shown, lines = self.report or self.head, list(self.lines)
-        if shown:
-            with suppress(OSError):  # the reader has gone
-                sys.stderr.write(shown)
-                sys.stderr.flush()
+        lines = list(self.lines)
+        with suppress(OSError):  # the reader has gone
+            sys.stderr.write(self.shown)
+            sys.stderr.flush()
         for line in lines:
             complain(line)
 
-    def say_rest(self, root: Path) -> None:
+    def print_rest(self, root: Path) -> None:
         """Print which command shows what could not be read in time."""
-        if self.path is not None and not self.report:
+        if self.path is not None and not self.is_whole:
             command = f"otel-rl report {shlex.quote(str(self.path))}"
             complain(f"the report takes longer than {LIMIT_S:.0f} s; to see all of it, run: {command}")
         elif self.path is None and not self.lines:
@@ -94,7 +90,7 @@ class Conclusion:
 def _head(run: Run, points: Points, console: Console) -> str:
     with console.capture() as shown:
         console.print()
-        console.print(head(run, points), highlight=False)
+        console.print(laid_out(early_head(run, points), console.width), highlight=False)
         console.print()
     return shown.get()
 
@@ -103,20 +99,20 @@ def conclude(find: Callable[[], list[Run]], root: Path, *, quiet: bool) -> None:
     """Print the verdict and where the run lies, on standard error, in ``LIMIT_S`` at most.
 
     Args:
-        find: gives the runs, the one that is shown first.
+        find: returns the runs, the one that is shown first.
         root: where runs are kept.
         quiet: no verdict.
     """
     found = Conclusion(quiet=quiet)
 
-    def look() -> None:
+    def read() -> None:
         with guard("show what was recorded"):
-            found.look(find)
+            found.read(find)
 
-    thread = Thread(target=look, name="otel_rl-report", daemon=True)  # given up where it takes too long
+    thread = Thread(target=read, name="otel_rl-report", daemon=True)  # given up if it takes too long
     start_without_signals(thread)
     thread.join(LIMIT_S)
-    is_late = thread.is_alive()  # asked before: it may end while we speak
-    found.say()
+    is_late = thread.is_alive()  # asked before: it may end while we print
+    found.print()
     if is_late:
-        found.say_rest(root)
+        found.print_rest(root)

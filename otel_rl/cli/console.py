@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +23,6 @@ from otel_rl.runs.locate import find_run, is_fallback, open_whole
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
 NOT_FOUND: Final = 3
-WIDTH: Final = 80
 EXIT_CODES: Final = "Exit code: 0 done; 1 failed; 2 wrong usage; 3 no such run, or nothing was recorded."
 
 RUN: Final = "Name of a run below OTEL_RL_DIR (./otel_rl_runs where that is not set), or the path of its directory."
@@ -29,10 +30,7 @@ RunName = Annotated[str | None, typer.Argument(metavar="RUN", help=f"{RUN} Witho
 
 
 def _given(text: str) -> Path | None:
-    """Read a path; an empty one is none: a script's variable that is not set.
-
-    A shell leaves the ``~`` of ``--dir=~/runs`` to us.
-    """
+    """Read a path, with the ``~`` that a shell leaves in ``--dir=~/runs``; an empty one is none."""
     return expanded_path(text) if text else None
 
 
@@ -46,17 +44,39 @@ Directory = Annotated[
 
 def stdout() -> Console:
     """Make a console for results; no text of ours is markup."""
-    return Console(highlight=False, markup=False, emoji=False, width=_width())
+    return Console(highlight=False, markup=False, emoji=False)
 
 
 def stderr() -> Console:
     """Make a console for everything that is no result."""
-    return Console(stderr=True, highlight=False, markup=False, emoji=False, width=_width())
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
-def _width() -> int | None:
-    """The width where COLUMNS=0 says that nobody knows it, of which rich (15.0) makes lines without a character."""
-    return WIDTH if os.environ.get("COLUMNS") == "0" else None
+def prepare_streams() -> None:
+    """Replace characters that the encoding of a stream lacks, and discard what goes to a closed one (`>&-`)."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def end_streams() -> None:
+    """Write what is left and drop what cannot be written: the interpreter's own attempt would end with 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            drop(stream.fileno())
+
+
+def drop(descriptor: int) -> None:
+    """Discard everything that is still written to a descriptor."""
+    with suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, descriptor)
+        os.close(nowhere)
 
 
 def leave(message: str, code: int) -> NoReturn:
@@ -93,7 +113,7 @@ def settings_to_train(environ: Mapping[str, str] = os.environ) -> Config:
 def opened(name: str | None) -> Run:
     """Open the run that a person means, or end the command."""
     try:
-        path = find_run(name, absolute(root()))
+        path = find_run(name, root().absolute())
         run = open_whole(path)
     except JournalNotFound as error:
         leave(str(error), NOT_FOUND)
@@ -104,17 +124,9 @@ def opened(name: str | None) -> Run:
     return run
 
 
-def absolute(path: Path) -> Path:
-    """Make a path absolute; it stays as it is where the working directory is gone."""
-    try:
-        return path.absolute()
-    except OSError:
-        return path
-
-
 def fallback_lines(run: Run) -> list[str]:
-    """Return what to say of a run that is not where runs are kept, as a whole or in part."""
+    """Return a line for each part of a run that is not where runs are kept."""
     said = f"{run.path} is in the folder for temporary files: the directory of its runs could not be written"
     folders = {segment.path.parent for journal in run.journals for segment in journal.segments}
     parts = sorted(folders - {run.path, run.path.parent})
-    return [said] * is_fallback(run.path) + [f"a part of it is in {folder}: its disk took no more" for folder in parts]
+    return [said] * is_fallback(run.path) + [f"a part of it is in {folder}: its disk was full" for folder in parts]

@@ -1,4 +1,4 @@
-"""Spans of a run whose parent is no span: it was open when the run died, it is open still, or nobody journaled it."""
+"""Spans of a run without their parent: it was open when the run died, is still open, or was not journaled."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ from functools import cached_property
 
 from otel_rl import ids
 from otel_rl import vocabulary as v
-from otel_rl.journal.read import OpenStage, Run, SpanView
+from otel_rl.journal.read import OpenView, Run, SpanView
 from otel_rl.report.format import plural
-from otel_rl.report.read.attributes import is_container, text
+from otel_rl.report.read.span_attributes import is_container, text
 from otel_rl.runs.otlp_json import closed_line
 
 
 class Orphans:
-    """The orphans of a run and the spans that give them parents; nothing is read before it is asked for.
+    """The orphans of a run and the spans that give them parents; read when they are asked for.
 
     Cost: 4 us a span to count, 7 us to close as well (writing them takes 40 us); memory grows with the parents.
     """
 
     def __init__(self, run: Run) -> None:
-        """Take a run."""
         self._run = run
 
     @cached_property
-    def opened(self) -> list[OpenStage]:
+    def opened(self) -> list[OpenView]:
         """The stages that have no end; without those that never learnt their trace: no finished span is below them."""
         return [stage for stage in self._run.open_stages() if stage.trace_id]
 
     @cached_property
     def below(self) -> Counter[bytes]:
-        """Each parent that is no span, with the number of spans below it; 0 where only open stages are."""
+        """Each parent that is no span, with the number of spans below it; 0 if there are only open stages."""
         below = Counter(span.parent_id for span in self._run.spans() if span.parent_id)
         below.update({stage.parent_id: 0 for stage in self.opened if stage.parent_id})
         for span in self._run.spans():
@@ -40,17 +39,17 @@ class Orphans:
 
     @cached_property
     def closed(self) -> list[SpanView]:
-        """A span for each stage in which its process died, and for each root that nobody journaled any more."""
+        """A span for each stage in which its process died, and for each root that was not journaled."""
         dead = [stage.closed() for stage in self.opened if not stage.alive]
         return dead + ([] if self._run.alive() else self._roots(dead))
 
     def lines(self) -> Iterator[tuple[str, int]]:
-        """Write the closed spans as journaled requests are written: a line, and no bytes of the journal."""
+        """Return the closed spans as a line, and no bytes of the journal."""
         if self.closed:
             yield closed_line(self.closed), 0
 
     def remarks(self, are_closed: bool) -> list[str]:
-        """Say in one sentence each what was added, and how many spans hang below what is not there."""
+        """Return sentences on what was added, and on how many spans hang below what is not there."""
         dead = {stage.span_id for stage in self.opened if not stage.alive}
         alive = {stage.span_id for stage in self.opened if stage.alive}
         added = self.closed if are_closed else []
@@ -65,10 +64,7 @@ class Orphans:
         ]
 
     def _roots(self, dead: Iterable[SpanView]) -> list[SpanView]:
-        """Make the roots that rank 0 had not journaled when it was killed.
-
-        Every process journals once a second, each at its own moment: others may have come further than rank 0.
-        """
+        """Make the roots that rank 0 had not journaled when it was killed, while others had journaled their spans."""
         missing = self.below.keys() - {span.span_id for span in dead}
         containers: defaultdict[bytes, list[SpanView]] = defaultdict(list)
         for span in (*self._run.spans((v.ITERATION, v.LOOP_NAME)), *dead):

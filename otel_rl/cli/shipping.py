@@ -1,26 +1,28 @@
-"""What `otel-rl doctor` says of sending: whereto, whether anybody listens there, and what of a run has been sent."""
+"""What `otel-rl doctor` says of sending: where to, whether a server accepts it, and what of a run has been sent."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from time import time_ns
 from typing import Final
 
 from otel_rl.cli.checks import Finding
-from otel_rl.cli.reachability import proxy, trouble
 from otel_rl.config import ConfigurationError
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.read import Run
 from otel_rl.report.format import count, seconds, size
 from otel_rl.sidecar import owner
-from otel_rl.sidecar.follow import find_streams
 from otel_rl.sidecar.settings import PREFIX, SIGNALS, Target, is_sent, targets
+from otel_rl.sidecar.ship.client import connect, explain
 from otel_rl.sidecar.ship.progress import load
+from otel_rl.sidecar.streams import find_streams
 
+ANSWER_S = 5.0
 LOST: Final = frozenset({"rejected", "refused", "damaged"})
 SUFFIXES: Final = (
     "ENDPOINT", "PROTOCOL", "HEADERS", "TIMEOUT", "COMPRESSION", "CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE",
@@ -33,19 +35,19 @@ HONOURED: Final = frozenset(
 
 
 def sending(environ: Mapping[str, str] = os.environ) -> list[Finding]:
-    """Say where each signal is sent, and whether somebody listens there."""
+    """Return where each signal is sent, and whether a server accepts it."""
     try:
         found = targets(environ)
     except ConfigurationError as error:
         return [Finding("wrong", "sending", str(error))]
     if not found:
         return [Finding("note", "sending", f"nothing: {PREFIX}ENDPOINT is not set, records stay in the journal")]
-    troubles: dict[Target, str] = {}
-    return [_target(target, troubles) for target in found]
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(_target, found))
 
 
 def sent(run: Run) -> list[Finding]:
-    """Say what of a run was sent, what the other side did not take, and what waits."""
+    """Return what of a run was sent, what the server did not accept, and what waits."""
     if not run.path.is_dir():
         return []
     streams = find_streams(run.path)
@@ -83,7 +85,7 @@ def sent(run: Run) -> list[Finding]:
 
 
 def refusals(run: Run) -> str:
-    """Say what the other side answers to what is sent of a run at present; empty where it takes it, or nobody asked."""
+    """Return why nothing of a run is accepted at present; empty if it is, or if nothing was sent."""
     answers: dict[str, set[str]] = {}
     for writer in {name for name, _ in find_streams(run.path)}:
         for signal, row in load(run.path, writer).items():
@@ -93,7 +95,7 @@ def refusals(run: Run) -> str:
 
 
 def _put_off(signal: str, retries: Counter[tuple[str, str]], failures: set[str]) -> Finding:
-    """Say how often requests were not taken and for what answers; it is wrong where that is so at present."""
+    """Return how often requests were not accepted and why; it is wrong if that is so at present."""
     answers = ", ".join(
         f"{reason}{' (blocked)' if kind == 'blocked' else ''}: {count(number)}"
         for (kind, reason), number in sorted(retries.items())
@@ -113,7 +115,7 @@ def _sidecars(run: Run) -> list[Finding]:
 
 
 def _expected(environ: Mapping[str, str] = os.environ) -> frozenset[Signal]:
-    """Give the signals that are to be sent; all where that is not set, or cannot be, as it is the trainers' to set."""
+    """Return the signals that are to be sent; all if that is not set here: it is the trainers' to set."""
     try:
         found = targets(environ)
     except ConfigurationError:
@@ -121,17 +123,16 @@ def _expected(environ: Mapping[str, str] = os.environ) -> frozenset[Signal]:
     return frozenset(target.signal for target in found) if is_sent(environ) else frozenset(SIGNALS)
 
 
-def _target(target: Target, troubles: dict[Target, str]) -> Finding:
-    """Judge one target; ``troubles`` keeps what was found of a place, since it is mostly one for all signals."""
+def _target(target: Target) -> Finding:
+    """Judge one target by an empty export."""
     how = f"{target.shown} by {target.protocol}{', TLS' if target.secure else ''}"
-    place = replace(target, signal="traces", endpoint=target.endpoint.replace(f"/v1/{target.signal}", ""))
-    if place not in troubles:
-        troubles[place] = trouble(place)
-    if troubles[place]:
-        return Finding("wrong", target.signal, f"{how}: {troubles[place]}; records wait in the journal")
-    by = proxy(place)
-    if by:
-        return Finding(
-            "note", target.signal, f"{how}; its proxy {by.hostname} answers, what is behind that was not tried"
-        )
-    return Finding("ok", target.signal, how)
+    client = connect(replace(target, timeout_s=min(target.timeout_s, ANSWER_S)))
+    outcome = client.send(b"")
+    client.close()
+    if outcome.kind == "accepted":
+        return Finding("ok", target.signal, how)
+    if outcome.kind in ("later", "blocked"):
+        hint = "; check the certificates, too" if target.secure and outcome.kind == "later" else ""
+        why = explain(outcome, target.signal) + hint * (not outcome.advice)
+        return Finding("wrong", target.signal, f"{how}: {why}; records wait in the journal")
+    return Finding("note", target.signal, f"{how}: the server answers, but refused an empty request ({outcome.reason})")

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from otel_rl import vocabulary
 from otel_rl.analysis.memory import DeviceBytes, communication_buffers
+from otel_rl.comm.memory import comm
+from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
 from otel_rl.records import Point
 
 
 def begin() -> None:
-    """Note how full the device is before a communicator may be made, if one is in use."""
-    state.comm.before_making = _read()
+    """Read how full the device is before a communicator may be made, if one is in use."""
+    comm.before_making = _read()
 
 
 def end() -> None:
@@ -22,23 +24,23 @@ def end() -> None:
 
     Emits: ``rl.memory.device.comm.estimate`` (gauge, By), where it grew. Cost: two calls of the driver a group.
     """
-    before, state.comm.before_making = state.comm.before_making, None
+    before, comm.before_making = comm.before_making, None
     after = _read() if before is not None else None
     if before is not None and after is not None:
         grown = communication_buffers(before, after)
         if grown:
-            state.comm.buffers += grown
-            state.add(Point(vocabulary.COMM_BUFFERS, state.comm.buffers, state.now()))
+            comm.buffers += grown
+            state.add(Point(vocabulary.COMM_BUFFERS, comm.buffers, state.now()))
 
 
 def give_up() -> None:
-    """Forget what was noted: the communicator was not made, and what comes into use later is something else."""
-    state.comm.before_making = None
+    """Forget what ``begin`` has read: the communicator was not made."""
+    comm.before_making = None
 
 
 def _read() -> DeviceBytes | None:
-    found = state.read_device(None) if state.read_device is not None else None
-    if found is None or state.device is None:
+    found = probes.read_device(None) if probes.read_device is not None else None
+    if found is None or probes.device is None:
         return None
-    usage = state.device.usage()
+    usage = probes.device.usage()
     return usage and DeviceBytes(allocated=found.allocated, reserved=found.reserved, free=usage[0], total=usage[1])

@@ -1,4 +1,4 @@
-"""Collectives that Python sees: rows, all of them in metrics, the longest of each stage as spans inside it."""
+"""Collectives that Python sees: all of them in metrics, the longest of each stage as spans inside it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from time import monotonic_ns
-from typing import cast
 
 from otel_rl import vocabulary
 from otel_rl.analysis.goodput import is_background
 from otel_rl.comm.groups import Group
+from otel_rl.comm.memory import comm
 from otel_rl.ids import random_bits
 from otel_rl.metrics.record import Fold
 from otel_rl.process.state import QUEUE_LIMIT, state
 from otel_rl.records import Labels, SpanEvent, SpanLink, Value
 from otel_rl.trace.current import CURRENT
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, innermost
 
 SPANS_PER_STAGE = 32
@@ -49,22 +50,22 @@ class Collective:
         self.goes_on = False
         """Whether it may go on when its call has ended."""
         self.is_launch = False
-        """Whether a device does it, later than the host asks for it."""
+        """Whether a device does it, after the host has asked for it."""
         stage: Stage | None = CURRENT.get()
         if stage is None or stage.ended:
             stage = innermost() or _stage_of_bare_thread()
         self.stage = stage
-        state.comm.seen_in = self.stage
+        comm.seen_in = self.stage
         self.span_id = 0
         """Given by the flusher when it finds the collective open: then it must become a span."""
         self.ended = 0
         self.began = monotonic_ns()
-        state.open.add(self)
+        tracing.open.add(self)
 
     def close(self) -> None:
         """End now; never raises. Cost of open and close: 0.6 us."""
         self.ended = monotonic_ns()
-        opened = state.open
+        opened = tracing.open
         if self in opened:
             if state.awake and len(state.queue) < QUEUE_LIMIT:
                 state.queue.append(self)
@@ -74,7 +75,7 @@ class Collective:
 
     def forget(self) -> None:
         """Leave no record: it has been launched only, and its wait will be one; what was journaled as open stays."""
-        state.open.discard(self)  # first: whoever gives the span's id afterwards sees it, and says nothing
+        tracing.open.discard(self)  # first: whoever gives the span's id afterwards sees it, and says nothing
         if self.span_id:
             self.__class__ = Forgotten
             self.is_wait = True  # no rank is compared by it
@@ -83,7 +84,6 @@ class Collective:
 
     @property
     def labels(self) -> Labels:
-        """What its points in metrics say: few values each."""
         labels: Labels = ((vocabulary.COMM_OPERATION, self.operation),)
         if self.group is not None:
             labels += ((vocabulary.COMM_GROUP_KIND, self.group.kind),)
@@ -93,7 +93,6 @@ class Collective:
 
     @property
     def attributes(self) -> dict[str, Value]:
-        """What the collective's span and open record say."""
         known: dict[str, Value] = {vocabulary.COMM_OPERATION: self.operation}
         if self.bytes:
             known[vocabulary.COMM_BYTES] = self.bytes
@@ -112,26 +111,21 @@ class Collective:
 
     @property
     def trace_id(self) -> int:
-        """Trace id, 0 outside of every stage."""
         return self.stage.trace_id if self.stage is not None else 0
 
     @property
     def parent_id(self) -> int:
-        """The stage that it is in."""
         return self.stage.span_id if self.stage is not None else 0
 
     @property
     def start_ns(self) -> int:
-        """Begin on the wall clock, ns since 1970."""
         return self.began + self.stage.trace.anchor if self.stage is not None and self.stage.trace else 0
 
     @property
     def end_ns(self) -> int:
-        """End on the wall clock, ns since 1970."""
         return self.ended + self.stage.trace.anchor if self.stage is not None and self.stage.trace else 0
 
     def as_span(self) -> Collective:
-        """Let it become a span, which needs an id."""
         self.span_id = self.span_id or random_bits(64) or 1
         return self
 
@@ -142,23 +136,20 @@ class Forgotten(Collective):
     __slots__ = ()
 
 
-class Totals:
+class CollectiveTotals:
     """What one cycle of the flusher counts of collectives: metrics take many values at once for less."""
 
     def __init__(self) -> None:
-        self._rows: defaultdict[tuple[str, Group | None, bool, bool], list[Collective]] = defaultdict(list)
-        """By what tells series apart."""
+        self._by_series: defaultdict[tuple[str, Group | None, bool, bool], list[Collective]] = defaultdict(list)
 
-    def take(self, collectives: Iterator[Collective]) -> None:
-        """Take in those that ended."""
-        rows = self._rows
+    def add(self, collectives: Iterator[Collective]) -> None:
+        by_series = self._by_series
         for one in collectives:
-            rows[one.operation, one.group, one.is_wait, one.is_launch].append(one)
+            by_series[one.operation, one.group, one.is_wait, one.is_launch].append(one)
 
     def fold(self, fold: Fold) -> None:
-        """Hand them over to the metrics, and begin anew."""
-        rows, self._rows = self._rows, defaultdict(list)
-        for some in rows.values():
+        by_series, self._by_series = self._by_series, defaultdict(list)
+        for some in by_series.values():
             labels = some[0].labels
             fold.durations(vocabulary.COMM_DURATION, [(one.ended - one.began) / 1e9 for one in some], labels)
             size = sum([one.bytes for one in some])
@@ -166,7 +157,7 @@ class Totals:
                 fold.count(vocabulary.COMM_IO, size, labels)
 
 
-class InStage:
+class StageCollectives:
     """The collectives directly inside one stage, as far as they have ended."""
 
     __slots__ = ("count", "ended", "forgotten", "longest", "must", "total_ns")
@@ -178,11 +169,10 @@ class InStage:
         self.must: list[Collective] = []
         """Journaled as open already, so their spans follow in any case."""
         self.ended: list[Collective] = []
-        """Those that are not among these yet."""
         self.forgotten: list[Forgotten] = []
 
-    def settle(self) -> None:
-        """Take in those that ended; of equal length the earlier stays."""
+    def add_up(self) -> None:
+        """Count those that ended, and keep the longest; of equal length the earlier."""
         ended, self.ended = self.ended, []
         self.count += len(ended)
         self.total_ns += sum([one.ended - one.began for one in ended])
@@ -193,7 +183,6 @@ class InStage:
             del self.longest[SPANS_PER_STAGE:]
 
     def attributes(self) -> dict[str, Value]:
-        """What the stage says of its collectives."""
         omitted = self.count - len(self.longest) - len(self.must)
         known: dict[str, Value] = {vocabulary.COMM_COUNT: self.count, vocabulary.COMM_TIME: self.total_ns / 1e9}
         if omitted:
@@ -201,7 +190,6 @@ class InStage:
         return known
 
     def spans(self) -> list[Collective]:
-        """Give those that become spans."""
         return [one.as_span() for one in (*self.must, *self.longest, *self.forgotten)]
 
 
@@ -210,18 +198,18 @@ def _duration(collective: Collective) -> int:
 
 
 def _stage_of_bare_thread() -> Stage | None:
-    """Find the stage around a collective on a thread that no stage was opened on.
+    """Find the parent of a collective on a thread that no stage was opened on.
 
     The backward of a device runs on threads of autograd's own, which have no context: what they call belongs to the
     open backward, if there is but one. Any other thread's belongs to the asynchronous checkpoint that is open: torch
-    writes it on such a thread, with collectives that hold nobody up; else to the container of this rank.
+    writes it on such a thread, with collectives that hold no step up; else to the container of this rank.
     """
     torch = sys.modules.get("torch")
-    opened = [one for one in state.open.copy() if isinstance(one, Stage)]
+    opened = [one for one in tracing.open.copy() if isinstance(one, Stage)]
     if torch is not None and torch._C._current_graph_task_id() != -1:
         backwards = [one for one in opened if one.name == vocabulary.BACKWARD]
         if len(backwards) == 1:
             return backwards[0]
     elif saved := [one for one in opened if is_background(one.name, one.attributes or {})]:
         return min(saved, key=lambda one: one.began)
-    return cast("Stage | None", state.container)
+    return tracing.container

@@ -2,7 +2,7 @@
 
 DDP's reducer waits for its reductions in a callback at the end of the backward, which it registers when the last
 gradient has come. One that is registered before, from a hook on the loss, runs right in front of it, and one that this
-one registers in turn runs right behind: between the two there is nothing but the wait. It is open meanwhile, so the
+one registers in turn runs right after it: between the two there is nothing but the wait. It is open meanwhile, so the
 journal of a run that hangs in it says so. Cost: 35 us a backward, however many parameters there are.
 
 Source: torch 2.13 to 2.15, ``nn/parallel/distributed.py`` and ``torch/csrc/distributed/c10d/reducer.cpp``.
@@ -19,9 +19,11 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.comm.collectives import Collective
 from otel_rl.comm.groups import group_of
+from otel_rl.comm.memory import comm
 from otel_rl.guard import guard
 from otel_rl.process.state import state
 from otel_rl.records import Value
+from otel_rl.trace.memory import tracing
 
 OPERATION = vocabulary.DDP_ALL_REDUCE
 
@@ -29,41 +31,37 @@ OPERATION = vocabulary.DDP_ALL_REDUCE
 class _Backward:
     """One backward whose end is watched."""
 
-    __slots__ = ("ended", "group", "handle", "is_split", "row")
+    __slots__ = ("collective", "ended", "group", "handle", "is_split")
 
     def __init__(self, group: Any) -> None:
         self.group = group
-        """The process group that DDP reduces in."""
         self.handle: Any = None
         self.is_split = False
         """A backward ran inside it: DDP may have waited in the middle."""
-        self.row: Collective | None = None
+        self.collective: Collective | None = None
         """The wait, from when the last local gradient had come: open meanwhile, so that a hang in it is journaled."""
         self.ended = 0
-        """When DDP had waited, monotonic ns."""
 
     def begin(self, gradient: Any) -> None:
-        """Ask for the end; runs as the first thing of the backward."""
         with guard("watch the end of a backward"):
             _at_the_end(self.wait)
 
     def wait(self) -> None:
-        """Note that all of this rank's own work is done, and ask for the end of the wait."""
+        """Open the wait, now that all of this rank's own work is done, and ask for its end."""
         with guard("watch the end of a backward"):
             _at_the_end(self.end)
             if not self.is_split:
                 # Without a number: whether a rank sees its wait may differ between ranks, and all that follow would be
                 # misnumbered.
-                self.row = Collective(OPERATION, 0, group_of(self.group), is_wait=True)
-            state.comm.seen_in = None  # only what others call from now on counts
+                self.collective = Collective(OPERATION, 0, group_of(self.group), is_wait=True)
+            comm.seen_in = None  # only what others call from now on counts
 
     def end(self) -> None:
-        """Note that nothing is waited for any more."""
         self.ended = monotonic_ns()
 
 
 def _at_the_end(function: Callable[[], None]) -> None:
-    """Have autograd call a function behind those that it was given before; for the backward that runs now."""
+    """Have autograd call a function after those that it was given before; for the backward that runs now."""
     sys.modules["torch"].autograd.Variable._execution_engine.queue_callback(function)
 
 
@@ -75,8 +73,7 @@ _open = _Open()
 
 
 def wrapped(model: Any) -> None:
-    """Remember a model that DDP wraps; never keeps it alive."""
-    state.comm.wrapped.add(model)
+    comm.wrapped.add(model)
 
 
 def _reducing() -> list[Any]:
@@ -86,7 +83,7 @@ def _reducing() -> list[Any]:
     was outside, which ``require_forward_param_sync`` tells. A forward without gradients takes that back, but not what
     the reducer was prepared for, so outside of ``no_sync`` every model may reduce; one that does not waits for nothing.
     """
-    return [one for one in state.comm.wrapped if one.require_backward_grad_sync or one.require_forward_param_sync]
+    return [one for one in comm.wrapped if one.require_backward_grad_sync or one.require_forward_param_sync]
 
 
 def watch(tensors: Any) -> None:
@@ -99,7 +96,7 @@ def watch(tensors: Any) -> None:
             between our two callbacks.
     """
     cancel()
-    if state.identity.world_size < 2 or not state.comm.wrapped or _is_compiled_backward():
+    if state.identity.world_size < 2 or not comm.wrapped or _is_compiled_backward():
         return
     if type(tensors) in (list, tuple):
         if len(tensors) != 1:
@@ -114,7 +111,6 @@ def watch(tensors: Any) -> None:
 
 
 def split() -> None:
-    """Note that a backward begins inside the watched one."""
     if _open.backward is not None:
         _open.backward.is_split = True
 
@@ -124,16 +120,12 @@ def cancel() -> None:
     backward, _open.backward = _open.backward, None
     if backward is not None:
         backward.handle.remove()
-        if backward.row is not None:
-            backward.row.forget()
+        if backward.collective is not None:
+            backward.collective.forget()
 
 
 def describe(stage: Any) -> dict[str, Value] | None:
-    """Say what the backward that ends now knows of its collectives, and record its wait for DDP as one.
-
-    Args:
-        stage: the stage of the backward.
-    """
+    """Return what the backward that ends now knows of its collectives, and record its wait for DDP as one."""
     try:
         return _described(stage, _open.backward)
     finally:
@@ -146,17 +138,20 @@ def _described(stage: Any, backward: _Backward | None) -> dict[str, Value] | Non
     if backward is None and not _reducing():
         # With DDP there is nothing to wait for now; what others wait for is hidden, unless it was seen. Who calls them
         # where they are seen may call none: FSDP between the micro-batches of an accumulation.
-        state.comm.in_backward |= state.comm.seen_in is stage
-        return None if state.comm.wrapped or state.comm.in_backward else {vocabulary.COMM_HIDDEN: True}
-    if backward is None or backward.is_split or backward.row is None or not backward.ended:
+        comm.in_backward |= comm.seen_in is stage
+        return None if comm.wrapped or comm.in_backward else {vocabulary.COMM_HIDDEN: True}
+    if backward is None or backward.is_split or backward.collective is None or not backward.ended:
         return {vocabulary.COMM_HIDDEN: True}
-    if state.comm.seen_in is stage:  # not DDP's: FSDP2 ends the backward of another model with collectives of its own
+    if comm.seen_in is stage:  # not DDP's: FSDP2 ends the backward of another model with collectives of its own
         return None
-    row, backward.row = backward.row, None  # from here on it is to be recorded
-    row.stage, row.ended = stage, backward.ended  # a thread of autograd's own may not have known the stage
-    state.add(row)  # first this: at every moment the flusher finds it in the queue or among the open ones
-    state.open.discard(row)
-    return {vocabulary.COMM_WAIT: (row.ended - row.began) / 1e9}
+    collective, backward.collective = backward.collective, None  # from here on it is to be recorded
+    collective.stage, collective.ended = (
+        stage,
+        backward.ended,
+    )  # a thread of autograd's own may not have known the stage
+    state.add(collective)  # first this: at every moment the flusher finds it in the queue or among the open ones
+    tracing.open.discard(collective)
+    return {vocabulary.COMM_WAIT: (collective.ended - collective.began) / 1e9}
 
 
 def _is_compiled_backward() -> bool:

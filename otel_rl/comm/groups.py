@@ -6,7 +6,7 @@ import sys
 import weakref
 from typing import Any
 
-from otel_rl.process.state import state
+from otel_rl.comm.memory import comm
 
 KINDS = 32
 """Descriptions that become labels of metrics; those of further groups are ``other``."""
@@ -22,7 +22,7 @@ class Group:
     ``sequence`` counts the collectives that this rank has begun in the group since it was first seen. All ranks of a
     group begin its collectives in the same order, so equal numbers are the same collective, without any clock. It does
     not hold where ranks are instrumented at different points of their run, where several threads use one group at
-    once, and inside compiled regions, whose collectives nobody counts.
+    once, and inside compiled regions, whose collectives are not counted.
     """
 
     __slots__ = ("kind", "name", "sequence", "size")
@@ -30,7 +30,6 @@ class Group:
     def __init__(self, name: str, kind: str, size: int) -> None:
         self.name = name
         self.kind = kind
-        """A label of metrics: few values."""
         self.size = size
         self.sequence = 0
 
@@ -48,12 +47,12 @@ def group_of(value: Any) -> Group | None:
         value = c10d.GroupMember.WORLD if c10d is not None else None
         if value is None:
             return None
-    groups = state.comm.groups
+    groups = comm.groups
     known = groups.get(id(value))
     if known is None and (isinstance(value, (str, tuple)) or hasattr(value, "get_group")):
         value = _resolve(value)
         known = groups.get(id(value))
-    return known[1] if known is not None else _meet(value)
+    return known[1] if known is not None else _describe(value)
 
 
 def _resolve(value: Any) -> Any:
@@ -63,7 +62,7 @@ def _resolve(value: Any) -> Any:
     return mesh.get_group(*dimension)
 
 
-def _meet(process_group: Any) -> Group | None:
+def _describe(process_group: Any) -> Group | None:
     """Describe a group that was not seen before; it is not kept alive, since it holds communicators and buffers."""
     own = getattr(process_group, "group_name", None)
     if not isinstance(own, str):
@@ -71,16 +70,16 @@ def _meet(process_group: Any) -> Group | None:
     described = str(getattr(process_group, "group_desc", "") or UNDESCRIBED)
     kind = "group" if described == UNDESCRIBED else described[:64]
     name = kind if own == "0" else f"{kind} {own[:SHORT]}"
-    if state.comm.worlds > 1:
-        name += f" of world {state.comm.worlds}"
+    if comm.worlds > 1:
+        name += f" of world {comm.worlds}"
     found = Group(name, _label(kind), int(process_group.size()))
-    groups, key = state.comm.groups, id(process_group)
+    groups, key = comm.groups, id(process_group)
     groups[key] = weakref.ref(process_group, lambda _: groups.pop(key, None)), found
     return found
 
 
 def _label(kind: str) -> str:
-    kinds = state.comm.kinds
+    kinds = comm.kinds
     if kind not in kinds:
         if len(kinds) >= KINDS:
             return "other"

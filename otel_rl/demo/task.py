@@ -22,11 +22,11 @@ MAX_RESPONSE: Final = 12
 MIN_RESPONSE: Final = 6
 DIGITS: Final = {"even": "02468", "odd": "13579"}
 REWARD_WEIGHTS: Final = (0.6, 0.4)
-"""Of the two functions in :func:`rewards`, so that the reward lies between 0 and 1."""
+"""Weights of the two reward functions; the reward lies between 0 and 1."""
 
 
 def parity(completions: list[str], wanted: list[str], **_: Any) -> list[float]:
-    """Give the share of characters that are digits of the wanted parity; what a short answer lacks counts as wrong."""
+    """Return the share of characters that are digits of the wanted parity; missing characters count as wrong."""
     return [
         sum(character in DIGITS[kind] for character in text) / max(len(text), MIN_RESPONSE)
         for text, kind in zip(completions, wanted, strict=True)
@@ -34,13 +34,13 @@ def parity(completions: list[str], wanted: list[str], **_: Any) -> list[float]:
 
 
 async def judge(completion_ids: list[list[int]], **_: Any) -> list[float]:
-    """Give 1 to answers that are long enough and end by themselves, as a judge behind a network would: after a wait."""
+    """Return 1 for answers that are long enough and end by themselves; wait first, like a judge in a network."""
     await asyncio.sleep(0.002)
     return [float(len(ids) > MIN_RESPONSE and ids[-1] == EOS) for ids in completion_ids]
 
 
 def prompts(num: int) -> Dataset:
-    """Make ``num`` prompts, which ask for even and odd digits in turn."""
+    """Make ``num`` prompts that ask for even and odd digits in turn."""
     kinds = [("even", "odd")[i % 2] for i in range(num)]
     return Dataset.from_dict({"prompt": [f"{kind} {i // 2 % 10}?" for i, kind in enumerate(kinds)], "wanted": kinds})
 
@@ -62,10 +62,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def model(directory: Path, seed: int, layers: int = 2) -> Qwen2ForCausalLM:
-    """Make a random model of 43,000 parameters (with two layers) in ``directory`` and load it from there.
-
-    TRL loads the reference model from the place that the policy came from, so it has to be on disk.
-    """
+    """Make a random model of 43,000 parameters (with two layers) on disk, where TRL finds the reference model, too."""
     torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=len(SPECIAL) + len(ALPHABET),

@@ -1,17 +1,18 @@
-"""What is held: spans until the attempt of the process is known, metrics until its resource is final.
+"""The spool: spans wait here until the attempt of the process is known, metrics until its resource is final.
 
-It waits in memory, to be journaled with what becomes known, and meanwhile on disk as well, so that a process that is
-killed loses the last second only, in its set-up too (``journal/held.py``).
+They wait in memory, to be journaled with what becomes known, and on disk as well: a process that is killed in its
+set-up loses the last second only. The file is written as a whole, so the journal never has a record of ours with a
+provisional identity, and what ships needs no correction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from time import monotonic
 from typing import Final
 
 from otel_rl.guard import guard
-from otel_rl.journal.frame import Signal
 from otel_rl.journal.otlp.encode import SpanEncoder
+from otel_rl.journal.otlp.wire import OtlpRequest
 from otel_rl.journal.write import Writer
 from otel_rl.metrics.record import Fold
 from otel_rl.process.state import state
@@ -19,70 +20,69 @@ from otel_rl.records import Attributes, Span
 from otel_rl.trace.stage import Stage
 from otel_rl.version import __version__
 
-GROWTH: Final = 2
-SMALL: Final = 1 << 20
-"""Metrics are appended as they change, until their file is so many times as large as when it was written as a whole,
-and so many bytes more: then it is again, with the last point of each series only."""
+LONG_S: Final = 0.05
+PAUSE: Final = 20
+"""After a write that took longer than LONG_S the next one waits PAUSE times as long as it took."""
 
 
-class Held:
-    """Holds what cannot be journaled yet; used by the flusher only."""
+class Spool:
+    """What waits for the identity of the process; used by the flusher only."""
 
     def __init__(self, fold: Fold) -> None:
-        """Begin without any.
+        """Begin with nothing that waits.
 
         Args:
-            fold: has the metrics; while any waits there, it is held.
+            fold: it has the metrics that wait.
         """
         self.spans: list[Span] = []
-        """Those that wait, the first that ended first."""
+        """They wait, the first that ended first."""
         self._fold = fold
         self._encoder: SpanEncoder | None = None
-        """Another one than the journal's: what it changes and drops is counted when that is journaled."""
-        self._resources: dict[Signal, Attributes] = {}
-        """With what the records on disk were written."""
-        self._num_spans = 0
-        """How many spans are on disk."""
-        self._whole_bytes = 0
-        """How large the file of the metrics was when it was written as a whole."""
+        """It is not the journal's, which counts what it changes and drops."""
+        self._spooled_spans: tuple[int, Attributes] = 0, {}
+        """The number of spans on disk, and their resource."""
+        self._spooled_metrics: list[OtlpRequest] = []
+        self._metrics_ns = 0
+        """The time of the points on disk."""
+        self._next = 0.0
 
-    def settle(self, writer: Writer, resource: Attributes) -> None:
-        """Put on disk what waits, with what is known of the process; let go of what does no more.
+    def update(self, writer: Writer, resource: Attributes) -> None:
+        """Put on disk what waits, if it has changed; remove what has been journaled.
 
-        Cost: what was recorded since the last cycle is encoded once more.
+        Cost: all that waits is encoded, and written if it has changed.
         """
-        with guard("hold spans"):
-            if self.spans:
-                self._hold_spans(writer, resource)
-            else:
-                self._num_spans = 0
-                writer.release("traces")
-        with guard("hold metrics"):
-            if self._fold.is_waiting:
-                self._hold_metrics(writer, resource)
-            else:
-                writer.release("metrics")
+        began = monotonic()
+        is_due = began >= self._next
+        with guard("spool spans"):
+            if not self.spans:
+                writer.unspool("traces")
+                self._spooled_spans = 0, {}
+            elif is_due:
+                self._write_spans(writer, resource)
+        with guard("spool metrics"):
+            if not self._fold.is_pending:
+                writer.unspool("metrics")
+                self._spooled_metrics = []
+            elif is_due:
+                self._write_metrics(writer, resource)
+        took_s = monotonic() - began
+        if took_s > LONG_S:
+            self._next = began + PAUSE * took_s
 
-    def _hold_spans(self, writer: Writer, resource: Attributes) -> None:
-        is_all = self._is_to_begin("traces", writer, resource)
-        new: Sequence[Span] = self.spans if is_all else self.spans[self._num_spans :]
-        if new and writer.hold("traces", self._encoder_of(resource).encode(reversed(new)), is_all=is_all):
-            self._num_spans = len(self.spans)
-            self._resources["traces"] = resource
+    def _write_spans(self, writer: Writer, resource: Attributes) -> None:
+        waiting = len(self.spans), resource
+        if waiting != self._spooled_spans:
+            requests = self._encoder_of(resource).encode(reversed(self.spans))
+            if writer.spool("traces", requests):
+                self._spooled_spans = waiting
 
-    def _hold_metrics(self, writer: Writer, resource: Attributes) -> None:
-        is_large = writer.held_bytes("metrics") > GROWTH * self._whole_bytes + SMALL
-        is_all = is_large or self._is_to_begin("metrics", writer, resource)
-        new = self._fold.peek(state.now(), is_all=is_all)
-        if new and writer.hold("metrics", self._encoder_of(resource).encode_metrics(new), is_all=is_all):
-            self._fold.mark_held()
-            self._resources["metrics"] = resource
-            if is_all:
-                self._whole_bytes = writer.held_bytes("metrics")
-
-    def _is_to_begin(self, signal: Signal, writer: Writer, resource: Attributes) -> bool:
-        """Whether all has to be written: there is nothing to append to, or what is there says another resource."""
-        return not writer.held_bytes(signal) or self._resources.get(signal) is not resource
+    def _write_metrics(self, writer: Writer, resource: Attributes) -> None:
+        encoder = self._encoder_of(resource)
+        if encoder.encode_metrics(self._fold.peek(self._metrics_ns)) != self._spooled_metrics:
+            self._metrics_ns = state.now()
+            requests = encoder.encode_metrics(self._fold.peek(self._metrics_ns))
+            if writer.spool("metrics", requests):
+                self._spooled_metrics = requests
 
     def _encoder_of(self, resource: Attributes) -> SpanEncoder:
         if self._encoder is None:

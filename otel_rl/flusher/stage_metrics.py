@@ -24,25 +24,24 @@ EXEMPLARS_S = 30.0
 Ended = tuple[int, Stage]
 """A stage and its duration, ns."""
 MOST_NAMES = 20_000
-"""Names of stages that are remembered."""
 
 
 class StageMetrics:
-    """Counts the durations of stages: one of the vocabulary has a histogram of its own, a user's is told by a label."""
+    """Counts the durations of stages: each of the vocabulary in a histogram of its own, a user's under a label."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, Labels]] = {}
-        self._waiting: defaultdict[tuple[str, Labels], list[Ended]] = defaultdict(list)
+        self._ended: defaultdict[tuple[str, Labels], list[Ended]] = defaultdict(list)
         """Stages that have ended, by name and what attributes add to the labels."""
         self._plain: dict[str, list[Ended]] = {}
         """Likewise by name, of stages whose attributes add nothing."""
         self._longest: dict[tuple[str, Labels], Exemplar] = {}
         """By metric and labels, the longest sampled stage since the last exemplar."""
-        self._told = -inf
-        """When the last exemplars were told, s."""
+        self._exemplars_s = -inf
+        """When the last exemplars were folded, s."""
 
-    def take(self, stages: Iterator[Stage]) -> None:
-        """Take in stages that have ended.
+    def add(self, stages: Iterator[Stage]) -> None:
+        """Add stages that have ended.
 
         A step is counted by the containers of the ranks, not by its root, which only rank 0 has.
         """
@@ -54,51 +53,42 @@ class StageMetrics:
             alike.append((stage.ended - stage.began, stage))
 
     def _counted_with(self, stage: Stage) -> list[Ended]:
-        """Give those that this one belongs to."""
         name, attributes = stage.name, stage.attributes or {}
         metric, _ = self._known.get(name) or self._name(name)
         if metric == STEP_DURATION and vocabulary.ITERATION not in attributes:
             return []
         more = labels_of(attributes, LABELS)
-        alike = self._waiting[name, more]
+        alike = self._ended[name, more]
         if not more and metric != STEP_DURATION:
             self._plain[name] = alike
         return alike
 
     def fold(self, fold: Fold, *, is_last: bool = False) -> None:
-        """Hand their durations over to the metrics, with the longest ones as exemplars, and begin anew.
-
-        Args:
-            fold: takes them.
-            is_last: no other call follows.
-        """
-        waiting, self._waiting, self._plain = self._waiting, defaultdict(list), {}
-        for (name, more), alike in waiting.items():
+        ended, self._ended, self._plain = self._ended, defaultdict(list), {}
+        for (name, more), alike in ended.items():
             metric, labels = self._known.get(name) or self._name(name)
             if metric:
                 fold.durations(metric, [duration / 1e9 for duration, _ in alike], labels + more)
                 self._keep((metric, labels + more), *max(alike, key=itemgetter(0)))
-        if is_last or monotonic() - self._told >= EXEMPLARS_S:
+        if is_last or monotonic() - self._exemplars_s >= EXEMPLARS_S:
             for (metric, labels), exemplar in self._longest.items():
                 fold.exemplar(metric, labels, exemplar)
             if self._longest:
-                self._longest, self._told = {}, monotonic()
+                self._longest, self._exemplars_s = {}, monotonic()
 
     def _keep(self, key: tuple[str, Labels], duration: int, stage: Stage) -> None:
-        """Keep the longest stage of a histogram, if a span tells of it."""
         trace, longest = stage.trace, self._longest.get(key)
         is_span = trace is not None and trace.sampled and trace.known
         if is_span and (longest is None or duration / 1e9 > longest.value):
             self._longest[key] = Exemplar(stage.end_ns, duration / 1e9, stage.trace_id, stage.span_id)
 
     def labels(self, stage: Stage) -> Labels:
-        """Give the labels of a stage where one histogram counts them all: its name, and those of its duration."""
         labels = (self._known.get(stage.name) or self._name(stage.name))[1]
         named = labels or ((vocabulary.STAGE, stage.name.partition(" ")[0]),)
         return named + labels_of(stage.attributes or {}, LABELS)
 
     def _name(self, name: str) -> tuple[str, Labels]:
-        """Give metric and labels by the name; the metric is empty where the duration is not counted."""
+        """Return metric and labels by the name; the metric is empty where the duration is not counted."""
         word = name.partition(" ")[0]
         row = vocabulary.STAGES.get(word)
         found: tuple[str, Labels] = (

@@ -1,8 +1,8 @@
 """Where the time of this rank's steps went, folded in the flusher as stages end: goodput, activity, bubbles.
 
 All of it is of this rank alone and by its own clock. One moment counts once, however stages nest and overlap: what it
-counts as is decided by ``analysis.goodput``, ``analysis.partition`` and ``analysis.bubbles``. Threads are not told
-apart: a moment in which another thread has a stage open counts as that stage, too.
+counts as is decided by ``analysis.goodput``, ``analysis.intervals`` and ``analysis.bubbles``. Threads count alike: a
+moment in which another thread has a stage open counts as that stage, too.
 
 Cost: 0.3 us a stage, 0.3 us a collective, and 11 to 28 us a step (``benchmarks/step_time.py``).
 """
@@ -14,48 +14,46 @@ from operator import add
 from typing import Any, Final, TypeAlias
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.bubbles import bubbles, reason_of
+from otel_rl.analysis.bubbles import DENOMINATOR, bubbles, reason_of
 from otel_rl.analysis.goodput import Kind, is_background, kind_of
-from otel_rl.analysis.intervals import Interval
-from otel_rl.analysis.partition import partition
+from otel_rl.analysis.intervals import Interval, partition
 from otel_rl.comm.collectives import Collective
 from otel_rl.guard import errors
 from otel_rl.metrics.record import Fold
-from otel_rl.process.state import Trace, state
+from otel_rl.process.state import Trace
 from otel_rl.records import Labels, Point
 from otel_rl.trace.stage import Stage
 from otel_rl.vocabulary import CONTAINER
 
 MOST_STEPS: Final = 64
 """Traces whose container may be open at once; the oldest beyond that is given up."""
-MOST_ROWS: Final = 50_000
+MOST_STAGES: Final = 50_000
 """Stages of one trace, about 8 MB, and as many collectives; the older half of more is given up."""
 MOST_NAMES: Final = 20_000
 
 KINDS: Final = tuple(Kind)
-"""Goodput's layers, in order of priority; a row has its place in them."""
+"""Goodput's layers, in order of priority; a stage has its place in them."""
 OTHER: Final = KINDS.index(Kind.OTHER)
 ACTIVITIES: Final = ("idle", "comm", "inseparable", "active", "other")
 """Activity's layers, in order of priority."""
 IDLE, COMM, INSEPARABLE, ACTIVE = range(4)
 
-Row: TypeAlias = tuple[int, int, int, int, str]
+StageTime: TypeAlias = tuple[int, int, int, int, str]
 """Layer of goodput, layer of activity, begin and end (monotonic, ns), reason of an idle stage."""
 SPECIAL: Final = (-1, -1)
-"""Layers of a name whose stages have to be looked at."""
+"""Layers of a name whose stages depend on their attributes."""
 
 KIND_LABELS: Final[tuple[Labels, ...]] = tuple(((v.GOODPUT_KIND, kind.value),) for kind in KINDS)
 ACTIVITY_LABELS: Final[tuple[Labels, ...]] = tuple(((v.ACTIVITY, name),) for name in ACTIVITIES)
 
 
-class Ended:
+class StepStages:
     """What has ended in one step, or below a span of somebody else."""
 
-    __slots__ = ("collectives", "rows")
+    __slots__ = ("collectives", "stages")
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
-        """Stages."""
+        self.stages: list[StageTime] = []
         self.collectives: list[Interval] = []
 
 
@@ -63,46 +61,38 @@ class StepTime:
     """Keeps what ended in each open step of this rank, and emits its numbers when the step ends."""
 
     def __init__(self, fold: Fold) -> None:
-        """Begin without steps.
-
-        Args:
-            fold: takes the metrics.
-        """
         self._fold = fold
-        self._rows: dict[Trace | None, Ended | None] = {}
+        self._steps: dict[Trace | None, StepStages | None] = {}
         """By trace of ours, oldest first; None where its container has ended. What has no trace is no key."""
-        self._foreign: dict[int, Ended] = {}
+        self._foreign: dict[int, StepStages] = {}
         """By trace id, what ended below a span of somebody else: part of a step, if that has the same trace."""
         self._layers: dict[str, tuple[int, int]] = {}
         self._total_ns = [0] * len(KINDS)
-        """Time by kind,"""
-        self._told_ns = [0] * len(KINDS)
-        """and how much of it the metric has."""
+        self._folded_ns = [0] * len(KINDS)
+        """How much of the total the metric has."""
         self._until = 0
-        """End of the last container, monotonic, ns."""
         self._seen: set[str] = set()
-        """Activities that have occurred: later steps have a point of each, of 0 too."""
+        """Activities that have occurred: the steps after have a point of each, of 0 too."""
         self._waited: set[str] = set()
-        """Reasons to wait, likewise."""
 
-    def take(self, records: Iterator[Any]) -> None:
-        """Take in the stages and collectives among what has ended; a container emits the numbers of its step."""
+    def add(self, records: Iterator[Any]) -> None:
+        """Add the stages and collectives among what has ended; a container emits the numbers of its step."""
         trace: Trace | None = None
-        ended: Ended | None = None
+        ended: StepStages | None = None
         for record in records:
             if record.__class__ is Stage:
                 stage = record
             elif (
                 record.__class__ is Collective
-                and (around := record.stage) is not None
-                and (around.name != v.CHECKPOINT or not is_background(around.name, around.attributes or {}))
+                and (parent := record.stage) is not None
+                and (parent.name != v.CHECKPOINT or not is_background(parent.name, parent.attributes or {}))
             ):
-                stage = around
+                stage = parent
             else:
                 continue
             if stage.trace is not trace:
                 trace = stage.trace
-                ended = self._rows.get(trace) or self._place(trace)
+                ended = self._steps.get(trace) or self._place(trace)
             if ended is None:
                 continue
             if stage is not record:
@@ -113,48 +103,46 @@ class StepTime:
                 self._special(stage, ended)
                 trace = ended = None  # it may have been the end of its step
             else:
-                self._stage(stage, kind, activity, ended.rows)
-        for ended in (*self._rows.values(), *self._foreign.values()):
+                self._stage(stage, kind, activity, ended.stages)
+        for ended in (*self._steps.values(), *self._foreign.values()):
             if ended is not None:
-                _halve(ended.rows)
-                _halve(ended.collectives)
-        self._tell()
+                _drop_half(ended.stages)
+                _drop_half(ended.collectives)
+        self._fold_totals()
 
-    def _stage(self, stage: Stage, kind: int, activity: int, rows: list[Row]) -> None:
-        """Take in a stage of which the name says nearly everything."""
+    def _stage(self, stage: Stage, kind: int, activity: int, stages: list[StageTime]) -> None:
         began, ended, attributes = stage.began, stage.ended, stage.attributes
         if attributes and v.COMM_HIDDEN in attributes and attributes[v.COMM_HIDDEN] is True:
             activity = INSEPARABLE
         # What ended inside, and claims nothing that this stage does not claim, is not needed any more.
-        while rows:
-            last = rows[-1]
+        while stages:
+            last = stages[-1]
             if last[2] < began or last[0] < kind or last[1] < activity or last[3] > ended:
                 break
-            rows.pop()
-        rows.append((kind, activity, began, ended, ""))
+            stages.pop()
+        stages.append((kind, activity, began, ended, ""))
 
-    def _place(self, trace: Trace | None) -> Ended | None:
+    def _place(self, trace: Trace | None) -> StepStages | None:
         """Find or make what is kept of a trace; None where no step of this process can count it."""
-        if trace is None or trace is state.inherited:
+        if trace is None or trace.is_carried:
             return None
         if not trace.step:
             ended = self._foreign.get(trace.trace_id)
             if ended is None:
                 if len(self._foreign) >= MOST_STEPS:
                     del self._foreign[next(iter(self._foreign))]
-                ended = self._foreign[trace.trace_id] = Ended()
+                ended = self._foreign[trace.trace_id] = StepStages()
             return ended
-        if trace in self._rows:
-            return self._rows[trace]
+        if trace in self._steps:
+            return self._steps[trace]
         if trace.is_phase:
-            return Ended()  # all of it is overhead, whatever ran
-        if len(self._rows) >= MOST_STEPS and self._rows.pop(next(iter(self._rows))) is not None:
+            return StepStages()  # all of it is overhead, whatever ran
+        if len(self._steps) >= MOST_STEPS and self._steps.pop(next(iter(self._steps))) is not None:
             errors["count the time of a step that does not end"] += 1
-        made = self._rows[trace] = Ended()
+        made = self._steps[trace] = StepStages()
         return made
 
     def _layers_of(self, name: str) -> tuple[int, int]:
-        """Say which layers a stage is in by its name."""
         layers = (KINDS.index(kind_of(name)), ACTIVE)
         if name in (v.IDLE, v.CHECKPOINT) or name.startswith(CONTAINER):
             layers = SPECIAL
@@ -162,8 +150,7 @@ class StepTime:
             self._layers[name] = layers
         return layers
 
-    def _special(self, stage: Stage, ended: Ended) -> None:
-        """Take in a stage of a name that does not say everything."""
+    def _special(self, stage: Stage, ended: StepStages) -> None:
         attributes = stage.attributes or {}
         kind, activity, reason = OTHER, ACTIVE, ""
         if stage.name == v.IDLE:
@@ -171,35 +158,34 @@ class StepTime:
             reason = reason_of(str(attributes.get(v.IDLE_REASON, "")))
         elif stage.name == v.CHECKPOINT:
             if is_background(stage.name, attributes):
-                return  # it is written in the background; what holds training up is a stage of its own
+                return  # it is written in the background; what delays training is a stage of its own
             kind = KINDS.index(Kind.OVERHEAD)
         elif stage.coarse:  # otherwise it is a user's own of that name
             self._end(stage, ended)
             return
         if activity == ACTIVE and attributes.get(v.COMM_HIDDEN) is True:
             activity = INSEPARABLE
-        ended.rows.append((kind, activity, stage.began, stage.ended, reason))
+        ended.stages.append((kind, activity, stage.began, stage.ended, reason))
 
     # --- when a container ends ----------------------------------------------------------------------------------------
 
-    def _end(self, container: Stage, ended: Ended) -> None:
-        """Emit the numbers of a step, of set-up or of tear-down."""
+    def _end(self, container: Stage, ended: StepStages) -> None:
         trace = container.trace
         if trace is None:
             return
-        self._rows[trace] = None
-        foreign = self._foreign.pop(trace.trace_id, None) or Ended()
-        rows = ended.rows + foreign.rows
+        self._steps[trace] = None
+        foreign = self._foreign.pop(trace.trace_id, None) or StepStages()
+        stages = ended.stages + foreign.stages
         attributes = container.attributes or {}
         is_step = v.ITERATION in attributes
         window = container.began, container.ended
         if not is_step:
-            rows.append((KINDS.index(Kind.OVERHEAD), ACTIVE, *window, ""))
+            stages.append((KINDS.index(Kind.OVERHEAD), ACTIVE, *window, ""))
         spent: list[list[Interval]] = [[] for _ in range(OTHER)]
         layers: list[list[Interval]] = [[] for _ in range(len(ACTIVITIES) - 1)]
         layers[COMM] = ended.collectives + foreign.collectives
         waits: dict[str, list[Interval]] = {}
-        for kind, activity, begin, end, reason in rows:
+        for kind, activity, begin, end, reason in stages:
             interval = begin, end
             layers[activity].append(interval)
             if kind != OTHER:
@@ -223,12 +209,11 @@ class StepTime:
         self._total_ns = list(map(add, self._total_ns, parts_ns))
         self._total_ns[OTHER] += between_ns
 
-    def _tell(self) -> None:
-        """Say how much time there was of each kind by now."""
-        for place, (total_ns, told_ns) in enumerate(zip(self._total_ns, self._told_ns, strict=True)):
-            if total_ns != told_ns:
+    def _fold_totals(self) -> None:
+        for place, (total_ns, folded_ns) in enumerate(zip(self._total_ns, self._folded_ns, strict=True)):
+            if total_ns != folded_ns:
                 self._fold.total(v.GOODPUT_TIME, total_ns / 1e9, KIND_LABELS[place])
-        self._told_ns = list(self._total_ns)
+        self._folded_ns = list(self._total_ns)
 
     def _activity(self, layers: Sequence[list[Interval]], window: Interval, time_ns: int) -> None:
         for name, labels, part_ns in zip(ACTIVITIES, ACTIVITY_LABELS, partition(layers, *window), strict=True):
@@ -239,12 +224,12 @@ class StepTime:
     def _bubbles(self, waits: Mapping[str, list[Interval]], window: Interval, time_ns: int) -> None:
         for reason, share in bubbles(window, waits).shares.items():
             if reason in self._waited:
-                labels: Labels = ((v.IDLE_REASON, reason), (v.BUBBLE_DENOMINATOR, share.denominator))
-                self._fold.point(Point(v.BUBBLE_RATIO, share.value, time_ns, labels))
+                labels: Labels = ((v.IDLE_REASON, reason), (v.BUBBLE_DENOMINATOR, DENOMINATOR))
+                self._fold.point(Point(v.BUBBLE_RATIO, share, time_ns, labels))
 
 
-def _halve(rows: list[Any]) -> None:
+def _drop_half(stages: list[Any]) -> None:
     """Where there are too many stages or collectives, the older half is given up; its time counts as other."""
-    if len(rows) > MOST_ROWS:
-        errors["count the time of all stages of a step"] += len(rows) // 2
-        del rows[: len(rows) // 2]
+    if len(stages) > MOST_STAGES:
+        errors["count the time of all stages of a step"] += len(stages) // 2
+        del stages[: len(stages) // 2]

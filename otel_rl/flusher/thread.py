@@ -7,27 +7,31 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.flusher.dispatch import Intake
-from otel_rl.flusher.spool import Held
-from otel_rl.flusher.wake import Wake
+from otel_rl.flusher.dispatch import Dispatcher
+from otel_rl.flusher.spool import Spool
 from otel_rl.guard import errors, guard, say
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
-from otel_rl.journal.otlp.encode import Request, SpanEncoder
+from otel_rl.journal.otlp.encode import OtlpRequest, SpanEncoder
 from otel_rl.journal.write import Writer
 from otel_rl.metrics.record import Fold
-from otel_rl.probes.memory import use_memory_reader
+from otel_rl.probes.device_id import learn_device
+from otel_rl.probes.memory import probes, use_memory_reader
 from otel_rl.process import directories
-from otel_rl.process.identity import folder_name
+from otel_rl.process.identity import folder_name, identifying
+from otel_rl.process.memory import Memory
 from otel_rl.process.state import state
 from otel_rl.records import Span, Value
 from otel_rl.sidecar.start import make_keeper
+from otel_rl.trace.attempt import meet, report_alone
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
-from otel_rl.trace.steps import meet, report_alone
 from otel_rl.version import __version__
 
 PERIOD_S = 0.5
@@ -36,8 +40,6 @@ MEET_S = 0.1
 """The same while the attempt is to be found: what it tells waits for it."""
 SLICE = 5_000
 """Records that one cycle takes at most: what was recorded first is on disk soon, however much waits."""
-LOOKS = 20
-"""In so many parts an exit waits: a machine that stands still for seconds costs one of them."""
 HEARTBEAT_S = 5.0
 FREEZE_S = 10.0
 """So long after the first span the resource is final even without a step. Set-up itself may take longer: importing
@@ -46,61 +48,84 @@ HOLD_LIMIT = 20_000
 """Spans, and points, that may wait for the attempt to become known; then a rank above 0 reports alone."""
 
 
+@dataclass(eq=False)
+class Trouble(Memory):
+    """What was said of this process's journal."""
+
+    is_said: bool = False
+
+    def after_fork_in_child(self) -> None:
+        """Stay: a child need not repeat it."""
+
+
+trouble = Trouble.keep("trouble")
+
+
+class _Wake:
+    """Wakes the one thread that waits for it.
+
+    The lock of a ``threading.Event`` is not re-entrant: a signal handler that flushes would wait for its own thread.
+    """
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        self._calls.put(None)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep until it is set, at most so long; return whether it was set, and forget it."""
+        try:
+            self._calls.get(timeout=timeout_s)
+        except Empty:
+            return False
+        while not self._calls.empty():
+            self._calls.get()
+        return True
+
+
 class _Answer(threading.Event):
     """Set when a cycle that somebody asked for is over."""
 
     def __init__(self, *, is_last: bool) -> None:
         super().__init__()
         self.is_last = is_last
-        """The journal is closed after it."""
         self.written = False
-        """Whether everything is on disk."""
 
 
 class Flusher:
     """Owns the journal of this process; a forked child makes a new one."""
 
-    def __init__(self, foreign: Callable[[Any, Any], list[Request]]) -> None:
-        """Prepare; nothing is opened before ``start``.
-
-        Args:
-            foreign: encodes spans and metrics of other libraries with the given resource.
-        """
+    def __init__(self, foreign: Callable[[Any, Any], list[OtlpRequest]]) -> None:
         self.pid = os.getpid()
         self.lock = threading.Lock()
         """Held during a cycle; a fork waits for it a moment, so that a child never sees a half-done one."""
         self.fold = Fold(state.now(), is_exponential=state.config.is_exponential)
         self.recorded: Counter[Signal] = Counter()
-        """Records that came to be encoded, by signal."""
         self.encoded: Counter[Signal] = Counter()
         self._foreign = foreign
         self._queue = state.queue
-        """What it journals; once the process has another one, what comes is not for this journal."""
         self._encoder: SpanEncoder | None = None
         self._writer: Writer | None = None
         self._identity: Any = None
         self._resource: dict[str, Value] = {}
         """What is known of the process, as every request says it."""
         self._stopping = self._given_up = self._is_over = False
-        self._wake = Wake()
+        self._wake = _Wake()
         self._asked: deque[_Answer] = deque()
-        self._held = Held(self.fold)
+        self._spool = Spool(self.fold)
         self._is_asked = False
-        """Somebody waits for this cycle: what was recorded must be on disk behind it."""
-        self.intake = Intake(self.fold)
+        """Somebody waits for this cycle: what was recorded must be on disk after it."""
+        self.dispatcher = Dispatcher(self.fold)
         self._keeper = make_keeper(is_forbidden=not state.config.sidecar)
         """Keeps the process alive that sends the records; None where nothing is to be sent."""
         self._first = 0.0
-        """When the first span was journaled."""
         self._waiting = 0.0
-        """When the first metric was found to wait."""
         self._told: tuple[int, ...] = ()
-        """Our own counts when they were journaled last."""
         self._beat = monotonic()
         self._thread = threading.Thread(target=self._run, name="otel_rl-flusher", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def flush(self, timeout_s: float) -> bool:
@@ -113,11 +138,7 @@ class Flusher:
 
     def stop(self, timeout_s: float) -> bool:
         """Journal everything and close the journal, in so many seconds at most; what cannot be written is said."""
-        answer = self._ask(_Answer(is_last=True), 0.0)
-        looks = LOOKS
-        while looks and not answer.is_set():
-            answer.wait(timeout_s / LOOKS)
-            looks -= 1
+        answer = self._ask(_Answer(is_last=True), timeout_s)
         self._given_up = not answer.is_set()
         if self._given_up:
             say("otel_rl: the journal was not done in time; what was recorded last may be lost")
@@ -144,7 +165,7 @@ class Flusher:
     def _run(self) -> None:
         is_last = False
         while not is_last:
-            self._wake.wait(PERIOD_S if state.rendezvous is None else min(PERIOD_S, MEET_S))
+            self._wake.wait(PERIOD_S if identifying.rendezvous is None else min(PERIOD_S, MEET_S))
             is_last = self._serve()
         self._is_over = True
         self._refuse()
@@ -165,8 +186,8 @@ class Flusher:
             with guard("journal what was recorded"):
                 meet(is_asked=self._is_asked, is_last=is_last)
                 self._cycles()
-                written = self._writer is not None and not self._writer.stats.pending_bytes
-                written = written and not self._held.spans and not self.fold.is_waiting
+                written = self._writer is not None and not self._writer.pending_bytes
+                written = written and not self._spool.spans and not self.fold.is_pending
             if is_last:
                 with guard("close the journal"):
                     written = self._close()
@@ -176,14 +197,12 @@ class Flusher:
         return is_last
 
     def _cycles(self) -> None:
-        """Journal what waits now, slice by slice."""
         for _ in range(len(self._queue) // SLICE + 1):
             if self._given_up:
                 return
             self._cycle()
 
     def _cycle(self) -> None:
-        """Journal what was recorded until now."""
         is_due = self._metrics_due()  # first, since it may complete the resource that all of the cycle is written with
         try:
             encoder, writer = self._target()
@@ -191,28 +210,28 @@ class Flusher:
             _say_failure(str(error))
             return
         opened, records = self._drain()
-        taken = self.intake.take(
+        result = self.dispatcher.dispatch(
             opened, records, is_asked=self._is_asked, is_all=len(records) < SLICE, is_last=self._stopping
         )
         with guard("journal log records"):
-            self.recorded["logs"] += len(taken.logs)
-            self._write(writer, encoder.encode_logs(taken.logs))
+            self.recorded["logs"] += len(result.logs)
+            self._write(writer, encoder.encode_logs(result.logs))
         with guard("journal spans"):  # they ended before what they are in: the journal gets parents first
-            spans = self._release(taken.spans)
+            spans = self._release(result.spans)
             self.recorded["traces"] += len(spans)
             self._write(writer, encoder.encode(reversed(spans)))
         with guard("journal spans and metrics of others"):
-            self.recorded["traces"] += len(taken.foreign)
-            requests = self._foreign(taken.foreign, self._resource)  # their metrics it collects itself
+            self.recorded["traces"] += len(result.foreign)
+            requests = self._foreign(result.foreign, self._resource)  # their metrics it collects itself
             self.recorded["metrics"] += sum(request.count for request in requests if request.signal == "metrics")
             self._write(writer, requests)
-        if is_due and (self.fold.is_waiting or self._counts(writer, encoder) != self._told):
+        if is_due and (self.fold.is_pending or self._counts(writer, encoder) != self._told):
             self._journal_metrics(writer, encoder)
-        self._held.settle(writer, self._resource)
+        self._spool.update(writer, self._resource)
         self._care_for(writer)
-        if self._keeper is not None and self._identity.known and writer.stats.frames and not self._stopping:
+        if self._keeper is not None and self._identity.known and writer.frames and not self._stopping:
             with guard("keep the sidecar alive"):
-                self._keeper.look(writer.stats.directory.absolute(), writer.identity)
+                self._keeper.check(writer.directory.absolute(), writer.identity)
 
     def _drain(self) -> tuple[set[Any], list[Any]]:
         """Take the open stages and the finished ones so that the parent of a finished one is in either.
@@ -225,7 +244,7 @@ class Flusher:
         waiting = 0
         for _ in range(8):
             waiting = len(queue)
-            opened = state.open.copy() if queue is state.queue else set()
+            opened = tracing.open.copy()
             if len(queue) == waiting:
                 break
         return opened, [queue.popleft() for _ in range(min(waiting, len(queue), SLICE))]
@@ -234,18 +253,18 @@ class Flusher:
 
     def _release(self, spans: list[Span]) -> list[Span]:
         """Hold back the spans of a set-up whose attempt is not known yet, up to a limit."""
-        both, self._held.spans = self._held.spans + spans, []
+        both, self._spool.spans = self._spool.spans + spans, []
         if self._identity.known:
-            unsampled, state.unsampled = state.unsampled, set()
+            unsampled, tracing.unsampled = tracing.unsampled, set()
             return [span for span in both if span.trace_id not in unsampled] if unsampled else both
-        self._held.spans = both
+        self._spool.spans = both
         if len(both) > HOLD_LIMIT:
             report_alone()
         return []
 
     def _target(self) -> tuple[SpanEncoder, Writer]:
         """Return encoder and writer for the identity as it is known now."""
-        with state.identifying:  # who makes the attempt known gives the set-up its ids, too
+        with identifying.lock:  # who makes the attempt known gives the set-up its ids, too
             identity = state.identity
         if identity is not self._identity:
             self._resource = identity.resource(state.config.service)
@@ -259,10 +278,10 @@ class Flusher:
             if identity.run_id != self._identity.run_id:
                 self._writer.move(directories.run_directory())
         self._identity = identity
-        state.directory = self._writer.stats.directory
+        state.directory = self._writer.directory
         return self._encoder, self._writer
 
-    def _write(self, writer: Writer, requests: list[Request]) -> None:
+    def _write(self, writer: Writer, requests: list[OtlpRequest]) -> None:
         for request in requests:
             self.encoded[request.signal] += request.count
             writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)
@@ -271,46 +290,46 @@ class Flusher:
         """Journal the metrics that have changed, with our own counts as they are before that."""
         with guard("journal metrics"):
             self._count_self(writer, encoder)
-            metrics = self.fold.take(state.now())
+            metrics = self.fold.drain(state.now())
             self.recorded["metrics"] += sum(len(metric.points) for metric in metrics)
             self._write(writer, encoder.encode_metrics(metrics))
             self._told = self._counts(writer, encoder)
 
     def _metrics_due(self) -> bool:
-        """Points wait for the final resource, so that a series keeps its labels when the framework becomes known.
+        """Return whether to journal metrics: they wait for the resource, so that a series keeps its labels.
 
-        Not for ever: nobody sees what waits while the process lives. Then they are journaled under what is known, and
-        the resource stays open: a rank counts its first collectives long before the framework and the layout are known.
+        Not for ever, since what waits is not seen. After a while they are journaled under what is known, and the
+        resource stays open: a rank counts its first collectives long before the framework and the layout are known.
         """
         now = monotonic()
         if not self._first and self.encoded["traces"]:
             self._first = now
-        if not self._waiting and self.fold.is_waiting:
+        if not self._waiting and self.fold.is_pending:
             self._waiting = now
         if self._stopping or (self._first and now - self._first > FREEZE_S):
+            if not identifying.frozen:
+                learn_device()
             state.freeze()
         is_full = self.fold.num_points > HOLD_LIMIT
         if is_full:
             report_alone()
         waited = bool(self._waiting) and now - self._waiting > FREEZE_S
-        return (state.frozen or waited or is_full) and state.identity.known
+        return (identifying.frozen or waited or is_full) and state.identity.known
 
     def _counts(self, writer: Writer, encoder: SpanEncoder) -> tuple[int, ...]:
         """Our own counts in short; they are journaled where they have changed, but not for having been journaled."""
-        stats = writer.stats
-        counters = (self.recorded, stats.records, state.dropped, encoder.dropped, stats.dropped, errors)
+        counters = (self.recorded, writer.records, state.dropped, encoder.dropped, writer.dropped, errors)
         return self.fold.overflow, *(sum(list(counter.values())) for counter in counters)
 
     def _count_self(self, writer: Writer, encoder: SpanEncoder) -> None:
         """Put our own counts among the metrics: what was recorded is journaled, waiting, dropped or in error."""
-        stats = writer.stats
-        dropped = Counter(state.dropped) + Counter(encoder.dropped) + Counter(stats.dropped)
+        dropped = Counter(state.dropped) + Counter(encoder.dropped) + Counter(writer.dropped)
         if self.fold.overflow:
             dropped["metrics", "too_many_series"] += self.fold.overflow
         counted: dict[str, Mapping[Signal, int]] = {
             vocabulary.SELF_RECORDED: self.recorded,
             vocabulary.SELF_ENCODED: self.encoded,
-            vocabulary.SELF_JOURNALED: stats.records,
+            vocabulary.SELF_JOURNALED: writer.records,
         }
         for name, by_signal in counted.items():
             for kind, number in by_signal.items():
@@ -323,33 +342,33 @@ class Flusher:
                 self.fold.total(vocabulary.SELF_CHANGED, number, ((vocabulary.REASON, reason),))
         for reason, number in list(errors.items()):
             self.fold.total(vocabulary.SELF_ERRORS, number, ((vocabulary.REASON, reason),))
-        self.fold.total(vocabulary.SELF_BYTES, stats.bytes)
+        self.fold.total(vocabulary.SELF_BYTES, writer.bytes)
 
     def _care_for(self, writer: Writer) -> None:
         """Retry what the disk refused, tell readers that we live, and say a lasting trouble once."""
-        if state.memory_reader is not None and not state.memory_reader.is_own():
-            use_memory_reader(state.read_device)
+        if probes.reader is not None and not probes.reader.is_own():
+            use_memory_reader(probes.read_device)
         writer.retry()
         if monotonic() - self._beat > HEARTBEAT_S:
             self._beat = monotonic()
             writer.heartbeat()
-        if writer.stats.failure:
-            _say_failure(f"{writer.stats.failure}; up to 64 MiB of records wait in memory")
+        if writer.failure:
+            _say_failure(f"{writer.failure}; up to 64 MiB of records wait in memory")
 
     def _close(self) -> bool:
         """Close the journal; what still cannot be written goes to the temporary folder instead."""
         writer, encoder = self._writer, self._encoder
         if writer is None or encoder is None:
             return True
-        if writer.stats.pending_bytes:
+        if writer.pending_bytes:
             self._redirect(writer)
             if self._told and self._counts(writer, encoder) != self._told:
                 self._journal_metrics(writer, encoder)
-        self._held.settle(writer, self._resource)
+        self._spool.update(writer, self._resource)
         writer.close()
-        if self._keeper is not None and writer.stats.frames:
-            self._keeper.last_look(writer.stats.directory.absolute(), writer.identity)
-        lost = sum(number for (_, reason), number in writer.stats.dropped.items() if reason == "unwritten")
+        if self._keeper is not None and writer.frames:
+            self._keeper.check_at_end(writer.directory.absolute(), writer.identity)
+        lost = sum(number for (_, reason), number in writer.dropped.items() if reason == "unwritten")
         if lost:
             say("otel_rl: %d records could not be written anywhere and are lost; see OTEL_RL_DIR", lost)
         return not lost
@@ -359,13 +378,12 @@ class Flusher:
             fallback = directories.fallback_root() / folder_name(self._identity.run_id)
         except OSError:  # no folder for temporary files can be written either: what waits is lost, which is said
             return
-        say("otel_rl: %s; the records that wait go to %s", writer.stats.failure, fallback)
+        say("otel_rl: %s; the records that wait go to %s", writer.failure, fallback)
         writer.redirect(fallback)
         writer.retry()
 
 
-def _say_failure(trouble: str) -> None:
-    """Log once that nothing can be written, or not at present."""
-    if not state.said_failure:
-        state.said_failure = True
-        say("otel_rl: %s; training goes on", trouble)
+def _say_failure(what: str) -> None:
+    if not trouble.is_said:
+        trouble.is_said = True
+        say("otel_rl: %s; training goes on", what)

@@ -12,6 +12,7 @@ from typing import Any
 from otel_rl.guard import attempt
 from otel_rl.hooks.arguments import Args, Bind, Kwargs
 from otel_rl.hooks.hook import After, Before, Covered, Hook
+from otel_rl.process.hooked import hooking
 from otel_rl.process.memory import Memory
 from otel_rl.process.state import state
 from otel_rl.records import Value
@@ -105,8 +106,8 @@ def _wrap_sync(hook: CallbackHook, original: Callable[..., Any], bind: Bind | No
         is_off = not state.on or (field and getattr(memory, field) is None)
         if (
             is_off
-            or state.is_tracing()
-            or state.compiler._is_compiling_flag
+            or hooking.is_tracing()
+            or hooking.compiler._is_compiling_flag
             or (covered is not None and attempt("check", target, covered, args))
         ):
             return original(*args, **kwargs)
@@ -179,7 +180,7 @@ def _wrap_return(hook: ReturnHook, original: Callable[..., Any], bind: Bind | No
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        result = (state.uncompiled(original) if is_constructor else original)(*args, **kwargs)
+        result = (hooking.uncompiled(original) if is_constructor else original)(*args, **kwargs)
         if state.on:
             if kwargs and bind is not None:
                 args, kwargs = bind(args, kwargs)

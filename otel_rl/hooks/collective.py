@@ -12,9 +12,12 @@ from otel_rl import vocabulary
 from otel_rl.comm import buffers
 from otel_rl.comm.collectives import Collective
 from otel_rl.comm.groups import group_of
+from otel_rl.comm.memory import comm
 from otel_rl.guard import attempt
 from otel_rl.hooks.arguments import Args, Bind, Kwargs, parameters
 from otel_rl.hooks.hook import Before, Hook
+from otel_rl.probes.memory import probes
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.trace.importlib_bootstrap import not_counted
 
@@ -59,19 +62,19 @@ def wrap_collective(hook: CollectiveHook, name: str, original: Any, bind: Bind |
 
     @functools.wraps(original)
     def collective(*args: Any, **kwargs: Any) -> Any:
-        if state.is_tracing() or state.compiler._is_compiling_flag or not state.on:
+        if hooking.is_tracing() or hooking.compiler._is_compiling_flag or not state.on:
             return original(*args, **kwargs)
         if before is not None:
             given, named = bind(args, kwargs) if kwargs and bind is not None else (args, kwargs)
             attempt("begin", target, before, given, named)
-        inside = state.in_collective
+        inside = hooking.in_collective
         # A trainer of one process calls two dozen collectives a step.
         if state.identity.world_size < 2 or inside.active:
             return original(*args, **kwargs)
         row = attempt("open", target, begin, args, kwargs)
         if row is None:
             return original(*args, **kwargs)
-        device = state.device
+        device = probes.device
         begun = None if device is None else attempt("time", target, device.clock.exposed.begin, row)
         inside.active = True
         try:
@@ -82,9 +85,9 @@ def wrap_collective(hook: CollectiveHook, name: str, original: Any, bind: Bind |
             attempt("close", target, row.close)
             raise
         inside.active = False
-        if begun is not None:
+        if device is not None and begun is not None:
             attempt("time", target, device.clock.exposed.end, begun)
-        if row.goes_on or state.comm.before_making is not None:
+        if row.goes_on or comm.before_making is not None:
             attempt("close", target, end, row, result)
         else:
             row.close()
@@ -105,25 +108,25 @@ def wrap_method(target: str, before: Before | None, original: Any) -> Callable[.
 
     @functools.wraps(original)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if state.is_tracing() or state.compiler._is_compiling_flag or not state.on:
+        if hooking.is_tracing() or hooking.compiler._is_compiling_flag or not state.on:
             return original(self, *args, **kwargs)
         if before is not None:
             attempt("begin", target, before, (self, *args), kwargs)
-        if state.identity.world_size < 2 or state.in_collective.active:
+        if state.identity.world_size < 2 or hooking.in_collective.active:
             return original(self, *args, **kwargs)
         row = attempt("open", target, call.begin, (self,), kwargs)
         if row is None:
             return original(self, *args, **kwargs)
-        device = state.device
+        device = probes.device
         begun = None if device is None else attempt("time", target, device.clock.exposed.begin, row)
-        state.in_collective.active = True
+        hooking.in_collective.active = True
         try:
             result = original(self, *args, **kwargs)
-            if begun is not None:  # one that failed has no end: its stage has no sum
+            if device is not None and begun is not None:  # one that failed has no end: its stage has no sum
                 attempt("time", target, device.clock.exposed.end, begun)
             return result
         finally:
-            state.in_collective.active = False
+            hooking.in_collective.active = False
             attempt("close", target, row.close)
 
     return wait
@@ -151,14 +154,14 @@ class _Operation:
                 given = next((value for value in args if hasattr(value, "group_name")), None)
         elif given.__class__ is int:  # so torch says that this rank is outside, and returns at once
             return None
-        known = state.comm.groups.get(id(given))
+        known = comm.groups.get(id(given))
         group = known[1] if known is not None else group_of(given)
         position, name = self.input
         value: Any = args[position] if len(args) > position else kwargs.get(name)
         sequence = 0
         if group is not None and self.is_counted:
             sequence = group.sequence = group.sequence + 1
-            if sequence == 1 and state.device is not None:  # most communicators are made by their first collective
+            if sequence == 1 and probes.device is not None:  # most communicators are made by their first collective
                 buffers.begin()
         try:
             size = value.nbytes
@@ -171,16 +174,16 @@ class _Operation:
         is_asynchronous = args[position] if len(args) > position else kwargs.get(name)
         if is_asynchronous or self.is_functional:
             row.goes_on = True
-        if state.device is not None:
+        if probes.device is not None:
             row.is_launch = is_on_device(value)
         return row
 
     def end(self, row: Collective, result: Any) -> None:
         """Close the row; one that was only launched is kept until somebody waits for it."""
-        if state.comm.before_making is not None:
+        if comm.before_making is not None:
             buffers.end()
-        if row.goes_on and state.device is not None:
-            state.device.clock.exposed.launched(row)
+        if row.goes_on and probes.device is not None:
+            probes.device.clock.exposed.launched(row)
         launched: list[Any] = []
         if self.is_functional:
             results = result if type(result) is list else (result,)
@@ -230,11 +233,11 @@ class _Wait:
             waited = waited[0] if waited else None
         if self.name != "wait":  # what a functional collective gave is a wrapper of what was launched
             waited = getattr(waited, "elem", waited)
-        _, launched = state.comm.launched.pop(id(waited), (None, None))
+        _, launched = comm.launched.pop(id(waited), (None, None))
         if launched is None:
             return Collective(self.name, 0, is_wait=True)
-        if state.device is not None:
-            state.device.clock.exposed.awaited(launched)
+        if probes.device is not None:
+            probes.device.clock.exposed.awaited(launched)
         size, launched.bytes = launched.bytes, 0  # several tensors of one collective count its bytes once
         row = Collective(launched.operation, size, launched.group, launched.sequence, is_wait=True)
         row.is_launch = launched.is_launch  # its stream waits, and not the host
@@ -253,7 +256,7 @@ def _call(hook: CollectiveHook, name: str, original: Any) -> _Operation | _Makin
 
 def _remember(waited: Any, row: Collective) -> None:
     """Keep a launched collective as long as what is to be waited for lives."""
-    launched, key = state.comm.launched, id(waited)
+    launched, key = comm.launched, id(waited)
     launched[key] = weakref.ref(waited, lambda _: launched.pop(key, None)), row
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, CallbackHook, Integration, Kwargs, StageHook
 from otel_rl.metrics.record import as_number, count, gauge
+from otel_rl.process.layout import layout
 from otel_rl.process.state import state
 from otel_rl.records import Value
 from otel_rl.trace.stage import current_stage
@@ -49,7 +50,7 @@ def _describe_step(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
 
 
 def _grid_made(args: Args, kwargs: Kwargs, result: Any) -> None:
-    state.comm.layout.see_grid(args[0])
+    layout.see_grid(args[0])
 
 
 INTEGRATION = Integration(

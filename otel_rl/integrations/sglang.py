@@ -13,8 +13,7 @@ may be the time of the 50th token; AReaL's ``ttft`` is the latency of the whole 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from itertools import repeat
+from collections.abc import Sequence
 from time import monotonic_ns
 from typing import Any
 
@@ -22,7 +21,8 @@ from otel_rl.hooks import GeneratorCall, GeneratorHook, Integration
 from otel_rl.hooks.generators import Ending, ending
 from otel_rl.ids import random_bits
 from otel_rl.process.state import state
-from otel_rl.requests.queue import UNKNOWN, OneOf, Request, Row, note, note_many, place
+from otel_rl.requests.memory import generation
+from otel_rl.requests.queue import UNKNOWN, Values, record_requests
 from otel_rl.trace import context
 
 PACKAGE = "sglang"
@@ -41,16 +41,15 @@ MAX_LEFT = 4096
 """A batch that fails counts as so many sequences at most."""
 
 
-class Call:
+class GenerateRequest:
     """One ``generate_request``: one prompt or a batch, each with n sequences."""
 
     __slots__ = ("finished", "model", "obj", "parent", "recording", "sample", "seen", "submitted")
 
-    def __init__(self, manager: Any, obj: Any, submitted: int, parent: Any = None, recording: Any = None) -> None:
+    def __init__(self, manager: Any, obj: Any, submitted: int, parent: Any = None, recording: object = None) -> None:
         self.submitted = submitted
         self.parent = parent
         self.recording = recording
-        """That of a forked child is another one: what it inherits is the parent's to count."""
         self.obj = obj
         self.model = getattr(manager, "served_model_name", None) or getattr(manager, "model_path", None)
         self.sample = 0
@@ -83,19 +82,19 @@ class Call:
             if seen is not None:
                 del seen[told["id"]]
             self.finished += 1
-            note(_finished, self, told.copy(), first, now, output.get("index", place), parent=self.parent)
+            record_requests(_finished, self, told.copy(), first, now, output.get("index", place), parent=self.parent)
 
     def end(self, result: Any, error: BaseException | None) -> None:
-        """Note the sequences that were not finished: of a caller that left, of an error."""
-        if error is not None and self.recording is state.queue:
+        """Record the sequences that were not finished: of a caller that left, of an error."""
+        if error is not None and self.recording is generation.recording:
             left = [
                 (output["meta_info"].copy(), first, output.get("index", place))
                 for first, output, place in (self.seen or {}).values()
             ]
-            note(_unfinished, self, left, self.finished, ending(error), monotonic_ns(), parent=self.parent)
+            record_requests(_unfinished, self, left, self.finished, ending(error), monotonic_ns(), parent=self.parent)
 
 
-def _first(asked: GeneratorCall, value: Any, error: BaseException | None) -> Call | None:
+def _first(asked: GeneratorCall, value: Any, error: BaseException | None) -> GenerateRequest | None:
     """See the answer, or the first of a stream; of the only answer of one sequence nothing is read here."""
     if not state.on:
         return None
@@ -105,13 +104,13 @@ def _first(asked: GeneratorCall, value: Any, error: BaseException | None) -> Cal
     if stream is False and type(value) is dict:
         told = value["meta_info"]
         if told.get("finish_reason"):
-            parent = asked.parent or _named(obj) or place()
-            now = monotonic_ns()
-            note_many((_answer, parent, 6, args[0], obj, asked.begun, told.copy(), now, value.get("index")), 1)
+            parent, now = asked.parent or _named(obj), monotonic_ns()
+            index = value.get("index")
+            record_requests(_answer, args[0], obj, asked.begun, told.copy(), now, index, parent=parent)
             return None
     if stream is None or _is_probe(obj):
         return None  # embeddings are not streamed
-    call = Call(args[0], obj, asked.begun, asked.parent or _named(obj), asked.recording)
+    call = GenerateRequest(args[0], obj, asked.begun, asked.parent or _named(obj), asked.recording)
     if error is not None:
         call.end(None, error)
         return None
@@ -134,7 +133,7 @@ def _hand_over(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 
 def _named(obj: Any) -> Any:
-    """Give the span of which the caller's headers say that it is the parent; SGLang keeps them where it has tracing."""
+    """Return the parent that the caller's headers name; SGLang keeps them where it has tracing."""
     given = getattr(obj, "external_trace_header", None)
     return context.named(given) if given else None
 
@@ -143,71 +142,48 @@ def _is_probe(obj: Any) -> bool:
     return isinstance(obj.rid, str) and obj.rid.startswith(HEALTH_CHECK)
 
 
-def _answers(
-    managers: Sequence[Any],
-    objs: Sequence[Any],
-    begun: Sequence[int],
-    said: Sequence[Told],
-    ends: Sequence[int],
-    indexes: Sequence[int | None],
-) -> list[Row]:
-    """Give the rows of calls of one sequence each. Cost: 2.2 us each."""
-    rows = _all_finished(map(Call, managers, objs, begun), said, repeat(0), ends, indexes)
-    return [row for row, obj in zip(rows, objs, strict=True) if not _is_probe(obj)]
+def _answer(manager: Any, obj: Any, begun: int, told: Told, now: int, index: int | None) -> tuple[Values, ...]:
+    """Make the request of a call of one sequence."""
+    return () if _is_probe(obj) else _finished(GenerateRequest(manager, obj, begun), told, 0, now, index)
 
 
-def _all_finished(
-    calls: Iterable[Call],
-    said: Iterable[Told],
-    firsts: Iterable[int],
-    ends: Iterable[int],
-    indexes: Iterable[int | None],
-) -> list[Row]:
-    """Give the rows of sequences, one of each call. Cost: 2 us each.
+def _finished(call: GenerateRequest, told: Told, first: int, now: int, index: int | None) -> tuple[Values, ...]:
+    """Make the request of a sequence.
 
     Args:
-        calls: of their callers.
-        said: what they say of themselves.
-        firsts: when their callers saw their first tokens; 0 where they did not.
-        ends: when their callers had all of them.
-        indexes: their places among those of a batch.
+        call: its caller's.
+        told: what it says of itself.
+        first: when its caller saw its first token; 0 where it did not.
+        now: when its caller had all of it.
+        index: its place among those of a batch.
     """
-    rows: list[Row] = []
-    offset = _offset()
-    for call, told, first, now, index in zip(calls, said, firsts, ends, indexes, strict=False):
-        reason, latency, clocked = told["finish_reason"], told.get("e2e_latency"), _clocked(told, offset)
-        ended = now
-        if not first and isinstance(latency, float):  # a batch comes when its last sequence is over
-            ended = min((clocked[0] or call.submitted) + round(latency * 1e9), now)
-        last = ended if first or told.get("prefill_finished_time") else 0
-        finish = reason.get("type") if isinstance(reason, dict) else reason
-        rows.append(_row(call, told, index, clocked, (first, last, ended), (str(finish), "")))
-    return rows
-
-
-_answer, _finished = OneOf(_answers), OneOf(_all_finished)
+    reason, latency, clocked = told["finish_reason"], told.get("e2e_latency"), _clocked(told)
+    ended = now
+    if not first and isinstance(latency, float):  # a batch comes when its last sequence is over
+        ended = min((clocked[0] or call.submitted) + round(latency * 1e9), now)
+    last = ended if first or told.get("prefill_finished_time") else 0
+    finish = reason.get("type") if isinstance(reason, dict) else reason
+    return (_values(call, told, index, clocked, (first, last, ended), (str(finish), "")),)
 
 
 def _unfinished(
-    call: Call, left: Sequence[tuple[Told, int, int | None]], finished: int, how: Ending, now: int
-) -> list[Request]:
-    """Give the rows of the sequences that nobody waits for any more: first those of which something was seen."""
-    offset = _offset()
-    rows = [_row(call, told, index, _clocked(told, offset), (first, 0, now), how) for told, first, index in left]
-    unseen = _row(call, {}, None, (0, 0, 0), (0, 0, now), how)
-    rows += [unseen] * (min(_sequences(call.obj)[0], MAX_LEFT) - finished - len(left))
-    return list(map(Request._make, rows))
+    call: GenerateRequest, left: Sequence[tuple[Told, int, int | None]], finished: int, how: Ending, now: int
+) -> list[Values]:
+    """Make the requests that nobody waits for any more: first those of which something was seen."""
+    made = [_values(call, told, index, _clocked(told), (first, 0, now), how) for told, first, index in left]
+    unseen = _values(call, {}, None, (0, 0, 0), (0, 0, now), how)
+    return made + [unseen] * (min(_sequences(call.obj)[0], MAX_LEFT) - finished - len(left))
 
 
-def _row(
-    call: Call,
+def _values(
+    call: GenerateRequest,
     told: Told,
     index: int | None,
     clocked: Times,
     seen: Times,
     how: tuple[str, str],
-) -> Row:
-    """Give the row of a sequence.
+) -> Values:
+    """Make the request of a sequence.
 
     Args:
         call: of its caller.
@@ -279,13 +255,9 @@ def _count(told: Told, name: str) -> int:
     return count if type(count) is int else UNKNOWN
 
 
-def _offset() -> float | None:
-    """Give what SGLang adds to a monotonic time to make it wall time, s; None where it does not."""
-    return getattr(sys.modules.get(TIMES), "global_diff_realtime_monotonic", None)
-
-
-def _clocked(told: Told, offset_s: float | None) -> Times:
-    """Turn SGLang's wall times back into the monotonic ones that they were made of."""
+def _clocked(told: Told) -> Times:
+    """Turn SGLang's wall times back into the monotonic ones that they were made of; 0 where it makes none."""
+    offset_s = getattr(sys.modules.get(TIMES), "global_diff_realtime_monotonic", None)
     if offset_s is None:
         return 0, 0, 0
     received, scheduled, prefilled = (

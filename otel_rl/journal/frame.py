@@ -1,4 +1,4 @@
-"""The frame: what a journal segment is a sequence of.
+"""The frame: a journal segment is a sequence of frames.
 
 A frame is a 40-byte header and a payload. Both carry a checksum, so damage is found wherever it is and costs only the
 frame that it hit; concatenated segments are a segment again::
@@ -22,16 +22,14 @@ Signal = Literal["traces", "metrics", "logs"]
 MAGIC: Final = b"OTRL"
 VERSION: Final = 1
 WRITER: Final = 0
-"""Frame type of the writer's identity (JSON), the first frame of every segment; the others hold OTLP requests. The last
-frame of a closed journal, ``END``, is of this type, too, and has no payload."""
+"""The type of the first frame of every segment, the writer's identity (JSON). A closed journal ends with another frame
+of this type without payload, ``END``. The other types hold OTLP requests."""
 TYPES: Final[dict[Signal, int]] = {"traces": 1, "metrics": 2, "logs": 3}
 SIGNALS: Final[dict[int, Signal]] = {number: signal for signal, number in TYPES.items()}
 
 HEADER_BYTES: Final = 40
 MAX_PAYLOAD_BYTES: Final = 64 << 20
-"""What no payload may exceed; the encoder aims at 1 MiB, only a single larger record makes a larger frame."""
-MAX_VAIN: Final = 4
-"""As many times its size a segment is checksummed in vain; one that was made to take longer is not read on."""
+"""The encoder aims at 1 MiB; only a single larger record makes a larger frame."""
 
 _HEADER: Final = struct.Struct("<4sBBHIIQQI")
 _CHECKSUM: Final = struct.Struct("<I")
@@ -41,7 +39,7 @@ _U64: Final = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One whole frame; its payload's checksum was right."""
+    """One whole frame with a correct checksum."""
 
     type: int
     count: int
@@ -52,20 +50,18 @@ class Frame:
 
     @property
     def end(self) -> int:
-        """Offset of the byte behind the frame."""
         return self.offset + HEADER_BYTES + len(self.payload)
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of a segment that are no frame, or a frame that could not be understood."""
+    """Bytes of a segment that are no frame, or a frame that cannot be understood."""
 
     offset: int
     length: int
     reason: str
     """``torn`` (cut off), ``garbage`` (no frame), ``payload`` (wrong checksum), ``version`` or ``type`` (unknown),
-    ``hopeless`` (the rest behind too many frames with a wrong checksum), ``content`` (no OTLP request),
-    ``unreadable`` or ``too large`` (the file)."""
+    ``content`` (no OTLP request) or ``unreadable`` (the file)."""
     path: str = ""
 
 
@@ -94,24 +90,20 @@ def pack(type: int, payload: bytes, count: int, first_ns: int, last_ns: int) -> 
 
 
 def scan(data: bytes) -> Iterator[Frame | Damage]:
-    """Go through the bytes of a segment: frames, and the damage between them, in order.
+    """Yield the frames in the bytes of a segment, and the damage between them, in order.
 
-    Behind damage the next whole frame is looked for, also inside what the damaged frame claims as its payload, so one
-    broken frame never hides another. Every byte belongs to exactly one result.
+    After damage the next whole frame is searched, also inside what the damaged frame claims as its payload: one broken
+    frame never hides another. Every byte belongs to exactly one result.
     """
-    offset, vain = 0, MAX_VAIN * len(data)
+    offset = 0
     while offset < len(data):
         header = _header(data, offset)
-        item = _frame(data, offset, header) if header is not None else None
-        if item is None:
-            vain -= header.length if header is not None and _is_whole(data, offset, header) else 0
-            item = _damage(data, offset, header) if vain >= 0 else Damage(offset, len(data) - offset, "hopeless")
+        item = (_frame(data, offset, header) if header else None) or _damage(data, offset, header)
         yield item
         offset = item.end if isinstance(item, Frame) else offset + item.length
 
 
 def _header(data: bytes, offset: int) -> _Header | None:
-    """Read a header, or say that there is none."""
     if not data.startswith(MAGIC, offset) or len(data) - offset < HEADER_BYTES:
         return None
     end = offset + _HEADER.size
@@ -122,10 +114,10 @@ def _header(data: bytes, offset: int) -> _Header | None:
 
 
 def _frame(data: bytes, offset: int, header: _Header) -> Frame | Damage | None:
-    """Read the frame behind a header: None where its payload is cut off or damaged."""
-    if not _is_whole(data, offset, header):
-        return None
+    """Read the frame of a header; None if its payload is cut off or damaged."""
     start = offset + HEADER_BYTES
+    if header.length > min(MAX_PAYLOAD_BYTES, len(data) - start):
+        return None
     payload = data[start : start + header.length]
     if crc32(payload) != header.checksum:
         return None
@@ -136,25 +128,19 @@ def _frame(data: bytes, offset: int, header: _Header) -> Frame | Damage | None:
     return Frame(header.type, header.count, header.first_ns, header.last_ns, payload, offset)
 
 
-def _is_whole(data: bytes, offset: int, header: _Header) -> bool:
-    return header.length <= min(MAX_PAYLOAD_BYTES, len(data) - offset - HEADER_BYTES)
-
-
 def _damage(data: bytes, offset: int, header: _Header | None) -> Damage:
-    """Say what is wrong at ``offset``, up to the next header or the end."""
+    """Describe the damage from ``offset`` to the next header or the end."""
     position = data.find(MAGIC, offset + 1)
     while position >= 0 and _header(data, position) is None:
         position = data.find(MAGIC, position + 1)
     end = position if position >= 0 else len(data)
-    return Damage(offset, end - offset, _reason(data, offset, end, header))
-
-
-def _reason(data: bytes, offset: int, end: int, header: _Header | None) -> str:
     if header is not None:
-        return "torn" if offset + HEADER_BYTES + header.length > end else "payload"
-    start = data[offset : min(end, offset + HEADER_BYTES)]
-    is_cut_header = len(start) < HEADER_BYTES and (start.startswith(MAGIC) or MAGIC.startswith(start))
-    return "torn" if is_cut_header else "garbage"
+        reason = "torn" if offset + HEADER_BYTES + header.length > end else "payload"
+    else:
+        start = data[offset : min(end, offset + HEADER_BYTES)]
+        is_cut_header = len(start) < HEADER_BYTES and (start.startswith(MAGIC) or MAGIC.startswith(start))
+        reason = "torn" if is_cut_header else "garbage"
+    return Damage(offset, end - offset, reason)
 
 
 def _clamp(number: int, limit: int) -> int:
@@ -162,4 +148,4 @@ def _clamp(number: int, limit: int) -> int:
 
 
 END: Final = pack(WRITER, b"", 0, 0, 0)
-"""The last frame of a journal that its writer closed."""
+"""The last frame of a closed journal."""

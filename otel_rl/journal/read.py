@@ -1,7 +1,7 @@
 """Reading a run: from its files to spans, points, log records and the stages that are still open.
 
-A run may be read while it is written; what is read is the state at that moment. Damage is never raised: what is whole
-is read, what is not is listed. Needs neither the OpenTelemetry SDK nor the process that wrote the journal.
+A run may be read while it is written. Damage is never raised: what is whole is read, what is not is listed. Reading
+needs neither the OpenTelemetry SDK nor the process that wrote the journal.
 """
 
 from __future__ import annotations
@@ -17,43 +17,33 @@ from otel_rl import vocabulary
 from otel_rl.journal import views
 from otel_rl.journal.files import SUFFIX, Journal, find_journals
 from otel_rl.journal.frame import Damage, Frame, Signal
-from otel_rl.journal.views import LogView, OpenStage, PointView, SpanView, Wanted
-from otel_rl.records import Value
+from otel_rl.journal.views import LogView, OpenView, PointView, SpanView, Wanted
 
-__all__ = ["Journal", "JournalNotFound", "LogView", "OpenStage", "PointView", "Run", "SpanView", "open_run"]
+__all__ = ["Journal", "JournalNotFound", "LogView", "OpenView", "PointView", "Run", "SpanView", "open_run"]
 
 _View = TypeVar("_View")
 
 
 class JournalNotFound(Exception):
-    """There is no run where one was expected; the message says what to do."""
+    """There is no run; the message says what to do."""
 
 
 class Run:
     """The journals of one run, one for each process that wrote."""
 
     def __init__(self, path: Path, journals: list[Journal]) -> None:
-        """Take the journals that ``open_run`` found."""
         self.path = path
         self.journals = journals
 
     @property
     def damage(self) -> list[Damage]:
-        """What of the run could not be read, with the file it is in."""
         return [damage for journal in self.journals for damage in journal.damage]
 
     def alive(self) -> bool:
-        """Say whether a process that records it lives; its sidecar, which outlives them, is none."""
+        """Return whether a process that records it lives; its sidecar does not count."""
         return any(journal.alive() for journal in self.journals if not journal.identity.is_sidecar)
 
-    def with_held(self) -> Run:
-        """Read from now on what living processes hold, too: who looks at them wants it as it is, not as it will be."""
-        for journal in self.journals:
-            journal.with_held = True
-        return self
-
     def frames(self, signal: Signal) -> Iterator[tuple[Journal, Frame]]:
-        """Read the requests of a signal as they were written."""
         for journal in self.journals:
             for _, frame in journal.frames(signal):
                 yield journal, frame
@@ -72,25 +62,25 @@ class Run:
     def closed_spans(self, keys: Collection[str] | None = ()) -> Iterator[SpanView]:
         """Read the finished spans, then the stages in which dead processes ended, closed at their last sign of life.
 
-        The latter have ``rl.truncated`` among their attributes, asked for or not.
+        The latter always have ``rl.truncated`` among their attributes.
         """
         yield from self.spans(keys)
         yield from (stage.closed(keys) for stage in self.open_stages() if not stage.alive)
 
-    def open_stages(self) -> list[OpenStage]:
-        """Find the stages that were begun and not ended, of living and of dead processes, the earliest first.
+    def open_stages(self) -> list[OpenView]:
+        """Find the stages that have not ended, of living and of dead processes, the earliest first.
 
-        A stage is in the journal as an ``rl.stage.open`` record: its body is the span's name, its attributes are those
-        of the span and ``rl.stage``, ``otel_rl.start_time`` and ``otel_rl.parent_id``; the latest record of a span
-        counts. It ended where its span is there, or an ``rl.stage.ended`` record.
+        Each is in the journal as an ``rl.stage.open`` record. Its body is the span's name; its attributes are those of
+        the span and ``rl.stage``, ``otel_rl.start_time`` and ``otel_rl.parent_id``. The latest record of a span counts.
+        A stage has ended if its span, or an ``rl.stage.ended`` record, is there.
         """
         stages = [stage for journal in self.journals for stage in _open_stages(journal)]
         return sorted(stages, key=lambda stage: stage.start_ns)
 
     def points(self, wanted: Wanted = None) -> Iterator[PointView]:
-        """Read the points of one metric, of those whose name a function takes, or all.
+        """Read the points of one metric, of those whose name a function selects, or all.
 
-        Those of counters and histograms are cumulative (``last_points``).
+        The points of counters and histograms are cumulative (``last_points``).
 
         Cost: 3.5 us a point that is wanted, 0.5 us another.
         """
@@ -98,7 +88,7 @@ class Run:
             yield from _points(journal, wanted)
 
     def last_points(self, name: str | None = None) -> list[PointView]:
-        """Read the last point of every stream, that is of every metric, attributes, resource and journal."""
+        """Read the last point of every metric, attributes, resource and journal."""
         last: dict[tuple[object, ...], PointView] = {}
         for point in self.points(name):
             key = (point.journal, point.name, id(point.resource), frozenset(point.attributes.items()))
@@ -107,7 +97,6 @@ class Run:
         return list(last.values())
 
     def logs(self, event_name: str | None = None) -> Iterator[LogView]:
-        """Read the log records of one event, or all."""
         for journal in self.journals:
             yield from _logs(journal, event_name)
 
@@ -117,7 +106,7 @@ def open_run(path: str | Path, elsewhere: Path | None = None) -> Run:
 
     Args:
         path: the run's directory, or one file of concatenated segments.
-        elsewhere: where its processes may have gone on when their disk took no more.
+        elsewhere: a directory in which its processes may have gone on when their disk was full.
 
     Raises:
         JournalNotFound: there is none, or it cannot be read.
@@ -163,7 +152,7 @@ def _logs(journal: Journal, event_name: str | None) -> Iterator[LogView]:
 
 
 def _decode(journal: Journal, signal: Signal, decoder: Callable[[bytes], Iterator[_View]]) -> Iterator[_View]:
-    """Decode the requests of a journal; one that is none is noted as damage."""
+    """Decode the requests of a journal; one that is no OTLP is damage."""
     for segment, frame in journal.frames(signal):
         try:
             yield from decoder(frame.payload)
@@ -171,7 +160,7 @@ def _decode(journal: Journal, signal: Signal, decoder: Callable[[bytes], Iterato
             journal.undecodable(segment, frame)
 
 
-def _open_stages(journal: Journal) -> list[OpenStage]:
+def _open_stages(journal: Journal) -> list[OpenView]:
     records = {log.span_id: log for log in _logs(journal, vocabulary.OPEN)}
     if not records:
         return []
@@ -183,48 +172,31 @@ def _open_stages(journal: Journal) -> list[OpenStage]:
     alive = journal.alive()
     if not alive:
         records |= _with_trace({span_id: log for span_id, log in records.items() if not log.trace_id}, journal)
-    said_ns = _said_ns(records.values())
-    return [_open_stage(log, alive, said_ns) for log in records.values() if log.time_ns >= known_from]
+    named_ns = _named_ns(records.values())
+    return [_open_stage(log, alive, named_ns) for log in records.values() if log.time_ns >= known_from]
 
 
-def _said_ns(records: Collection[LogView]) -> int:
-    """Say when a process whose clock was set said last what is open in its last step; 0 where its clock was not set."""
+def _named_ns(records: Collection[LogView]) -> int:
+    """Return the time of the last record that names the last step of a process whose clock was set, else 0."""
     last = max((log for log in records if vocabulary.CLOCK_SET in log.attributes), key=_unset_ns, default=None)
     return 0 if last is None else max(log.time_ns for log in records if log.trace_id == last.trace_id)
 
 
 def _unset_ns(log: LogView) -> int:
-    set_ns = log.attributes[vocabulary.CLOCK_SET]
-    return log.time_ns - set_ns if isinstance(set_ns, int) else log.time_ns
+    return log.time_ns - int(str(log.attributes[vocabulary.CLOCK_SET]))
 
 
-def _with_trace(untold: dict[bytes, LogView], journal: Journal) -> dict[bytes, LogView]:
-    """Put the stages of a process that died before it knew its attempt into the trace of what ended inside them."""
-    inside = (span.trace_id for span in (_spans(journal, ()) if untold else ()) if span.parent_id in untold)
+def _with_trace(unknown: dict[bytes, LogView], journal: Journal) -> dict[bytes, LogView]:
+    """Put the stages of a process that died before it knew its attempt into the trace of the spans inside them."""
+    inside = (span.trace_id for span in (_spans(journal, ()) if unknown else ()) if span.parent_id in unknown)
     trace_id = next(inside, b"")
-    return {span_id: replace(log, trace_id=trace_id) for span_id, log in untold.items()}
+    return {span_id: replace(log, trace_id=trace_id) for span_id, log in unknown.items()}
 
 
-def _open_stage(log: LogView, alive: bool, said_ns: int) -> OpenStage:
+def _open_stage(log: LogView, alive: bool, named_ns: int) -> OpenView:
     attributes = dict(log.attributes)
-    start_ns = attributes.pop(vocabulary.START_TIME, log.time_ns)
-    parent = attributes.pop(vocabulary.PARENT_ID, "")
-    return OpenStage(
-        log.body,
-        log.trace_id,
-        log.span_id,
-        _from_hex(parent),
-        start_ns if isinstance(start_ns, int) else log.time_ns,
-        attributes,
-        log.resource,
-        log.journal,
-        alive,
-        said_ns,
+    start_ns = int(str(attributes.pop(vocabulary.START_TIME, log.time_ns)))
+    parent_id = bytes.fromhex(str(attributes.pop(vocabulary.PARENT_ID, "")))
+    return OpenView(
+        log.body, log.trace_id, log.span_id, parent_id, start_ns, attributes, log.resource, log.journal, alive, named_ns
     )
-
-
-def _from_hex(text: Value) -> bytes:
-    try:
-        return bytes.fromhex(text) if isinstance(text, str) else b""
-    except ValueError:
-        return b""

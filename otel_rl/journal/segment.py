@@ -1,18 +1,20 @@
-"""One segment: a file that one process appends whole frames to."""
+"""The files of a journal as its writer sees them: segments, to which one process appends whole frames."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final, cast
 
 from otel_rl.journal.frame import Signal
 
-OWNER = 0o600
-"""Mode of a file that its owner alone reads and writes."""
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Errors behind which the same file may be appended to later; behind any other a new segment is begun."""
+OWNER: Final = 0o600
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""After these errors the same file may be appended to again; after any other a new segment is begun."""
 
 
 @dataclass(slots=True, eq=False)
@@ -24,9 +26,8 @@ class Segment:
     path: Path
     descriptor: int = -1
     size: int = 0
-    """Bytes of its whole frames; what lies behind them is cut off again."""
     frames: int = 0
-    """Frames of records; the writer's own frame does not count."""
+    """Frames of records, without the writer's own frame."""
     records: int = 0
     _file: tuple[int, int] = field(default=(0, 0))
 
@@ -35,20 +36,19 @@ class Segment:
         """Make the file, for its owner only, with the writer's frame in it.
 
         Raises:
-            OSError: it cannot be made or written; nothing of it is left behind.
+            OSError: it cannot be made or written; nothing of it remains.
         """
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
         descriptor = os.open(path, flags, OWNER)
         segment = cls(signal, number, path, descriptor)
         status = os.fstat(descriptor)
         segment._file = (status.st_dev, status.st_ino)
-        if status.st_mode & OWNER != OWNER:  # the program's umask would keep its own user from reading it
+        if status.st_mode & OWNER != OWNER:  # the umask would keep the owner from reading it
             os.fchmod(descriptor, OWNER)
         try:
             segment._write(identity)
         except OSError:
-            segment.abandon()
-            segment._unlink()
+            segment.remove()
             raise
         return segment
 
@@ -56,7 +56,7 @@ class Segment:
         """Append one frame, all or nothing.
 
         Raises:
-            OSError: nothing was appended. Unless the disk was full, the segment is closed and a new one must be begun.
+            OSError: nothing was appended. Unless the disk is full, the segment is closed and a new one must be begun.
         """
         try:
             self._write(frame)
@@ -69,24 +69,26 @@ class Segment:
 
     def close(self) -> None:
         """Close the file, and remove it if it holds no records."""
-        if self.descriptor < 0:
-            return
-        is_empty, is_own = self.frames == 0, self.is_own()
+        is_empty = self.frames == 0 and self.is_own()
         self.abandon()
-        if is_empty and is_own:
-            self._unlink()
+        if is_empty:
+            self.remove()
 
     def abandon(self) -> None:
-        """Close the descriptor and nothing else: what a forked child may do with its parent's file."""
+        """Close the descriptor only; a forked child may do that with its parent's file."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0 and self._holds(descriptor):
-            try:
+            with suppress(OSError):
                 os.close(descriptor)
-            except OSError:
-                return
+
+    def remove(self) -> None:
+        """Close the file and remove it; readers ignore one that cannot be removed."""
+        self.abandon()
+        with suppress(OSError):
+            self.path.unlink()
 
     def is_own(self) -> bool:
-        """Say whether the descriptor still is this file: a host that daemonizes closes and reuses them all."""
+        """Return whether the descriptor still is this file: a host that daemonizes closes and reuses them all."""
         return self.descriptor >= 0 and self._holds(self.descriptor)
 
     def move(self, directory: Path) -> None:
@@ -99,20 +101,6 @@ class Segment:
         if self.path.exists():
             os.rename(self.path, target)
         self.path = target
-
-    def touch(self) -> None:
-        """Set the file's time of modification to now.
-
-        Raises:
-            OSError: the file is gone or not ours to touch.
-        """
-        os.utime(self.path)
-
-    def _unlink(self) -> None:
-        try:
-            self.path.unlink()
-        except OSError:
-            return  # an empty segment does no harm
 
     def _holds(self, descriptor: int) -> bool:
         try:
@@ -136,8 +124,22 @@ class Segment:
         self.size += len(data)
 
     def _cut(self) -> None:
-        """Cut the file back to its whole frames; where that fails too, begin a new one."""
+        """Cut the file back to its whole frames; if that fails too, begin a new one."""
         try:
             os.ftruncate(self.descriptor, self.size)
         except OSError:
             self.abandon()
+
+
+def shipped_path(directory: Path, writer: str) -> Path:
+    """Return the file in which the sidecar keeps what of a journal the server has acknowledged."""
+    return directory / f"{writer}.shipped"
+
+
+def first_unsent(directory: Path, writer: str) -> dict[Signal, int]:
+    """Return by signal the first segment that is not sent as a whole; empty if that is unknown."""
+    try:
+        data: Any = json.loads(shipped_path(directory, writer).read_bytes())
+        return {cast("Signal", signal): int(row["ranges"][0][0][0]) for signal, row in data.items()}
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError):
+        return {}

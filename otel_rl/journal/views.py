@@ -1,4 +1,4 @@
-"""What a reader sees of a journal: spans, points and log records as plain values, decoded as far as asked."""
+"""Spans, points and log records of a journal as plain values, decoded as far as a reader asks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -19,30 +19,29 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 
 from otel_rl import vocabulary
-from otel_rl.journal.frame import Signal
 from otel_rl.records import Attributes, Value
 
 if TYPE_CHECKING:
     from otel_rl.journal.files import Journal
 
 _PLAIN: Final = frozenset({"string_value", "int_value", "double_value", "bool_value"})
-NOTHING: Final[Attributes] = MappingProxyType({})
+_EMPTY: Final[Attributes] = MappingProxyType({})
 Kind = Literal["gauge", "counter", "histogram"]
 Wanted = str | Callable[[str], bool] | None
-"""Whose points are decoded: those of one metric, of the metrics that a function takes by their name, or all."""
+"""The metrics whose points are decoded: one name, a function of the name, or all."""
 KINDS: Final[dict[str, Kind]] = {
     "gauge": "gauge",
     "sum": "counter",
     "histogram": "histogram",
     "exponential_histogram": "histogram",
 }
-"""What a metric is, by the field that holds its points."""
+"""Kinds of metrics by the field of ``Metric`` that has the points."""
 
 
 class SpanView(NamedTuple):
-    """A finished span; or one that a reader closed, then with ``rl.truncated``.
+    """A finished span, or one that a reader closed, then with ``rl.truncated``.
 
-    A tuple: a run has millions of spans, and a frozen dataclass of this size takes three times as long to make.
+    It is a tuple since a run has millions of spans, and a frozen dataclass takes three times as long to make.
     """
 
     name: str
@@ -55,21 +54,20 @@ class SpanView(NamedTuple):
     status_code: int
     """0 unset, 1 ok, 2 error."""
     attributes: Attributes
-    """Those that were asked for."""
+    """Only those that were asked for."""
     resource: Attributes
-    """Shared by all records of a writer."""
+    """All records of a writer share it."""
     journal: Journal
     is_own: bool = True
-    """Whether otel_rl made it, and no other library."""
+    """Whether otel_rl recorded it, and no other library."""
 
 
 @dataclass(slots=True)
 class PointView:
-    """One point of a metric: ``value`` of a gauge or counter, the other fields of a histogram.
+    """One point of a metric: a gauge or counter has ``value``, a histogram the fields after it.
 
-    An exponential histogram has its buckets as boundaries, too: bucket i is above boundary i-1, at most boundary i.
-
-    Not frozen: a run has millions of points, and a frozen one takes four times as long to make.
+    An exponential histogram has boundaries, too: the values in bucket i are above boundary i-1, and at most boundary i.
+    It is not frozen since a run has millions of points, and a frozen one takes four times as long to make.
     """
 
     name: str
@@ -77,7 +75,7 @@ class PointView:
     unit: str
     time_ns: int
     start_ns: int
-    """When counting began; 0 for a gauge."""
+    """The time when counting began; 0 for a gauge."""
     attributes: Attributes
     resource: Attributes
     journal: Journal
@@ -106,8 +104,8 @@ class LogView:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenStage:
-    """A stage that its process began and, as far as the journal knows, did not end."""
+class OpenView:
+    """A stage that its process began and that has no end in the journal."""
 
     name: str
     trace_id: bytes
@@ -118,14 +116,14 @@ class OpenStage:
     resource: Attributes
     journal: Journal
     alive: bool
-    """Whether the process lives: the stage goes on, or hangs; otherwise the process died in it."""
-    said_ns: int = 0
-    """Where the process's clock was set: when it said last in which step it is; the latest time may be an older one."""
+    """Whether the process lives, so that the stage goes on or hangs; else the process died in it."""
+    named_ns: int = 0
+    """If the process's clock was set: the time of the last record that names its step. Other times may be older."""
 
     @property
     def last_ns(self) -> int:
         """The last sign of life of its process, ns since 1970."""
-        return self.said_ns or self.journal.last_ns
+        return self.named_ns or self.journal.last_ns
 
     def closed(self, keys: Collection[str] | None = None) -> SpanView:
         """Make a span of it that ends at its process's last sign of life, with ``rl.truncated`` among its attributes.
@@ -134,60 +132,29 @@ class OpenStage:
             keys: attributes to keep; None for all.
         """
         kept = {key: value for key, value in self.attributes.items() if keys is None or key in keys}
-        kept.pop(vocabulary.STAGE, None)  # of the record that it was read from: its name once more
+        kept.pop(vocabulary.STAGE, None)  # it is the name once more
+        end_ns = max(self.start_ns, self.last_ns)
         return SpanView(
-            self.name,
-            self.trace_id,
-            self.span_id,
-            self.parent_id,
-            self.start_ns,
-            max(self.start_ns, self.last_ns),
-            0,
-            {**kept, vocabulary.TRUNCATED: True},
-            self.resource,
-            self.journal,
-        )
+            self.name, self.trace_id, self.span_id, self.parent_id, self.start_ns, end_ns, 0,
+            {**kept, vocabulary.TRUNCATED: True}, self.resource, self.journal,
+        )  # fmt: skip
 
 
 def spans(payload: bytes, journal: Journal, keys: Collection[str] | None) -> Iterator[SpanView]:
-    """Decode the spans of a request; of their attributes those with one of ``keys``, all for None."""
+    """Decode the spans of a request, with the attributes that ``keys`` name; None is all."""
     for group in ExportTraceServiceRequest.FromString(payload).resource_spans:
         resource = journal.resource(group.resource)
         for scope in group.scope_spans:
             own = scope.scope.name == vocabulary.SCOPE
             for span in scope.spans:
+                attributes = _EMPTY if keys is not None and not keys else decode(span.attributes, keys)
                 yield SpanView(
-                    span.name,
-                    span.trace_id,
-                    span.span_id,
-                    span.parent_span_id,
-                    span.start_time_unix_nano,
-                    span.end_time_unix_nano,
-                    span.status.code,
-                    NOTHING if keys is not None and not keys else decode(span.attributes, keys),
-                    resource,
-                    journal,
-                    own,
-                )
-
-
-def is_own(payload: bytes, signal: Signal) -> bool:
-    """Say whether a request holds records of otel_rl itself, and not those of another library."""
-    request: Any
-    if signal == "traces":
-        request = ExportTraceServiceRequest.FromString(payload)
-        scopes = (scope for group in request.resource_spans for scope in group.scope_spans)
-    elif signal == "metrics":
-        request = ExportMetricsServiceRequest.FromString(payload)
-        scopes = (scope for group in request.resource_metrics for scope in group.scope_metrics)
-    else:
-        request = ExportLogsServiceRequest.FromString(payload)
-        scopes = (scope for group in request.resource_logs for scope in group.scope_logs)
-    return any(scope.scope.name == vocabulary.SCOPE for scope in scopes)
+                    span.name, span.trace_id, span.span_id, span.parent_span_id, span.start_time_unix_nano,
+                    span.end_time_unix_nano, span.status.code, attributes, resource, journal, own,
+                )  # fmt: skip
 
 
 def span_ids(payload: bytes) -> Iterator[bytes]:
-    """Read the ids of a request's spans and nothing else."""
     for group in ExportTraceServiceRequest.FromString(payload).resource_spans:
         for scope in group.scope_spans:
             for span in scope.spans:
@@ -195,7 +162,6 @@ def span_ids(payload: bytes) -> Iterator[bytes]:
 
 
 def points(payload: bytes, journal: Journal, wanted: Wanted) -> Iterator[PointView]:
-    """Decode the points of a request that are wanted."""
     is_wanted = wanted if callable(wanted) else lambda name: wanted in (None, name)
     for group in ExportMetricsServiceRequest.FromString(payload).resource_metrics:
         resource = journal.resource(group.resource)
@@ -210,27 +176,20 @@ def points(payload: bytes, journal: Journal, wanted: Wanted) -> Iterator[PointVi
 
 
 def logs(payload: bytes, journal: Journal, event_name: str | None) -> Iterator[LogView]:
-    """Decode the log records of a request that are one event, or any."""
+    """Decode the log records of one event, or all."""
     for group in ExportLogsServiceRequest.FromString(payload).resource_logs:
         resource = journal.resource(group.resource)
         for scope in group.scope_logs:
             for log in scope.log_records:
                 if event_name is None or log.event_name == event_name:
                     yield LogView(
-                        log.event_name,
-                        log.time_unix_nano,
-                        log.body.string_value,
-                        log.severity_number,
-                        log.trace_id,
-                        log.span_id,
-                        decode(log.attributes, None),
-                        resource,
-                        journal,
-                    )
+                        log.event_name, log.time_unix_nano, log.body.string_value, log.severity_number, log.trace_id,
+                        log.span_id, decode(log.attributes, None), resource, journal,
+                    )  # fmt: skip
 
 
 def decode(attributes: Iterable[KeyValue], keys: Collection[str] | None) -> dict[str, Value]:
-    """Decode a repeated ``KeyValue``; values of a type that records do not have are left out."""
+    """Decode attributes; values of a type that records do not have are left out."""
     found = {}
     for item in attributes:
         key = item.key
@@ -270,25 +229,13 @@ def _point(
     else:
         boundaries, counts = tuple(point.explicit_bounds), tuple(point.bucket_counts)
     return PointView(
-        name,
-        kind,
-        unit,
-        time_ns,
-        start_ns,
-        attributes,
-        resource,
-        journal,
-        count=point.count,
-        sum=point.sum,
-        min=point.min,
-        max=point.max,
-        boundaries=boundaries,
-        counts=counts,
-    )
+        name, kind, unit, time_ns, start_ns, attributes, resource, journal, 0.0, point.count, point.sum, point.min,
+        point.max, boundaries, counts,
+    )  # fmt: skip
 
 
 def _exponential(point: ExponentialHistogramDataPoint) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """Give boundaries and counts; what is negative is in the first bucket, which ends with that of zero."""
+    """Return boundaries and counts; the first bucket has negative values and zeros."""
     first, counts = point.positive.offset, tuple(point.positive.bucket_counts)
     bounds = tuple(_power(point.scale, step) for step in range(first, first + len(counts) + 1)) if counts else ()
     least = point.zero_count + sum(point.negative.bucket_counts)
@@ -298,7 +245,6 @@ def _exponential(point: ExponentialHistogramDataPoint) -> tuple[tuple[float, ...
 
 
 def _power(scale: int, step: int) -> float:
-    """Return the bound of a bucket; the largest ones are beyond a float."""
     try:
         return math.pow(2.0, step * math.pow(2.0, -scale))
     except OverflowError:

@@ -7,50 +7,34 @@ from __future__ import annotations
 
 import errno
 import os
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from otel_rl.journal import frame
-from otel_rl.journal.acknowledged import first_unsent
-from otel_rl.journal.directory import make_directory
+from otel_rl.journal.filesystem import make_directory
 from otel_rl.journal.frame import Signal
-from otel_rl.journal.held import HeldFiles
 from otel_rl.journal.identity import WriterIdentity
-from otel_rl.journal.limit import largest_file
-from otel_rl.journal.otlp.wire import Request
-from otel_rl.journal.pending import FIRST_TO_GO, Pending, Waiting
-from otel_rl.journal.segment import Segment
+from otel_rl.journal.otlp.wire import OtlpRequest
+from otel_rl.journal.segment import Segment, first_unsent
 
-__all__ = ["Writer", "WriterIdentity", "WriterStats"]
+__all__ = ["Writer", "WriterIdentity"]
 
 MIB: Final = 1 << 20
+DROP_ORDER: Final[tuple[Signal, ...]] = ("traces", "logs", "metrics")
+"""Without room, in memory or on disk, the records of these signals are dropped first."""
 
 
-@dataclass(frozen=True)
-class WriterStats:
-    """What a writer did so far."""
+@dataclass(slots=True, eq=False)
+class PendingFrame:
+    """A frame on its way to the disk."""
 
-    frames: int
-    """Frames written, the writer's own not counted."""
-    records: Mapping[Signal, int]
-    """Records written, removed segments included."""
-    bytes: int
-    """Bytes written, removed segments included."""
-    pending_bytes: int
-    dropped: Mapping[tuple[Signal, str], int]
-    """Records given up by signal and reason.
-
-    ``journal_full`` (size cap), ``pending_full`` (nothing could be written for too long), ``too_large`` (a payload
-    above 64 MiB, or above the limit of file sizes), ``unwritten`` (still pending at the close), ``closed`` (by a closed
-    writer or in a forked child).
-    """
-    failure: str | None
-    """Why nothing can be written at present."""
-    directory: Path
+    signal: Signal
+    frame: bytes
+    records: int
 
 
 class Writer:
@@ -69,199 +53,206 @@ class Writer:
         Args:
             directory: of the run; made with its missing parents when needed, for the owner only.
             identity: of this process.
-            max_bytes: cap of all segments of this journal together, and of what is held beside them.
+            max_bytes: cap of all files of this journal together.
             segment_bytes: a segment that reaches it is closed; at most an eighth of the cap.
             pending_bytes: cap of what is kept in memory while the disk fails.
         """
         self.identity = identity
-        self._directory = directory
+        self.directory = directory
         self._max_bytes = max_bytes
-        self._segment_bytes = min(segment_bytes, max_bytes // 8, largest_file())
+        self._segment_bytes = min(segment_bytes, max_bytes // 8)
+        self._max_pending = pending_bytes
         self._owner = os.getpid()
         self._closed = False
         self._header = frame.pack(frame.WRITER, identity.to_json(), 1, identity.created_ns, identity.created_ns)
         self._current: dict[Signal, Segment] = {}
         self._old: list[Segment] = []
+        self._spool: dict[Signal, Segment] = {}
         self._numbers: Counter[Signal] = Counter()
-        self._pending = Pending(pending_bytes)
-        self._held = HeldFiles(identity.writer, self._header, max_bytes // 8)
-        self._frames = 0
-        self._records: Counter[Signal] = Counter()
-        self._bytes = 0
-        self._dropped: Counter[tuple[Signal, str]] = Counter()
-        self._failure: str | None = None
+        self._pending: deque[PendingFrame] = deque()
+        self.pending_bytes = 0
+        self.frames = 0
+        self.records: Counter[Signal] = Counter()
+        """Written records, also of segments that were removed since; ``bytes`` likewise."""
+        self.bytes = 0
+        self.dropped: Counter[tuple[Signal, str]] = Counter()
+        """Dropped records by signal and reason.
+
+        ``journal_full`` (size cap), ``pending_full`` (nothing could be written for too long), ``too_large`` (a payload
+        above 64 MiB, or above the limit of file sizes), ``unwritten`` (still pending at the close), ``closed`` (by a
+        closed writer or in a forked child).
+        """
+        self.failure: str | None = None
+        self._spool_failure: str | None = None
         self._left: Path | None = None
         """The directory from which segments are still to be moved."""
 
     @property
     def _is_over(self) -> bool:
-        """Whether nothing may be written any more: it was closed, or is a forked child's copy."""
         return self._closed or os.getpid() != self._owner
 
-    @property
-    def stats(self) -> WriterStats:
-        """What was written, what waits and what was given up."""
-        return WriterStats(
-            self._frames,
-            dict(self._records),
-            self._bytes,
-            self._pending.bytes,
-            dict(self._dropped),
-            self._failure,
-            self._directory,
-        )
-
     def append(self, signal: Signal, payload: bytes, count: int, first_ns: int, last_ns: int) -> None:
-        """Append one OTLP request as a frame; what cannot be written now waits in memory for the next call.
-
-        Args:
-            signal: what the request holds.
-            payload: the request.
-            count: records in it.
-            first_ns: earliest time in it, ns since 1970.
-            last_ns: latest time in it.
-        """
+        """Append one OTLP request as a frame; what cannot be written now waits in memory for the next call."""
         if self._is_over:
-            self._dropped[signal, "closed"] += count
+            self.dropped[signal, "closed"] += count
             return
         if len(payload) > frame.MAX_PAYLOAD_BYTES:
-            self._dropped[signal, "too_large"] += count
+            self.dropped[signal, "too_large"] += count
             return
         data = frame.pack(frame.TYPES[signal], payload, count, first_ns, last_ns)
-        self._pending.add(Waiting(signal, data, count))
+        self._pending.append(PendingFrame(signal, data, count))
+        self.pending_bytes += len(data)
         self.retry()
-        for waiting in self._pending.shrink():
-            self._dropped[waiting.signal, "pending_full"] += waiting.records
+        self._shrink_pending()
 
     def retry(self) -> None:
-        """Write what waits, in order, until the disk refuses; take along what could not be moved before."""
+        """Write what is pending, in order, until the disk refuses; move what could not be moved before."""
         if self._is_over:
             return
-        self._failure = self._write_pending() or self._finish_move() or self._held.failure
+        self.failure = self._write_pending() or self._finish_move() or self._spool_failure
 
-    def held_bytes(self, signal: Signal) -> int:
-        """Say how much is held of a signal; 0 where there is nothing to go on with, so that all has to be given."""
-        return self._held.size(signal)
+    def spool(self, signal: Signal, requests: Sequence[OtlpRequest]) -> bool:
+        """Put records that cannot be journaled yet into a file of their own, in place of those of the last call.
 
-    def hold(self, signal: Signal, requests: Iterable[Request], *, is_all: bool) -> bool:
-        """Put records that cannot be journaled yet into a file of their own, all or nothing; say if they are there.
+        The file lies beside the segments and has their form. Its records are not counted: they will be appended.
 
-        They count nowhere: they will be appended like all others, from memory.
-
-        Args:
-            signal: of the requests.
-            requests: as they would be journaled now.
-            is_all: they are all that waits, and take the place of what is held; else they are appended to it.
+        Returns:
+            Whether they are on disk; if not, the file holds the records of the last call.
         """
-        if self._is_over:
-            return False
-        fitting = [request for request in requests if len(request.payload) <= frame.MAX_PAYLOAD_BYTES]
         data = b"".join(
-            frame.pack(frame.TYPES[signal], one.payload, one.count, one.first_ns, one.last_ns) for one in fitting
+            frame.pack(frame.TYPES[signal], one.payload, one.count, one.first_ns, one.last_ns)
+            for one in requests
+            if len(one.payload) <= frame.MAX_PAYLOAD_BYTES
         )
-        size = (
-            sum(segment.size for segment in self._segments()) + self._held.total_bytes + len(data) + len(self._header)
-        )
-        if size > self._max_bytes:
+        size = len(self._header) + len(data)
+        if self._is_over or size > self._max_bytes // 8 or self._size() + size > self._max_bytes:
             return False
-        return self._held.write(self._directory, signal, data, sum(one.count for one in fitting), is_all=is_all)
+        path = self.directory / f"{self.identity.writer}.{signal}.spool.otlp"
+        new = path.with_suffix(".new")
+        try:
+            make_directory(self.directory)
+            new.unlink(missing_ok=True)
+            file = Segment.create(signal, 0, new, self._header)
+            try:
+                file.append(data, len(requests))
+                os.replace(new, path)
+            except OSError:
+                file.remove()
+                raise
+        except OSError as error:
+            self._spool_failure = f"cannot write the spool in {self.directory}: {error.strerror or error}"
+            return False
+        file.abandon()
+        file.path = path
+        self._spool[signal], self._spool_failure = file, None
+        return True
 
-    def release(self, *signals: Signal) -> None:
-        """Remove what is held of signals whose records were appended, unless some of those still wait for the disk."""
-        if self._is_over:
-            return
-        self._held.remove([signal for signal in signals if not self._pending.has(signal)])
+    def unspool(self, signal: Signal) -> None:
+        """Remove the spool of a signal whose records were appended, unless some of them are not on disk yet."""
+        if signal in self._spool and not self._is_over and all(one.signal != signal for one in self._pending):
+            self._spool.pop(signal).remove()
 
     def heartbeat(self) -> None:
         """Touch the current segments, so that readers who cannot look this process up see that it lives."""
         if self._is_over:
             return
-        try:
-            self._held.touch()
-        except OSError as error:
-            self._failure = f"cannot touch what is held in {self._directory}: {error.strerror or error}"
-        for signal, segment in list(self._current.items()):
-            try:
-                segment.touch()
-            except FileNotFoundError:  # removed by somebody: what is written from now on must not go there
-                segment.abandon()
-                del self._current[signal]
-            except OSError as error:
-                self._failure = f"cannot touch {segment.path}: {error.strerror or error}"
+        for files in (self._current, self._spool):
+            for signal, segment in list(files.items()):
+                try:
+                    os.utime(segment.path)
+                except FileNotFoundError:  # somebody removed it: nothing may be written into it any more
+                    segment.abandon()
+                    del files[signal]
+                except OSError as error:
+                    self.failure = f"cannot touch {segment.path}: {error.strerror or error}"
 
     def move(self, directory: Path) -> None:
         """Go on in another directory of the same file system and take the segments along.
 
-        What cannot be moved stays where it is, is told by ``stats.failure`` and tried again with ``retry``.
+        What cannot be moved stays where it is until the next ``retry``; ``failure`` says why.
         """
         if self._is_over:
             return
-        self._left = self._left or self._directory
-        self._directory = directory
-        self._failure = self._finish_move()
+        self._left = self._left or self.directory
+        self.directory = directory
+        self.failure = self._finish_move()
 
     def redirect(self, directory: Path) -> None:
-        """Go on in another directory, perhaps on another file system; what is written already stays where it is."""
+        """Go on in another directory, perhaps of another file system; what was written stays where it is."""
         for signal in list(self._current):
             self._retire(signal)
-        self._directory, self._left = directory, None
+        self.directory, self._left = directory, None
 
     def close(self) -> None:
-        """Write what waits and close the files; what still cannot be written is counted and gone."""
+        """Write what is pending and close the files; what still cannot be written is counted and lost."""
         if self._is_over:
             return
         self.retry()
         self._closed = True
-        for waiting in self._pending.clear():
-            self._dropped[waiting.signal, "unwritten"] += waiting.records
+        for pending in self._pending:
+            self.dropped[pending.signal, "unwritten"] += pending.records
+        self._clear_pending()
         for segment in self._current.values():
             self._end(segment)
             segment.close()
         self._current.clear()
-        self._held.close()
 
     def close_in_child(self) -> None:
-        """Close what a fork inherited and write nothing: files and pending frames are the parent's."""
+        """Close what a fork inherited and write nothing: all of it is the parent's."""
         self._closed = True
-        self._pending.clear()
+        self._clear_pending()
         for segment in self._current.values():
             segment.abandon()
         self._current.clear()
-        self._held.close()
 
     def _end(self, segment: Segment) -> None:
-        """Mark a segment as the last one of a closed journal, where that fits below the cap and onto the disk.
+        """Mark a segment as the last one of a closed journal, if the mark fits below the cap and onto the disk.
 
-        A sidecar sends its own journal until it ends, so it writes nothing after its last look.
+        A sidecar sends its own journal until it ends, so it leaves the mark out.
         """
-        size = sum(one.size for one in self._segments()) + self._held.total_bytes + len(frame.END)
-        if segment.frames and size <= self._max_bytes and not self.identity.is_sidecar:
+        if segment.frames and self._size() + len(frame.END) <= self._max_bytes and not self.identity.is_sidecar:
             with suppress(OSError):  # the journal then counts as closed once its heartbeat has run out
                 segment.append(frame.END, 0)
-                self._bytes += len(frame.END)
+                self.bytes += len(frame.END)
 
     def _write_pending(self) -> str | None:
-        """Write what waits; say why it could not all be written."""
-        while (waiting := self._pending.first()) is not None:
+        while self._pending:
+            pending = self._pending[0]
             try:
-                self._write(waiting)
+                self._write(pending)
             except OSError as error:
-                return f"cannot write the journal in {self._directory}: {error.strerror or error}"
-            self._pending.remove(waiting)
+                return f"cannot write the journal in {self.directory}: {error.strerror or error}"
+            self._remove_pending(pending)
         return None
 
+    def _shrink_pending(self) -> None:
+        """Drop what is above the cap, the oldest spans first."""
+        for signal in DROP_ORDER:
+            for pending in [one for one in self._pending if one.signal == signal]:
+                if self.pending_bytes <= self._max_pending:
+                    return
+                self._remove_pending(pending)
+                self.dropped[signal, "pending_full"] += pending.records
+
+    def _remove_pending(self, pending: PendingFrame) -> None:
+        self._pending.remove(pending)
+        self.pending_bytes -= len(pending.frame)
+
+    def _clear_pending(self) -> None:
+        self._pending.clear()
+        self.pending_bytes = 0
+
     def _finish_move(self) -> str | None:
-        """Move the segments that are not in the directory yet; say why they could not all be moved."""
         left = self._left
         if left is None:
             return None
         try:
-            for segment in [*self._held.files, *self._segments()]:
+            for segment in self._files():
                 if segment.path.parent == left:
-                    make_directory(self._directory)
-                    segment.move(self._directory)
+                    make_directory(self.directory)
+                    segment.move(self.directory)
         except OSError as error:
-            return f"cannot move the journal from {left} to {self._directory}: {error.strerror or error}"
+            return f"cannot move the journal from {left} to {self.directory}: {error.strerror or error}"
         self._left = None
         try:
             left.rmdir()
@@ -269,14 +260,17 @@ class Writer:
             return None  # never made, or other journals are still in it
         return None
 
-    def _segments(self) -> Iterable[Segment]:
-        return [*self._old, *self._current.values()]
+    def _files(self) -> Sequence[Segment]:
+        return [*self._spool.values(), *self._old, *self._current.values()]
 
-    def _write(self, item: Waiting) -> None:
-        """Write one frame below the cap, or count it as given up where the cap is smaller than the frame."""
+    def _size(self) -> int:
+        return sum(file.size for file in self._files())
+
+    def _write(self, item: PendingFrame) -> None:
+        """Write one frame below the cap, or count it as dropped if the cap is smaller than the frame."""
         size = len(item.frame)
         if not self._make_room(size + len(self._header)):
-            self._dropped[item.signal, "journal_full"] += item.records
+            self.dropped[item.signal, "journal_full"] += item.records
             return
         segment = self._segment(item.signal, size)
         is_new = not segment.frames
@@ -286,35 +280,35 @@ class Writer:
             if segment.descriptor >= 0:
                 raise
             self._retire(item.signal)
-            if is_new and error.errno == errno.EFBIG:  # it fits no file at all: the others must not wait behind it
-                self._dropped[item.signal, "too_large"] += item.records
+            if is_new and error.errno == errno.EFBIG:  # it fits no file at all: the others must not wait for it
+                self.dropped[item.signal, "too_large"] += item.records
                 return
             if is_new:
                 raise
-            self._write(item)  # the file failed, a new one may do: the limit of file sizes, a stale NFS handle
+            self._write(item)  # a new file may do: the limit of file sizes, a stale NFS handle
             return
-        self._frames += 1
-        self._records[item.signal] += item.records
-        self._bytes += size
+        self.frames += 1
+        self.records[item.signal] += item.records
+        self.bytes += size
 
     def _segment(self, signal: Signal, size: int) -> Segment:
-        """Find the segment to append to; begin one where there is none or it would become too large."""
+        """Return the segment to append to; begin one if there is none, or if it would become too large."""
         segment = self._current.get(signal)
         if segment is not None and segment.frames and segment.size + size > self._segment_bytes:
             self._retire(signal)
             segment = None
         if segment is None:
-            make_directory(self._directory)
+            make_directory(self.directory)
             number = self._numbers[signal]
-            path = self._directory / f"{self.identity.writer}.{signal}.{number:06d}.otlp"
+            path = self.directory / f"{self.identity.writer}.{signal}.{number:06d}.otlp"
             try:
                 segment = Segment.create(signal, number, path, self._header)
-            except FileExistsError:  # left behind by a failure; the next call takes the next number
+            except FileExistsError:  # of a failure; the next call takes the next number
                 self._numbers[signal] += 1
                 raise
             self._numbers[signal] += 1
             self._current[signal] = segment
-            self._bytes += len(self._header)
+            self.bytes += len(self._header)
         return segment
 
     def _retire(self, signal: Signal) -> None:
@@ -324,41 +318,32 @@ class Writer:
             self._old.append(segment)
 
     def _make_room(self, size: int) -> bool:
-        """Remove segments until ``size`` bytes fit below the cap: closed ones first, the oldest first.
-
-        What is held goes before them: it is in memory, too.
-        """
-        if sum(segment.size for segment in self._segments()) + self._held.total_bytes + size > self._max_bytes:
-            self._held.give_up()
-        while sum(segment.size for segment in self._segments()) + size > self._max_bytes:
-            if not (self._remove_one() or self._retire_one()):
+        """Remove files until ``size`` bytes fit below the cap."""
+        while self._size() + size > self._max_bytes:
+            if self._spool:  # its records are in memory, too
+                self._spool.popitem()[1].remove()
+            elif not (self._remove_one() or self._retire_one()):
                 return False
         return True
 
     def _remove_one(self) -> bool:
-        """Remove a closed segment: one that has been sent, which loses nothing, else the oldest spans."""
-        unsent = first_unsent(self._directory, self.identity.writer)
+        """Remove the first old segment that has been sent, which loses nothing, else the oldest one of the spans."""
+        unsent = first_unsent(self.directory, self.identity.writer)
         sent = [segment for segment in self._old if segment.number < unsent.get(segment.signal, 0)]
-        if any(map(self._unlink, sent)):
+        for segment in [*sent, *sorted(self._old, key=lambda segment: DROP_ORDER.index(segment.signal))]:
+            try:
+                segment.path.unlink(missing_ok=True)
+            except OSError as error:
+                self.failure = f"cannot remove {segment.path}: {error.strerror or error}"
+                continue
+            self._old.remove(segment)
+            if segment not in sent:
+                self.dropped[segment.signal, "journal_full"] += segment.records
             return True
-        for signal in FIRST_TO_GO:
-            for segment in [segment for segment in self._old if segment.signal == signal]:
-                if self._unlink(segment):
-                    self._dropped[signal, "journal_full"] += segment.records
-                    return True
         return False
 
-    def _unlink(self, segment: Segment) -> bool:
-        try:
-            segment.path.unlink(missing_ok=True)
-        except OSError as error:
-            self._failure = f"cannot remove {segment.path}: {error.strerror or error}"
-            return False
-        self._old.remove(segment)
-        return True
-
     def _retire_one(self) -> bool:
-        for signal in FIRST_TO_GO:
+        for signal in DROP_ORDER:
             if signal in self._current:
                 self._retire(signal)
                 return True

@@ -8,24 +8,39 @@ Prometheus does not write as it is has the attribute ``rl.metric.name``, on ever
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final
 
 from otel_rl import vocabulary
 from otel_rl.guard import say
+from otel_rl.process.memory import Memory
 from otel_rl.process.state import state
 from otel_rl.records import Count, Labels
 
 MOST_NAMES: Final = 10_000
-"""Names that are known again; clashes of later ones are not told."""
+"""Names that are known again; clashes of further ones are not logged."""
 LABEL: Final = vocabulary.METRIC_NAME.replace(".", "_")
 LONGEST: Final = 255
 """Characters of a metric's name, as OpenTelemetry limits them; the end of a longer one becomes a checksum."""
 KEPT: Final = re.compile("[a-zA-Z0-9:]+")
-"""What Prometheus keeps of a name; all else becomes one underscore."""
 
 Series = tuple[str, Labels]
-"""Name of a metric, and its attributes."""
+
+
+@dataclass(eq=False)
+class Names(Memory):
+    """Names that users and frameworks have given to numbers."""
+
+    series: dict[str, Series] = field(default_factory=dict)
+    alike: dict[str, list[str]] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+
+    def after_fork_in_child(self) -> None:
+        """Know them still: none belongs to the parent alone."""
+
+
+names = Names.keep("names")
 
 
 def series_of(name: str, prefix: str) -> Series:
@@ -38,7 +53,7 @@ def series_of(name: str, prefix: str) -> Series:
     Cost: 0.15 us from the second call on.
     """
     whole = prefix + name
-    return state.series.get(whole) or _choose(name, prefix, whole)
+    return names.series.get(whole) or _choose(name, prefix, whole)
 
 
 def _choose(name: str, prefix: str, whole: str) -> Series:
@@ -49,9 +64,9 @@ def _choose(name: str, prefix: str, whole: str) -> Series:
     in_prometheus = "_".join(KEPT.findall(written))
     is_kept = in_prometheus.removeprefix(prefix.replace(".", "_")) == shown
     series = written, () if is_kept else ((vocabulary.METRIC_NAME, shown),)
-    if len(state.series) < MOST_NAMES:
-        state.series[whole] = series
-        _tell_clash(state.alike.setdefault(in_prometheus, []), shown)
+    if len(names.series) < MOST_NAMES:
+        names.series[whole] = series
+        _tell_clash(names.alike.setdefault(in_prometheus, []), shown)
     return series
 
 

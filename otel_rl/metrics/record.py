@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from math import inf, isfinite
@@ -18,7 +18,8 @@ from typing import Any, Literal
 from otel_rl import vocabulary
 from otel_rl.analysis.buckets import BOUNDS
 from otel_rl.guard import guard, say
-from otel_rl.metrics.naming import series_of
+from otel_rl.metrics.naming import names, series_of
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.records import Count, Distribution, Exemplar, Labels, MetricPoints, Number, Point
 from otel_rl.trace.values import is_on_host
@@ -29,11 +30,9 @@ SETTABLE = frozenset(vocabulary.SETTABLE)
 MOST_REFUSED = 100
 """Names that are refused with a line in the log each."""
 LARGEST = 1 << 1023
-"""An integer as large as this is no number that a metric can hold."""
 
 
 def count(name: str, value: int | float, *labels: tuple[str, str]) -> None:
-    """Add to a counter of the vocabulary. Cost: 0.4 us."""
     state.add(Count(name, value, labels))
 
 
@@ -59,7 +58,7 @@ def record(name: str, value: Any) -> None:
 
     Emits: ``user.<name>`` (gauge, without a unit). Cost: 1.2 us.
     """
-    if not state.on or state.is_compiling():
+    if not state.on or hooking.is_compiling():
         return
     with guard("record a number"):
         number = as_number(value)
@@ -78,9 +77,9 @@ def record(name: str, value: Any) -> None:
 
 def _refuse_name(name: str) -> None:
     """Count a number under a name of ours, and say so the first time that the name comes."""
-    state.dropped["metrics", "name_taken"] += 1
-    if name not in state.refused and len(state.refused) < MOST_REFUSED:
-        state.refused.add(name)
+    state.drop("metrics", "name_taken")
+    if name not in names.refused and len(names.refused) < MOST_REFUSED:
+        names.refused.add(name)
         why = "is measured by otel_rl itself" if _is_ours(name) else "begins as names of otel_rl and OpenTelemetry do"
         say(
             "otel_rl.record(%r, ...) is not recorded: the name %s. Record it under another name, such as %r",
@@ -89,7 +88,6 @@ def _refuse_name(name: str) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    """Whether a metric of ours has the name."""
     return name in vocabulary.METRICS or any(name == stage.duration for stage in vocabulary.STAGES.values())
 
 
@@ -97,7 +95,7 @@ def refuse(reason: str, message: str, *values: object) -> None:
     """Count a number or a batch that is not recorded, and say so the first time."""
     if not state.dropped["metrics", reason]:
         say(message, *values)
-    state.dropped["metrics", reason] += 1
+    state.drop("metrics", reason)
 
 
 def as_number(value: Any) -> int | float | None:
@@ -128,44 +126,30 @@ class _Histogram:
 class _Metric:
     row: vocabulary.Metric
     bounds: Sequence[float]
-    """Of a histogram's buckets."""
     series: dict[Labels, Any] = field(default_factory=dict)
     changed: set[Labels] = field(default_factory=set)
 
 
 class Fold:
-    """Cumulative counters and histograms and waiting gauge points of this process; used by the flusher only."""
+    """Cumulative counters and histograms and gauge points of this process; used by the flusher only."""
 
     def __init__(self, start_ns: int, *, is_exponential: bool = True) -> None:
-        """Begin without values.
-
-        Args:
-            start_ns: when counting begins.
-            is_exponential: histograms have the buckets of ``buckets.BOUNDS``, else those of the vocabulary.
-        """
         self.start_ns = start_ns
         self.is_exponential = is_exponential
         self.overflow = 0
         """Values whose metric had too many series already."""
         self._metrics: dict[str, _Metric] = {}
         self._points: defaultdict[str, list[Point]] = defaultdict(list)
-        self._held: dict[tuple[str, Labels], float] = {}
-        """What ``mark_held`` saw last of each series that has changed: its value, or how many values it has."""
-        self._held_points: dict[str, int] = {}
-        """How many points of each gauge it saw."""
 
     @property
     def num_points(self) -> int:
-        """How many gauge points wait."""
         return sum(map(len, self._points.values()))
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether anything has changed since the last ``take``."""
+    def is_pending(self) -> bool:
         return bool(self._points) or any(metric.changed for metric in self._metrics.values())
 
     def count(self, name: str, value: int | float, labels: Labels = ()) -> None:
-        """Add to a counter."""
         metric = self._metrics.get(name) or self._metric(name, "counter")
         before = metric.series.get(labels)
         if before is not None:
@@ -193,14 +177,6 @@ class Fold:
             histogram.min, histogram.max = min(histogram.min, low), max(histogram.max, high)
 
     def merge(self, name: str, labels: Labels, counts: Sequence[int], summary: tuple[float, float, float]) -> None:
-        """Add values to a histogram that have been sorted into its buckets.
-
-        Args:
-            name: of the histogram.
-            labels: of the series.
-            counts: how many values lie in each bucket.
-            summary: sum, least and greatest of the values.
-        """
         histogram = self._histogram(self._metrics.get(name) or self._metric(name, "histogram"), labels, sum(counts))
         if histogram is not None:
             total, low, high = summary
@@ -223,7 +199,7 @@ class Fold:
             self.count(vocabulary.NONFINITE, 1, ((vocabulary.METRIC_NAME, name),))
         self._points[name].append(point)
 
-    def sift(self, records: Iterable[Any]) -> Iterator[Any]:
+    def add(self, records: Iterable[Any]) -> Iterator[Any]:
         """Take the counts and points among records; gives what is neither.
 
         A trainer's step has 50 points: a call of a function for each would cost as much as all else done with them.
@@ -241,47 +217,28 @@ class Fold:
             else:
                 yield record
 
-    def take(self, now_ns: int) -> list[MetricPoints]:
+    def drain(self, now_ns: int) -> list[MetricPoints]:
         """Return what has changed since the last call, as points at ``now_ns`` (gauges: at their own times)."""
-        taken = self.peek(now_ns, is_all=True)
-        self._points, self._held, self._held_points = defaultdict(list), {}, {}
+        drained = self.peek(now_ns)
+        self._points = defaultdict(list)
         for metric in self._metrics.values():
             for labels in metric.changed:
                 value = metric.series[labels]
                 if isinstance(value, _Histogram):
                     value.exemplars.clear()
             metric.changed = set()
-        return taken
+        return drained
 
-    def peek(self, now_ns: int, *, is_all: bool) -> list[MetricPoints]:
-        """Return what ``take`` would, and leave it waiting.
-
-        Args:
-            now_ns: time of the points that are no gauges'.
-            is_all: else only what has changed since ``mark_held``.
-        """
+    def peek(self, now_ns: int) -> list[MetricPoints]:
+        """Return what ``take`` would, and leave it waiting."""
         seen = []
         for name, points in self._points.items():
             row = vocabulary.METRICS.get(name) or vocabulary.Metric(name, "gauge", "", "")
-            some = points if is_all else points[self._held_points.get(name, 0) :]
-            if some:
-                seen.append(MetricPoints(name, "gauge", row.unit, row.meaning, some))
-        for name, metric in self._metrics.items():
-            changed: Collection[Labels] = metric.changed
-            if not is_all:
-                changed = [one for one in changed if self._held.get((name, one)) != _mark(metric.series[one])]
-            if changed:
-                seen.append(self._points_of(metric, changed, now_ns))
+            seen.append(MetricPoints(name, "gauge", row.unit, row.meaning, points))
+        for metric in self._metrics.values():
+            if metric.changed:
+                seen.append(self._points_of(metric, metric.changed, now_ns))
         return seen
-
-    def mark_held(self) -> None:
-        """Note that what waits is on disk: ``peek`` gives what comes from now on."""
-        self._held_points = {name: len(points) for name, points in self._points.items()}
-        self._held = {
-            (name, labels): _mark(metric.series[labels])
-            for name, metric in self._metrics.items()
-            for labels in metric.changed
-        }
 
     def _points_of(self, metric: _Metric, changed: Iterable[Labels], now_ns: int) -> MetricPoints:
         row = metric.row
@@ -310,7 +267,6 @@ class Fold:
         return metric
 
     def _histogram(self, metric: _Metric, labels: Labels, values: int) -> _Histogram | None:
-        """Find or make the series that so many values are of; None where there are too many series."""
         histogram: _Histogram | None = metric.series.get(labels)
         if not self._admit(metric, labels, values):
             return None
@@ -326,11 +282,6 @@ class Fold:
         return True
 
 
-def _mark(value: Any) -> float:
-    """Say what tells that a series has changed."""
-    return sum(value.counts) if isinstance(value, _Histogram) else value
-
-
 def _duration_row(name: str, kind: Literal["counter", "histogram"]) -> vocabulary.Metric:
     stage = next((row for row in vocabulary.STAGES.values() if row.duration == name), None)
     meaning = f"duration of {stage.name}: {stage.meaning}" if stage else ""
@@ -339,7 +290,6 @@ def _duration_row(name: str, kind: Literal["counter", "histogram"]) -> vocabular
 
 
 def labels_of(attributes: dict[str, Any], keys: Iterable[str]) -> Labels:
-    """Pick the attributes of a span that its metric keeps."""
     labels: Labels = ()
     for key in keys:
         if key in attributes:

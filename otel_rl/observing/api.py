@@ -1,7 +1,7 @@
-"""observe(): without a framework, what MFU and the correctness ledger need to see. This is a hot path.
+"""What ``observe()`` shows to MFU and to the correctness ledger, without a framework. This is a hot path.
 
 What is shown is copied, since its owner may go on to change it: on the host at once, on a device by its stream, which
-nobody waits for. Everything else is done by the flusher.
+nothing waits for. Everything else is done by the flusher.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from otel_rl.guard import guard
 from otel_rl.metrics.record import refuse
 from otel_rl.observing import network
 from otel_rl.observing.batch import KEYS
-from otel_rl.observing.book import Book, Shown
+from otel_rl.observing.book import Book, ShownBatch, book
 from otel_rl.probes import deferred
+from otel_rl.probes.deferred import deferral
 from otel_rl.probes.host_arrays import of_own
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
-from otel_rl.records import Later
+from otel_rl.records import Deferred
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_stage
 
 LIMIT_BYTES: Final = 256 << 20
-"""Copies that may wait for the flusher; a batch beyond that is not taken."""
-LIMIT_ROWS: Final = 65_536
-"""Rows of a list."""
+"""Copies that may wait for the flusher; a batch beyond that is ignored."""
 LIMIT_CONFIGURATIONS: Final = 32
 HOST: Final = ("cpu", "meta")
-"""Kinds of devices whose tensors are the host's."""
 NOTHING: Final[frozenset[str]] = frozenset()
 """Of a batch whose masks alone are shown the ledger notes nothing."""
 
@@ -58,7 +58,7 @@ def observe(*, model: Any = None, batch: Mapping[str, Any] | None = None) -> Non
 
     Emits: ``rl.flops.*``, ``rl.ledger.*``. Cost: docs/model.md; no synchronisation, no random number.
     """
-    if not state.on or state.is_compiling():
+    if not state.on or hooking.is_compiling():
         return
     with guard("observe"):
         seen = None if model is None else show(model)
@@ -71,19 +71,9 @@ def observe(*, model: Any = None, batch: Mapping[str, Any] | None = None) -> Non
                 take(batch, stage=_stage_of_ours(names), seen=seen, boundary=names[0])
 
 
-def book() -> Book:
-    """Give what this process has observed."""
-    found: Book | None = state.training.observed
-    if found is None:
-        made = Book()
-        found = state.training.observed = state.training.observed or made  # another thread may have been here
-    return found
-
-
-def show(model: Any) -> network.Seen | None:
-    """Read a model, the first time that it is shown; None of what is none."""
-    known = book()
-    seen: network.Seen | None
+def show(model: Any) -> network.Network | None:
+    known, book.is_open = book, True
+    seen: network.Network | None
     if isinstance(model, Mapping):
         seen = _of_configuration(known, dict(model))
     elif not hasattr(model, "named_parameters"):
@@ -96,7 +86,7 @@ def show(model: Any) -> network.Seen | None:
     return seen
 
 
-def _of_configuration(known: Book, config: dict[str, Any]) -> network.Seen:
+def _of_configuration(known: Book, config: dict[str, Any]) -> network.Network:
     """Find the model of a configuration: many programs make a mapping for each call, so what is in it decides."""
     for seen in known.configurations:
         try:
@@ -109,22 +99,15 @@ def _of_configuration(known: Book, config: dict[str, Any]) -> network.Seen:
     return seen
 
 
-def take(batch: Any, *, stage: str, seen: network.Seen | None = None, **how: Any) -> None:
-    """Take a batch in that is not one of an evaluation.
-
-    Args:
-        batch: as ``observe`` takes it.
-        stage: of ours that handles it.
-        seen: the model that handles it; by default the one that was shown last.
-        how: further fields of ``Shown``.
-    """
+def take(batch: Any, *, stage: str, seen: network.Network | None = None, **how: Any) -> None:
+    """Observe a batch that is not one of an evaluation."""
     shown = _shown(stage, seen, how)
     if shown is None:
         return
     if not isinstance(batch, Mapping):
         refuse("no_batch", "otel_rl.observe takes a batch as a mapping, not %s", type(batch).__name__)
         return
-    known = book()
+    known = book
     given = {key: value for key, value in batch.items() if key in KEYS and value is not None and _is_here(key, value)}
     if not _fits(known, sum(map(_size, given.values()))):
         return
@@ -137,31 +120,20 @@ def take(batch: Any, *, stage: str, seen: network.Seen | None = None, **how: Any
     size = sum(map(_size, (*values.values(), *remote.values())))
     if not _fits(known, size):  # lists have become arrays
         return
-    known.taken_bytes += size
-    is_taken = False
+    known.copied_bytes += size
+    is_sent = False
     try:
-        if remote:
-            is_taken = _from_device(known, shown, values, remote, size)
-        else:
-            is_taken = _from_host(known, shown, values, size)
+        send = _from_device if remote else _from_host
+        is_sent = send(known, shown, values, remote, size)
     finally:
-        if not is_taken:
-            known.taken_bytes -= size
+        if not is_sent:
+            known.copied_bytes -= size
 
 
 def take_masks(
-    masks: Mapping[str, Any], *, stage: str, seen: network.Seen | None, kept: int | None = None, **how: Any
+    masks: Mapping[str, Any], *, stage: str, seen: network.Network | None, kept: int | None = None, **how: Any
 ) -> None:
-    """Take in the masks of a batch, which FLOPs are counted from; on the host they are not copied.
-
-    Args:
-        masks: ``attention_mask``, or ``prompt_mask`` and ``completion_mask``: tensors (B, T) of one device, as
-            ``observe`` takes them; nobody may change them on the host.
-        stage: that handles the batch.
-        seen: the model that handles it.
-        kept: so many of the last columns of ``attention_mask`` are the responses, where no mask of their own says it.
-        how: further fields of ``Shown``.
-    """
+    """Observe masks alone, which FLOPs are counted from; on the host they are not copied."""
     for mask in masks.values():
         if mask.device.type not in HOST or hasattr(mask, "placements"):
             if kept is not None:
@@ -171,37 +143,36 @@ def take_masks(
             return
     shown = _shown(stage, seen, {"parts": NOTHING, **how})
     if shown is not None:
-        state.add(Later(book().take_masks, (shown, masks, kept)))
+        state.add(Deferred(book.take_masks, (shown, masks, kept)))
 
 
-def _shown(stage: str, seen: network.Seen | None, how: Mapping[str, Any]) -> Shown | None:
-    """Say where a batch is shown; None outside of a step."""
-    container = state.container
+def _shown(stage: str, seen: network.Network | None, how: Mapping[str, Any]) -> ShownBatch | None:
+    container = tracing.container
     attributes = container.attributes if container is not None else None
     if container is None or not attributes or vocabulary.ITERATION not in attributes or container.trace is None:
         refuse("outside_step", "otel_rl.observe: a batch outside of a step is not used")
         return None
-    return Shown(
+    book.is_open = True
+    loop, _, number = container.trace.step.rpartition(" ")
+    return ShownBatch(
         stage=stage,
         trace=container.trace,
-        step=attributes[vocabulary.ITERATION],
-        loop=attributes[vocabulary.LOOP_NAME],
-        seen=seen or book().last,
+        step=int(number),
+        loop=loop,
+        seen=seen or book.last,
         **how,
     )
 
 
 def _fits(known: Book, size: int) -> bool:
-    """Say whether so many bytes may wait for the flusher too."""
-    if known.taken_bytes - known.done_bytes + size <= LIMIT_BYTES:
+    if known.copied_bytes - known.done_bytes + size <= LIMIT_BYTES:
         return True
     refuse("too_many_bytes", "otel_rl.observe: %d bytes would wait at once; a batch is left out", LIMIT_BYTES)
     return False
 
 
 def _stages() -> list[Stage]:
-    """Give the current stage and what is around it, innermost first: that is still open."""
-    opened = {one.span_id: one for one in state.open.copy() if one.__class__ is Stage}
+    opened = {one.span_id: one for one in tracing.open.copy() if one.__class__ is Stage}
     stage, found = current_stage(), []
     while stage is not None:
         found.append(stage)
@@ -214,18 +185,18 @@ def _is_evaluation(stage: Stage) -> bool:
 
 
 def _names(stages: list[Stage]) -> list[str]:
-    """Name them, the step last; not the stage of an optimizer, which puts itself around what a closure calls."""
-    within = [stage.name for stage in stages if stage is not state.container]
+    """Name them, the step last; not the stage of an optimizer, which contains what a closure calls."""
+    within = [stage.name for stage in stages if stage is not tracing.container]
     return [*(name for name in within if name != vocabulary.OPTIMIZER), vocabulary.LOOP]
 
 
 def _stage_of_ours(names: list[str]) -> str:
-    """Give the nearest stage of the vocabulary, of which the user's own are parts; directly in a step, the step."""
+    """Return the nearest stage of the vocabulary, of which the user's own are parts; directly in a step, the step."""
     return next(name for name in (name.partition(" ")[0] for name in names) if name in vocabulary.STAGES)
 
 
 def _is_here(key: str, value: Any) -> bool:
-    """Say whether an entry can be read without another rank or another device."""
+    """Return whether an entry can be read without another rank or another device."""
     if hasattr(value, "placements"):
         refuse("distributed_tensor", "otel_rl.observe: %s is a DTensor, and to read one is a collective", key)
         return False
@@ -236,26 +207,15 @@ def _is_here(key: str, value: Any) -> bool:
     if kind and value.device.index not in (None, getattr(sys.modules["torch"], kind).current_device()):
         refuse("other_device", "otel_rl.observe: %s lies on another device than the current one", key)
         return False
-    if kind and not _is_dense(value):  # no copy of it can be launched, and the rest of its batch can be used
-        refuse("unreadable_batch", "otel_rl.observe: %s cannot be read: %s", key, type(value).__name__)
-        return False
     return True
 
 
-def _is_dense(value: Any) -> bool:
-    """Say whether a tensor of a device is none that is sparse, nested or quantized."""
-    is_other = getattr(value, "is_nested", False) or getattr(value, "is_quantized", False)
-    return not is_other and str(getattr(value, "layout", "torch.strided")) == "torch.strided"
-
-
 def _device_of(value: Any) -> str:
-    """Name the kind of device that holds a tensor; empty for what is the host's."""
     kind = getattr(getattr(value, "device", None), "type", "cpu")
     return kind if kind not in HOST and hasattr(value, "element_size") else ""
 
 
 def _capture(key: str, value: Any) -> Any:
-    """Copy one entry of the host; None if it cannot be read."""
     try:
         return _copy(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -264,29 +224,26 @@ def _capture(key: str, value: Any) -> Any:
 
 
 def _copy(value: Any, depth: int = 1) -> Any:
-    """Copy a tensor, an array, a number or a list of them."""
-    numpy = sys.modules.get("numpy")
-    if numpy is None:
-        raise RuntimeError("numpy is not loaded")
+    import numpy as np
+
     if hasattr(value, "detach"):
         if _device_of(value):
             raise TypeError  # a row of a list: nothing is launched for it
         return of_own(value.detach().clone())
-    if isinstance(value, numpy.ndarray):
+    if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, (list, tuple)):
         if not value or not hasattr(value[0], "__len__"):
-            return numpy.array(value)
-        if not depth or len(value) > LIMIT_ROWS:
+            return np.array(value)
+        if not depth:
             raise ValueError
         return tuple(_copy(one, depth - 1) for one in value)
-    if isinstance(value, (int, float, numpy.generic)):
-        return numpy.array(value)
+    if isinstance(value, (int, float, np.generic)):
+        return np.array(value)
     raise TypeError
 
 
 def _size(value: Any) -> int:
-    """Count the bytes of a tensor, an array or rows of them; 0 for numbers in lists."""
     if isinstance(value, (list, tuple)):
         return sum(map(_size, value)) if value and hasattr(value[0], "dtype") else 0
     if hasattr(value, "element_size"):
@@ -294,23 +251,22 @@ def _size(value: Any) -> int:
     return int(getattr(value, "nbytes", 0))
 
 
-def _from_host(known: Book, shown: Shown, values: dict[str, Any], size: int) -> bool:
-    """Hand over copies of the host's, behind what is on its way from a device: the ledger compares in that order."""
-    if state.training.deferred:
+def _from_host(known: Book, shown: ShownBatch, values: dict[str, Any], _: object, size: int) -> bool:
+    """Hand over copies of the host's, after what is on its way from a device: the ledger compares in that order."""
+    if deferral.pending:
         deferred.resolve()
-    if not state.training.deferred:
-        return state.add(Later(known.take, (shown, values, size)))
-    if len(state.training.deferred) >= deferred.LIMIT:
+    if not deferral.pending:
+        return state.add(Deferred(known.take, (shown, values, size)))
+    if len(deferral.pending) >= deferred.LIMIT:
         refuse("device_too_late", "otel_rl.observe: a batch would wait behind too many of a device")
         return False
-    if not state.add(Later(known.expect, (shown, 1))):
+    if not state.add(Deferred(known.expect, (shown, 1))):
         return False
     deferred.follow(lambda _: known.arrived(shown, values, {}, size))
     return True
 
 
-def _from_device(known: Book, shown: Shown, values: dict[str, Any], remote: dict[str, Any], size: int) -> bool:
-    """Ask for copies of what lies on a device; say whether they will come."""
+def _from_device(known: Book, shown: ShownBatch, values: dict[str, Any], remote: dict[str, Any], size: int) -> bool:
     names, tensors = tuple(remote), [one.detach() for one in remote.values()]
     if not known.device:
         known.device = network.device_name(tensors[0])
@@ -318,14 +274,14 @@ def _from_device(known: Book, shown: Shown, values: dict[str, Any], remote: dict
     def use(hosts: list[Any]) -> Any:
         return known.arrived(shown, values, dict(zip(names, hosts, strict=True)), size)
 
-    if not state.add(Later(known.expect, (shown, 1))):
+    if not state.add(Deferred(known.expect, (shown, 1))):
         return False
     is_coming = False
     try:
         is_coming = deferred.copy(tensors[0].device.type, tensors, use)
     finally:
         if not is_coming:
-            state.add(Later(known.expect, (shown, -1)))
+            state.add(Deferred(known.expect, (shown, -1)))
     if not is_coming:
         refuse("device_too_late", "otel_rl.observe: a batch could not be copied from its device")
     return is_coming

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from otel_rl.analysis.checksums import HASH, LAGS, ZERO_GAP, MaskSums, TokenSums, wrap
-from otel_rl.analysis.pairs import Moments, Pairs
+from otel_rl.analysis.checksums import HASH, LAGS, ZERO_GAP, MaskSums, Moments, Pairs, TokenSums, wrap
 
 Array = Any
 KINDS: Final = {"i": "integer", "u": "integer", "b": "boolean", "f": "float"}
@@ -16,12 +15,10 @@ KINDS: Final = {"i": "integer", "u": "integer", "b": "boolean", "f": "float"}
 
 
 def kind_of(array: Array) -> str:
-    """Name the kind of an array's type."""
     return KINDS.get(array.dtype.kind) or str(array.dtype)
 
 
 def token_sums(ids_BT: Array, mask_BT: Array, numbers_B: Array | None = None) -> TokenSums:
-    """Add up token ids; sums wrap as int64 does."""
     import numpy as np
 
     rows, columns = ids_BT.shape
@@ -54,7 +51,6 @@ def sample_sums(numbers_B: Array) -> tuple[int, int]:
 
 
 def mask_sums(mask_BT: Array) -> MaskSums:
-    """Say where a mask is true."""
     rows, columns = mask_BT.shape
     if not rows or not columns:
         return MaskSums(0, 0, 0, 0, 0)
@@ -70,7 +66,6 @@ def mask_sums(mask_BT: Array) -> MaskSums:
 
 
 def nonfinite(values: Array, mask_BT: Array | None = None) -> int:
-    """Count what is NaN or infinite, where the mask is true."""
     import numpy as np
 
     bad = ~np.isfinite(values)

@@ -23,7 +23,7 @@ KEYS: Final = frozenset(FLOATS + INTEGERS)
 
 
 @dataclass(slots=True)
-class Part:
+class BatchPart:
     """What the ledger compares of a batch."""
 
     rows: int = 0
@@ -43,12 +43,11 @@ class Part:
 
     @property
     def is_packed(self) -> bool:
-        """Whether rows hold other than one sample each."""
         return bool(self.rows) and self.samples != self.rows
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class BatchArray:
     """An array, and where a list of rows of different lengths has something."""
 
     array: Array
@@ -56,24 +55,17 @@ class Table:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Rows and columns."""
         shape: tuple[int, ...] = self.array.shape
         return shape
 
     def everywhere(self) -> Array:
-        """Say where there is something."""
         import numpy as np
 
         return np.ones(self.shape, bool) if self.has_BT is None else self.has_BT
 
 
-def read(values: Mapping[str, Any]) -> Part:
-    """Find the part, its mask, the lengths and the numbers that must be finite.
-
-    Args:
-        values: by the keys of ``KEYS``: numpy arrays, or lists of rows.
-    """
-    part = Part()
+def read(values: Mapping[str, Any]) -> BatchPart:
+    part = BatchPart()
     tables = {key: table for key, value in values.items() if (table := _table(key, value, part)) is not None}
     whole = _whole(tables, part)
     _response(tables, part, whole)
@@ -107,14 +99,14 @@ def lengths_of(masks: Mapping[str, Array], kept: int | None) -> tuple[list[int],
     return lengths_B.tolist(), int(responses_B.sum())
 
 
-def _table(key: str, value: Any, part: Part) -> Table | None:
+def _table(key: str, value: Any, part: BatchPart) -> BatchArray | None:
     """Make an array of anything; rows of different lengths are padded to the right."""
     import numpy as np
 
     if not isinstance(value, tuple):
         array = np.asarray(value)
         ids = key.endswith(("_ids", "_mask")) and key != "sample_ids"
-        table = Table(array[None] if array.ndim == 1 and ids else array)
+        table = BatchArray(array[None] if array.ndim == 1 and ids else array)
     elif value and all(isinstance(row, (tuple, np.ndarray)) for row in value):
         rows = [np.asarray(row) for row in value]
         if all(row.ndim == 0 for row in rows):  # tensors of one number each
@@ -128,21 +120,21 @@ def _table(key: str, value: Any, part: Part) -> Table | None:
     return table
 
 
-def _padded(rows: Sequence[Array]) -> Table:
+def _padded(rows: Sequence[Array]) -> BatchArray:
     import numpy as np
 
     if any(row.ndim != 1 for row in rows):
-        return Table(np.empty((0, 0, 0)))  # which fits nothing
+        return BatchArray(np.empty((0, 0, 0)))  # which fits nothing
     has_BT: Array = np.zeros((len(rows), max(map(len, rows))), bool)
     array = np.zeros(has_BT.shape, np.result_type(*(row for row in rows if row.size), np.int8))
     for number, row in enumerate(rows):
         has_BT[number, : len(row)] = True
         array[number, : len(row)] = row
-    return Table(array, None if has_BT.all() else has_BT)
+    return BatchArray(array, None if has_BT.all() else has_BT)
 
 
-def _mask(tables: Mapping[str, Table], key: str, of: Table | None, part: Part) -> Array | None:
-    """Give a mask as booleans: the one that was given, else where there is something; None where neither is known."""
+def _mask(tables: Mapping[str, BatchArray], key: str, of: BatchArray | None, part: BatchPart) -> Array | None:
+    """Return a mask as booleans: the one that was given, else where there is something; None where neither is known."""
     given = tables.get(key)
     if given is not None and (of is None or given.shape == of.shape) and given.array.ndim == 2:
         true_BT = given.array if given.array.dtype.kind == "b" else given.array != 0
@@ -153,11 +145,10 @@ def _mask(tables: Mapping[str, Table], key: str, of: Table | None, part: Part) -
         return None
     lengths = tables.get("lengths")
     is_known = lengths is None or of.has_BT is not None or lengths.array.sum() == of.array.size
-    return of.everywhere() if is_known else None  # there is padding, and nobody says where
+    return of.everywhere() if is_known else None  # there is padding, and where is unknown
 
 
-def _whole(tables: Mapping[str, Table], part: Part) -> Table | None:
-    """Read the whole sequences: how long they are, and the part if there is nothing more special."""
+def _whole(tables: Mapping[str, BatchArray], part: BatchPart) -> BatchArray | None:
     ids = tables.get("input_ids")
     if ids is not None and ids.array.ndim != 2:
         part.misfit.append("input_ids")
@@ -171,12 +162,12 @@ def _whole(tables: Mapping[str, Table], part: Part) -> Table | None:
     return ids
 
 
-def _response(tables: Mapping[str, Table], part: Part, whole: Table | None) -> None:
-    """Where responses are told apart, they are the part."""
+def _response(tables: Mapping[str, BatchArray], part: BatchPart, whole: BatchArray | None) -> None:
+    """Where responses are known, they are the part."""
     ids = tables.get("completion_ids")
     if ids is None and whole is not None and "completion_mask" in tables:
         width = tables["completion_mask"].shape[-1]
-        ids = Table(whole.array[:, max(0, whole.shape[1] - width) :])
+        ids = BatchArray(whole.array[:, max(0, whole.shape[1] - width) :])
     is_given = "completion_ids" in tables or "completion_mask" in tables
     mask_BT = _mask(tables, "completion_mask", ids, part) if is_given else None
     if is_given:
@@ -192,7 +183,7 @@ def _response(tables: Mapping[str, Table], part: Part, whole: Table | None) -> N
             part.misfit.append("prompt_ids")
 
 
-def _numbers(tables: Mapping[str, Table], part: Part) -> None:
+def _numbers(tables: Mapping[str, BatchArray], part: BatchPart) -> None:
     lengths, numbers = tables.get("lengths"), tables.get("sample_ids")
     if lengths is not None:
         part.lengths = [max(0, int(length)) for length in lengths.array.ravel()]
@@ -203,15 +194,15 @@ def _numbers(tables: Mapping[str, Table], part: Part) -> None:
         part.misfit.append("sample_ids")  # where nothing else says how many samples there are, they may be right
 
 
-def _lift(tables: dict[str, Table], width: int) -> None:
+def _lift(tables: dict[str, BatchArray], width: int) -> None:
     """Beside one sequence without a dimension of the batch, numbers of its tokens have none either."""
     for key in FLOATS:
         table = tables.get(key)
         if table is not None and table.array.ndim == 1 and table.array.size in (width, width - 1) and width > 1:
-            tables[key] = Table(table.array[None])
+            tables[key] = BatchArray(table.array[None])
 
 
-def _float(key: str, table: Table, part: Part, whole: int | None) -> None:
+def _float(key: str, table: BatchArray, part: BatchPart, whole: int | None) -> None:
     """Lay an array of numbers on the part: the ends of the rows are the same; per sample and alone it is as it is."""
     values, mask_BT = table.array, part.mask_BT
     if mask_BT is None or values.ndim < 2:

@@ -16,13 +16,15 @@ from otel_rl.analysis.flops import FORMULA
 from otel_rl.metrics.record import refuse
 from otel_rl.observing import ledger, rates
 from otel_rl.observing.batch import lengths_of, read
-from otel_rl.observing.network import Formula, Seen, formula_of
-from otel_rl.observing.passes import Group
-from otel_rl.observing.rates import FORWARD_ONLY, TRAINING, Work
+from otel_rl.observing.network import Formula, Network, formula_of
+from otel_rl.observing.passes import SharedBatch
+from otel_rl.observing.rates import FORWARD_ONLY, TRAINING, StepFlops
 from otel_rl.probes.host_arrays import of_host, of_own
+from otel_rl.process.memory import Memory
 from otel_rl.process.state import Trace, state
 from otel_rl.records import Count, Labels, Log, Point
 from otel_rl.requests.parents import Stages
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 from otel_rl.vocabulary import CONTAINER
 
@@ -32,19 +34,18 @@ MOST_GROUPS: Final = 4
 """Batches beside those of a step that may wait for the rest of them."""
 COUNTED: Final = TRAINING | FORWARD_ONLY
 PASSLESS: Final = frozenset({v.SAMPLE, v.SAMPLE_PROCESS, v.REWARD, v.ADVANTAGE})
-"""Stages that handle batches, of which nobody expects FLOPs: an engine's, and what is no pass of a model."""
+"""Stages that handle batches, for which FLOPs are not expected: an engine's, and what is no pass of a model."""
 Made = Iterator[Count | Point | Log]
 
 
-class Shown(NamedTuple):
+class ShownBatch(NamedTuple):
     """One batch that was shown, and where."""
 
     stage: str
-    """Of ours: the nearest one around the call."""
     trace: Trace
     step: int
     loop: str
-    seen: Seen | None
+    seen: Network | None
     boundary: str = ""
     """Name of the stage itself, where that is a user's own: what the ledger calls the place on every rank."""
     kind: str = ""
@@ -62,62 +63,56 @@ class Shown(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Step:
-    group: Group
-    work: Work = field(default_factory=Work)
+class StepBook:
+    """What was observed of one step."""
+
+    group: SharedBatch
+    work: StepFlops = field(default_factory=StepFlops)
     container: Stage | None = None
-    """Once it has ended."""
-    waiting: int = 0
-    """Batches on their way from a device."""
+    pending: int = 0
 
 
-class Book:
+@dataclass(eq=False)
+class Book(Memory):
     """Everything observed by this process."""
 
-    def __init__(self) -> None:
-        self.models: WeakKeyDictionary[Any, Seen] = WeakKeyDictionary()
-        """By module; the training thread's own, as those that follow."""
-        self.trainers: WeakKeyDictionary[Any, tuple[Seen | None, Seen | None]] = WeakKeyDictionary()
-        """Policy and reference."""
-        self.looked_ns = 0
-        """When the ledger looked at a trainer's rollout last, monotonic."""
-        self.looked_at = ""
-        """The rollout that is being consumed, if the ledger looks at it."""
-        self.configurations: list[Seen] = []
-        """Models that were shown as mappings, the last one that was made first."""
-        self.last: Seen | None = None
-        """The model that was shown last: it handles the batches that come without one."""
-        self.device = ""
-        """Name of the device that the last batch lay on."""
-        self.taken_bytes = 0
-        """Copied by the training thread."""
-        self.done_bytes = 0
-        """Of them read by the flusher."""
-        self._steps: dict[Trace, _Step] = {}
-        self._groups: dict[str, Group] = {}
-        self._noted: set[str] = set()
+    is_open: bool = False
+    """Whether anything was observed."""
+    models: WeakKeyDictionary[Any, Network] = field(default_factory=WeakKeyDictionary)
+    """By module. The training thread owns this field and the next ones."""
+    trainers: WeakKeyDictionary[Any, tuple[Network | None, Network | None]] = field(default_factory=WeakKeyDictionary)
+    ledger_ns: int = 0
+    """When the ledger read a trainer's last rollout, monotonic."""
+    ledger_rollout: str = ""
+    """The rollout that is being consumed, if the ledger reads it."""
+    configurations: list[Network] = field(default_factory=list)
+    """Models that were shown as mappings, the newest first."""
+    last: Network | None = None
+    """The model that was shown last: it handles the batches that come without one."""
+    device: str = ""
+    copied_bytes: int = 0
+    """Bytes that the training thread has copied."""
+    done_bytes: int = 0
+    """Bytes of these that the flusher has read."""
+    steps: dict[Trace, StepBook] = field(default_factory=dict)
+    groups: dict[str, SharedBatch] = field(default_factory=dict)
+    logged: set[str] = field(default_factory=set)
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 
-    def expect(self, shown: Shown, batches: int) -> tuple[()]:
-        """Know of a batch that is on its way from a device; -1: it will not come."""
-        self._step(shown).waiting += batches
+    def expect(self, shown: ShownBatch, batches: int) -> tuple[()]:
+        """Count a batch that is on its way from a device; -1: it will not come."""
+        self._step(shown).pending += batches
         return ()
 
-    def arrived(self, shown: Shown, values: dict[str, Any], tensors: dict[str, Any], size: int) -> Made:
-        """Take a batch that has come from a device: whatever it is, its step waits for it no longer."""
-        self._step(shown).waiting -= 1
+    def arrived(self, shown: ShownBatch, values: dict[str, Any], tensors: dict[str, Any], size: int) -> Made:
+        """Add a batch that has come from a device; its step waits for it no longer, whatever it is."""
+        self._step(shown).pending -= 1
         self.done_bytes += size
         yield from self.take(shown, {**values, **{key: of_own(one) for key, one in tensors.items()}}, 0)
 
-    def take(self, shown: Shown, values: dict[str, Any], size: int) -> Made:
-        """Take a batch: count its FLOPs, note its sums.
-
-        Args:
-            shown: where.
-            values: numpy arrays and lists by their keys.
-            size: bytes, that are free again.
-        """
+    def take(self, shown: ShownBatch, values: dict[str, Any], size: int) -> Made:
+        """Count the FLOPs of a batch, and keep its sums."""
         self.done_bytes += size
         step = self._step(shown)
         part = read(values)
@@ -126,93 +121,81 @@ class Book:
         if shown.parts:
             where, seen = shown.boundary or shown.stage, shown.seen
             call = ledger.call(part, where, shown.parts, model=seen, lenient=shown.lenient, stage=shown.stage)
-            step.group.take(call)
+            step.group.add(call)
         if shown.group:
             call = ledger.call(part, shown.stage, frozenset({"tokens"}), model=shown.seen, numbering="none")
-            self._group(shown).take(call)
+            self._group(shown).add(call)
         for key in part.misfit:
             refuse("misfit", "otel_rl.observe: %s has another shape or type than the rest of its batch", key)
 
-    def take_masks(self, shown: Shown, masks: Mapping[str, Any], kept: int | None) -> Made:
-        """Take in the masks of a batch as they lie on the host, where nobody changes them.
-
-        Args:
-            shown: where.
-            masks: tensors by their keys: ``attention_mask``, or ``prompt_mask`` and ``completion_mask``.
-            kept: so many of the last columns of ``attention_mask`` are the responses; None: it does not say.
-        """
+    def take_masks(self, shown: ShownBatch, masks: Mapping[str, Any], kept: int | None) -> Made:
+        """Count FLOPs from masks of the host, which do not change."""
         lengths, responses = lengths_of({key: of_host(mask) for key, mask in masks.items()}, kept)
         return self._count(self._step(shown).work, shown, lengths, responses)
 
     def ended(self, stages: Iterator[Stage]) -> None:
-        """See stages that have ended; a container of a rank is the end of its step."""
+        """Add stages that have ended; the container of a rank ends its step."""
         for stage in stages:
             trace = stage.trace
-            if trace is None or not trace.step:
+            if trace is None or not trace.step or trace.is_carried:
                 continue
             if stage.name in rates.SCOPES:
-                step = self._steps.get(trace)
+                step = self.steps.get(trace)
                 if step is None:
                     if trace.is_phase:
                         continue  # no step: it may last as long as the process
                     step = self._make(trace, 0, "")
                 step.work.stage(stage, trace)
-            elif stage.coarse and stage.name.startswith(CONTAINER) and trace in self._steps:
-                self._steps[trace].container = stage
+            elif stage.coarse and stage.name.startswith(CONTAINER) and trace in self.steps:
+                self.steps[trace].container = stage
 
     # --- what goes out ------------------------------------------------------------------------------------------------
 
-    def due(self, late: Collection[Trace | None], stages: Stages, *, is_last: bool) -> Made:
-        """Give the numbers and rows of the steps that are over.
-
-        Args:
-            late: traces of which stages still wait for their device.
-            stages: all that have been seen.
-            is_last: nothing will come any more.
-        """
+    def due(self, pending: Collection[Trace | None], stages: Stages, *, is_last: bool) -> Made:
+        """Return the numbers and rows of the steps that are over."""
         over = [
             trace
-            for trace, step in self._steps.items()
-            if is_last or (step.container is not None and not step.waiting and trace not in late)
+            for trace, step in self.steps.items()
+            if is_last or (step.container is not None and not step.pending and trace not in pending)
         ]
         if over:
-            stages.remember(state.open.copy())
-        excess = list(self._steps)[: max(0, len(self._steps) - MOST_STEPS)]
+            stages.remember(tracing.open.copy())
+        excess = list(self.steps)[: max(0, len(self.steps) - MOST_STEPS)]
         for trace in dict.fromkeys([*excess, *over]):
-            step = self._steps.pop(trace)
+            step = self.steps.pop(trace)
             container = step.container
             time_ns = container.end_ns if container is not None else state.now()
             if container is not None and container.status is None and v.TRUNCATED not in (container.attributes or {}):
                 step.work.leave_evaluations(stages)
                 yield from rates.points(step.work, container, self._device())
-            for group, is_over in ((step.group, True), *((one, False) for one in self._groups.values())):
+            for group, is_over in ((step.group, True), *((one, False) for one in self.groups.values())):
                 if group.has_news:
                     yield from ledger.records(group, trace, container, time_ns, is_over=is_over)
-        for name in list(self._groups)[: max(0, len(self._groups) - MOST_GROUPS)]:
-            del self._groups[name]
+        for name in list(self.groups)[: max(0, len(self.groups) - MOST_GROUPS)]:
+            del self.groups[name]
 
     def _device(self) -> str:
         return self.device or (self.last.device if self.last is not None else "")
 
-    def _step(self, shown: Shown) -> _Step:
-        step = self._steps.get(shown.trace)
+    def _step(self, shown: ShownBatch) -> StepBook:
+        step = self.steps.get(shown.trace)
         if step is None:
             step = self._make(shown.trace, shown.step, shown.loop)
         elif not step.group.loop:
             step.group.step, step.group.loop = shown.step, shown.loop
         return step
 
-    def _make(self, trace: Trace, number: int, loop: str) -> _Step:
-        step = self._steps[trace] = _Step(Group(number, loop))
+    def _make(self, trace: Trace, number: int, loop: str) -> StepBook:
+        step = self.steps[trace] = StepBook(SharedBatch(number, loop))
         return step
 
-    def _group(self, shown: Shown) -> Group:
-        group = self._groups.get(shown.group)
+    def _group(self, shown: ShownBatch) -> SharedBatch:
+        group = self.groups.get(shown.group)
         if group is None:
-            group = self._groups[shown.group] = Group(shown.step, shown.loop)
+            group = self.groups[shown.group] = SharedBatch(shown.step, shown.loop)
         return group
 
-    def _count(self, work: Work, shown: Shown, lengths: list[int], responses: int | None) -> Made:
+    def _count(self, work: StepFlops, shown: ShownBatch, lengths: list[int], responses: int | None) -> Made:
         """Count the FLOPs of a batch, of this device's share."""
         if shown.seen is None or shown.stage in PASSLESS:
             return
@@ -236,13 +219,13 @@ class Book:
         labels: Labels = ((v.FLOPS_STAGE, shown.stage), (v.FLOPS_FORMULA, FORMULA))
         yield Count(v.FLOPS, count, (*labels, (v.LOGPROB_KIND, shown.kind)) if shown.kind else labels)
 
-    def _note(self, seen: Seen, formula: Formula) -> Iterator[Log]:
-        """Say once for each kind of model why nothing can be said of it, or what was taken for granted."""
+    def _note(self, seen: Network, formula: Formula) -> Iterator[Log]:
+        """Log once for each kind of model why its FLOPs are unknown, or what is assumed."""
         name = seen.config.get("model_type")
         if formula.architecture is None:
             text, severity = f"the FLOPs of this model cannot be known: {formula.reason}", 13
         elif not seen.shared_by and state.identity.world_size > 1:
-            text, severity = f"each rank is taken to compute the whole model ({name}) for tokens of its own", 9
+            text, severity = f"each rank is assumed to compute the whole model ({name}) for tokens of its own", 9
         elif seen.shared_by > 1:
             text, severity = f"{seen.shared_by} ranks compute the model ({name}) together; each counts its share", 9
         else:
@@ -250,8 +233,11 @@ class Book:
         yield from self._tell(text, severity)
 
     def _tell(self, text: str, severity: int, about: str = "") -> Iterator[Log]:
-        """Say something once, or the first thing `about` something."""
+        """Log a text once, or the first one `about` something."""
         key = about or text
-        if key not in self._noted and len(self._noted) < MOST_STEPS:
-            self._noted.add(key)
+        if key not in self.logged and len(self.logged) < MOST_STEPS:
+            self.logged.add(key)
             yield Log(v.FLOPS_NOTE, state.now(), {v.FLOPS_FORMULA: FORMULA}, text, severity)
+
+
+book = Book.keep("book")

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from math import nan
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.ledger import Row, check
-from otel_rl.analysis.pairs import Pairs
+from otel_rl.analysis.checksums import Pairs
+from otel_rl.analysis.ledger import Passage, check
 from otel_rl.observing import arrays
-from otel_rl.observing.batch import Part
-from otel_rl.observing.passes import Call, Group, Noted
+from otel_rl.observing.batch import BatchPart
+from otel_rl.observing.passes import BatchCall, LedgerRow, SharedBatch
 from otel_rl.process.state import Trace, state
 from otel_rl.records import Attributes, Count, Log, Point, Value
 from otel_rl.trace.stage import Stage
@@ -23,7 +23,7 @@ INFO = 9
 
 
 def call(
-    part: Part,
+    part: BatchPart,
     boundary: str,
     parts: frozenset[str],
     *,
@@ -31,23 +31,13 @@ def call(
     lenient: frozenset[str] = frozenset(),
     numbering: str = "",
     stage: str = "",
-) -> Call:
-    """Compute what one batch adds to the ledger.
-
-    Args:
-        part: of the batch.
-        boundary: the stage that shows it.
-        parts: `tokens`: ids and mask; `numbers`: what must be finite, and logprobs.
-        model: that handles it.
-        lenient: keys in which NaN means that there is no value.
-        numbering: by what samples are ordered; by default by their own number, if they have one.
-        stage: of ours in which the boundary lies; by default the boundary itself.
-    """
+) -> BatchCall:
+    """Compute what one batch adds to the ledger."""
     ids, mask = part.ids_BT, part.mask_BT
     is_counted, is_compared = "numbers" in parts, "tokens" in parts and not part.is_packed
     has_ids = is_compared and ids is not None and mask is not None
     pairs = _pairs(part) if is_counted else None  # first: it may find that the two do not fit
-    return Call(
+    return BatchCall(
         boundary=boundary,
         rows=part.samples,
         model=model,
@@ -65,11 +55,11 @@ def call(
     )
 
 
-def _nonfinite(part: Part, lenient: frozenset[str]) -> int:
+def _nonfinite(part: BatchPart, lenient: frozenset[str]) -> int:
     return sum(arrays.nonfinite(*one) for key, one in part.floats.items() if key not in lenient)
 
 
-def _pairs(part: Part) -> Pairs | None:
+def _pairs(part: BatchPart) -> Pairs | None:
     """Compare the rollout's logprobs with those of training, or of the policy before it, where the batch has both."""
     rolled = part.floats.get("rollout_logprobs")
     trained = part.floats.get("logprobs") or part.floats.get("old_logprobs")
@@ -84,30 +74,22 @@ def _pairs(part: Part) -> Pairs | None:
 
 
 def records(
-    group: Group, trace: Trace, container: Stage | None, time_ns: int, *, is_over: bool
+    group: SharedBatch, trace: Trace, container: Stage | None, time_ns: int, *, is_over: bool
 ) -> Iterator[Log | Count | Point]:
-    """Give the rows of a batch with news that have not been given yet, and the faults that they show.
-
-    Args:
-        group: what was noted of it.
-        trace: of the step that is over.
-        container: of this rank in it.
-        time_ns: when it was over, ns since 1970.
-        is_over: nothing follows of this batch.
-    """
+    """Return the rows of a batch with news that have not been given yet, and the faults that they show."""
     group.has_news = False
-    noted = group.rows(state.identity.rank, is_over=is_over)
+    rows = group.rows(state.identity.rank, is_over=is_over)
     place: dict[str, Value] = {v.ITERATION: group.step, v.LOOP_NAME: group.loop}
     where = (trace.trace_id, container.span_id) if trace.sampled and trace.known and container is not None else (0, 0)
-    for one in noted[group.told :]:
-        if one.row == Row(step=one.row.step, rank=one.row.rank, boundary=one.row.boundary):
-            continue  # nothing that could be wrong was noted
+    for one in rows[group.written :]:
+        if one.row == Passage(step=one.row.step, rank=one.row.rank, boundary=one.row.boundary):
+            continue  # nothing in it could be wrong
         yield Log(v.LEDGER, time_ns, {**place, **attributes(one)}, one.row.boundary, INFO, *where)
         yield from _points(one.row, time_ns)
-    if len(noted) == group.told:
+    if len(rows) == group.written:
         return
-    group.told = len(noted)
-    for found in check(one.row for one in noted):
+    group.written = len(rows)
+    for found in check(one.row for one in rows):
         if (found.boundary, found.fault.value) in group.faults:
             continue
         group.faults.add((found.boundary, found.fault.value))
@@ -117,12 +99,11 @@ def records(
         yield Count(v.LEDGER_FAULTS, 1, ((v.LEDGER_FAULT, found.fault.value),))
 
 
-def attributes(noted: Noted) -> Attributes:
-    """Write a row down; what it does not have is left out."""
-    row = noted.row
+def attributes(of: LedgerRow) -> Attributes:
+    row = of.row
     found: dict[str, Value] = {
         v.LEDGER_BOUNDARY: row.boundary,
-        v.LEDGER_ROWS: noted.samples,
+        v.LEDGER_ROWS: of.samples,
         v.LEDGER_NONFINITE: row.nonfinite,
     }
     if row.shape is not None:
@@ -146,7 +127,7 @@ def attributes(noted: Noted) -> Attributes:
     return found
 
 
-def _points(row: Row[int], time_ns: int) -> Iterator[Point]:
+def _points(row: Passage[int], time_ns: int) -> Iterator[Point]:
     where = (v.LEDGER_BOUNDARY, row.boundary)
     if row.logprobs is not None and row.logprobs.count:
         yield Point(v.LOGPROB_DIFFERENCE, row.logprobs.mean_abs, time_ns, (where,))

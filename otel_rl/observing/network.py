@@ -20,7 +20,7 @@ WRAPPED: Final = ("_orig_mod", "module")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
+class Network:
     """A model as the flusher needs it."""
 
     config: Mapping[str, Any]
@@ -29,7 +29,7 @@ class Seen:
     device: str = ""
     """Name of its device; empty for a CPU and where it is not known."""
     shared_by: int = 0
-    """Ranks that compute one model together; 0: not known, each is taken to work for itself."""
+    """Ranks that compute one model together; 0: not known, each is assumed to work for itself."""
     adapters: tuple[str, ...] = ()
     """Kinds of its adapters, as PEFT calls them."""
 
@@ -47,14 +47,6 @@ class Formula:
     """Of a forward and of forward and backward; None where layers see windows of different widths."""
 
     def count(self, lengths: list[int], logits: int | None, *, is_training: bool, has_adapters: bool = True) -> int:
-        """Count the operations of a batch; the architecture is known.
-
-        Args:
-            lengths: real tokens of each sequence.
-            logits: positions whose logits are computed; all of them by default.
-            is_training: forward and backward.
-            has_adapters: adapters are on.
-        """
         if self.costs is not None and has_adapters:
             return self.costs[is_training].of(lengths, logits)
         which = self.trained if has_adapters else FULL
@@ -79,7 +71,6 @@ class Costs:
 def _total(
     architecture: Any, lengths: list[int], which: Trained, logits: int | None, outputs: int | None
 ) -> tuple[int, int]:
-    """Count a forward, and forward and backward."""
     found = passes(architecture, lengths, which, logits=logits, outputs=outputs)
     return found.forward, found.forward + found.input_gradient + found.weight_gradient
 
@@ -96,19 +87,16 @@ def _costs(found: Architecture, which: Trained, outputs: int | None) -> tuple[Co
     return forward, training
 
 
-def read(model: Any) -> Seen:
+def read(model: Any) -> Network:
     """Read a torch module, or take a configuration as it is.
-
-    Args:
-        model: a module of torch (of transformers, under PEFT, DDP, FSDP, DeepSpeed, torch.compile) or a mapping.
 
     Cost: 1.5 us for each parameter; waits for no device and gathers no shard.
     """
     if isinstance(model, Mapping):
-        return Seen(dict(model))
+        return Network(dict(model))
     named = list(model.named_parameters())
     inner = _unwrapped(model)
-    return Seen(
+    return Network(
         config=_config(inner),
         parameters=tuple(_parameters(model, named)),
         device=next((name for _, one in named if (name := device_name(one))), ""),
@@ -128,8 +116,8 @@ def device_name(tensor: Any) -> str:
 
 
 @lru_cache(32)
-def formula_of(seen: Seen) -> Formula:
-    """Work out what FLOPs are computed from; runs in the flusher."""
+def formula_of(seen: Network) -> Formula:
+    """StepFlops out what FLOPs are computed from; runs in the flusher."""
     try:
         found = architecture(seen.config)
         if not seen.parameters:
@@ -148,7 +136,6 @@ def formula_of(seen: Seen) -> Formula:
 
 
 def _unwrapped(model: Any) -> Any:
-    """Find the model that has the configuration."""
     while inner := next((one for name in WRAPPED if hasattr(one := getattr(model, name, None), "parameters")), None):
         model = inner
     return model
@@ -161,14 +148,12 @@ def _config(model: Any) -> dict[str, Any]:
 
 
 def _adapters(model: Any) -> tuple[str, ...]:
-    """Ask PEFT for the kinds of a model's adapters; it notes them in the model that it changes."""
-    noted: Any = getattr(model, "peft_config", None)
-    kinds = [getattr(one, "peft_type", None) for one in noted.values()] if isinstance(noted, Mapping) else []
+    adapters: Any = getattr(model, "peft_config", None)
+    kinds = [getattr(one, "peft_type", None) for one in adapters.values()] if isinstance(adapters, Mapping) else []
     return tuple(str(getattr(kind, "value", kind)) for kind in kinds)
 
 
 def _parameters(model: Any, named: list[tuple[str, Any]]) -> Iterator[Parameter]:
-    """Give every parameter by name with its whole shape, of whatever a rank holds of it."""
     whole = _whole_shapes(model)
     for name, one in named:
         packed = getattr(getattr(one, "quant_state", None), "shape", None)  # bitsandbytes: two weights of 4 bits a byte
@@ -198,7 +183,7 @@ def _outputs_by_name(config: Mapping[str, Any]) -> int | None:
 
 
 def _shared_by(parameters: Iterable[Any]) -> int:
-    """Say how many ranks compute one model together: by Megatron, by the meshes of its parameters, else 0.
+    """Return how many ranks compute one model together: by Megatron, by the meshes of its parameters, else 0.
 
     Of several meshes the one that most ranks share counts: norms and embeddings are often left out of a tensor
     parallel plan.

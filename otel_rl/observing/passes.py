@@ -8,16 +8,15 @@ from itertools import groupby
 from math import gcd
 from typing import Any, Final
 
-from otel_rl.analysis.checksums import LogprobSums, MaskSums, TokenSums, shape_checksum, wrap
-from otel_rl.analysis.ledger import Row
-from otel_rl.analysis.pairs import Pairs
+from otel_rl.analysis.checksums import LogprobSums, MaskSums, Pairs, TokenSums, shape_checksum, wrap
+from otel_rl.analysis.ledger import Passage
 
 MOST_PASSES: Final = 16
 """Times that a step may use its batch and have each compared."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class BatchCall:
     """What one call showed of a batch, or of a part of it."""
 
     boundary: str
@@ -45,54 +44,47 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class LedgerRow:
     """A row, and how many samples it is of."""
 
-    row: Row[int]
+    row: Passage[int]
     samples: int
 
 
-class Group:
+class SharedBatch:
     """The calls that saw the same batch, in the order in which it passed them."""
 
     def __init__(self, step: int, loop: str) -> None:
         self.step = step
         self.loop = loop
-        self.told = 0
+        self.written = 0
         """Rows that have been written."""
         self.has_news = False
-        """A call was noted since the rows were written last."""
+        """A call was added since the rows were written last."""
         self.faults: set[tuple[str, str]] = set()
         """Faults that have been, by boundary."""
-        self._calls: dict[tuple[str, int, frozenset[str]], list[Call]] = {}
+        self._calls: dict[tuple[str, int, frozenset[str]], list[BatchCall]] = {}
 
-    def take(self, call: Call) -> None:
-        """Note a call."""
+    def add(self, call: BatchCall) -> None:
         self._calls.setdefault((call.boundary, id(call.model), call.logprobs), []).append(call)
         self.has_news = True
 
-    def rows(self, rank: int, *, is_over: bool) -> list[Noted]:
-        """Make the rows.
-
-        Args:
-            rank: who noted them.
-            is_over: nothing follows; otherwise only what has passed a boundary as a whole is a row.
-        """
+    def rows(self, rank: int, *, is_over: bool) -> list[LedgerRow]:
         # what shows no samples, as a loss alone, is judged and is part of no pass
         shown = {key: [call for call in found if call.rows] for key, found in self._calls.items()}
         calls = [call for parts in shown.values() for call in parts]
         numbering = {call.numbering for call in calls if call.tokens is not None}
         is_ordered = len(numbering) == 1 and numbering != {"none"}
-        whole = next((parts for parts in shown.values() if any(map(_is_comparable, parts))), [Call("")])
+        whole = next((parts for parts in shown.values() if any(map(_is_comparable, parts))), [BatchCall("")])
         size, numbers = sum(call.rows for call in whole), _samples(whole)
         is_response = whole[0].is_response
-        made: list[Noted] = []
+        made: list[LedgerRow] = []
         for key, found in self._calls.items():
             boundary, parts = key[0], shown[key]
             samples = sum(call.rows for call in parts)
             passes, is_complete = _passes(parts, size)
             is_complete &= bool(passes) and all(call.is_response == is_response for call in parts)
-            head = Row(
+            head = Passage(
                 step=self.step,
                 rank=rank,
                 boundary=boundary,
@@ -102,32 +94,32 @@ class Group:
                 is_updated=any(call.is_updated for call in found),
             )
             if not is_complete and is_over:
-                made.append(Noted(head, samples))
+                made.append(LedgerRow(head, samples))
                 continue
             for number, part in enumerate(passes[:MOST_PASSES]):
-                row = head if not number else Row(step=self.step, rank=rank, boundary=boundary)
+                row = head if not number else Passage(step=self.step, rank=rank, boundary=boundary)
                 if None in (numbers, _samples(part)) or numbers == _samples(part):  # else they are other samples
                     row = _with_sums(row, part, is_ordered=is_ordered)
-                made.append(Noted(row, size))
+                made.append(LedgerRow(row, size))
         return made
 
 
-def _samples(calls: list[Call]) -> tuple[int, int] | None:
-    """Say which samples they showed, in any order; None where some have no numbers."""
+def _samples(calls: list[BatchCall]) -> tuple[int, int] | None:
+    """Return which samples they showed, in any order; None where some have no numbers."""
     known = [call.samples for call in calls if call.samples is not None]
     return (
         (wrap(sum(one[0] for one in known)), wrap(sum(one[1] for one in known))) if len(known) == len(calls) else None
     )
 
 
-def _is_comparable(call: Call) -> bool:
+def _is_comparable(call: BatchCall) -> bool:
     return call.tokens is not None or call.mask is not None
 
 
-def _passes(calls: list[Call], size: int) -> tuple[list[list[Call]], bool]:
-    """Cut calls into parts that are the whole batch each; says whether they end with one.
+def _passes(calls: list[BatchCall], size: int) -> tuple[list[list[BatchCall]], bool]:
+    """Cut calls into parts that are the whole batch each; returns whether they end with one.
 
-    Where each micro-batch is shown several times, one behind the other, two models take turns of which nothing tells
+    Where each micro-batch is shown several times, one after the other, two models take turns of which nothing tells
     them apart, or one passes over each again: those are passes side by side, if they are all alike then.
     """
     times = gcd(*(len(list(run)) for _, run in groupby(calls, _content)))
@@ -139,14 +131,14 @@ def _passes(calls: list[Call], size: int) -> tuple[list[list[Call]], bool]:
     return _cut(calls, size)
 
 
-def _content(call: Call) -> tuple[object, ...]:
-    """Say what tells a micro-batch from the next one, however it is padded."""
+def _content(call: BatchCall) -> tuple[object, ...]:
+    """Return what tells a micro-batch from the next one, however it is padded."""
     return call.rows, call.samples, call.tokens or call.mask
 
 
-def _cut(calls: list[Call], size: int) -> tuple[list[list[Call]], bool]:
-    passes: list[list[Call]] = []
-    part: list[Call] = []
+def _cut(calls: list[BatchCall], size: int) -> tuple[list[list[BatchCall]], bool]:
+    passes: list[list[BatchCall]] = []
+    part: list[BatchCall] = []
     for call in calls:
         part.append(call)
         rows = sum(one.rows for one in part)
@@ -158,7 +150,7 @@ def _cut(calls: list[Call], size: int) -> tuple[list[list[Call]], bool]:
     return passes, not part
 
 
-def _with_sums(row: Row[int], part: list[Call], *, is_ordered: bool) -> Row[int]:
+def _with_sums(row: Passage[int], part: list[BatchCall], *, is_ordered: bool) -> Passage[int]:
     tokens, masks = [call.tokens for call in part], [call.mask for call in part]
     kinds = {call.kind for call in part if call.kind}
     rows = sum(call.rows for call in part)
@@ -170,7 +162,7 @@ def _with_sums(row: Row[int], part: list[Call], *, is_ordered: bool) -> Row[int]
     )
 
 
-def _tokens(part: list[Call], *, is_ordered: bool) -> TokenSums:
+def _tokens(part: list[BatchCall], *, is_ordered: bool) -> TokenSums:
     sums, rows = TokenSums(0, 0, 0, 0), 0
     for call in part:
         if call.tokens is not None:
@@ -179,6 +171,6 @@ def _tokens(part: list[Call], *, is_ordered: bool) -> TokenSums:
     return sums if is_ordered else replace(sums, ordered=0)
 
 
-def _logprobs(calls: list[Call]) -> LogprobSums | None:
+def _logprobs(calls: list[BatchCall]) -> LogprobSums | None:
     found = [call.pairs for call in calls if call.pairs is not None]
     return reduce(Pairs.joined, found).sums if found else None

@@ -13,7 +13,7 @@ from otel_rl.analysis.flops_peaks import peak
 from otel_rl.analysis.intervals import Interval, covered
 from otel_rl.process.state import Trace, state
 from otel_rl.records import Labels, Point
-from otel_rl.requests.parents import Place, Stages
+from otel_rl.requests.parents import ForeignParent, Stages
 from otel_rl.trace.stage import Stage
 
 UPDATE: Final = "update"
@@ -39,52 +39,46 @@ LABELS: Final[dict[str, Labels]] = {
 }
 
 
-class Done(NamedTuple):
+class TimedStage(NamedTuple):
     """A stage that has ended."""
 
     name: str
-    above: Place
-    """The stage around it."""
+    parent: ForeignParent
+    """The stage that it is in."""
     time: Interval
-    """Of the host."""
     device_s: float | None
     """Of the device, where it knows."""
 
 
 @dataclass(slots=True)
-class Work:
+class StepFlops:
     """Operations of one step, and the stages that did them."""
 
     counts: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """By stage."""
     unknown: set[str] = field(default_factory=set)
     """Scopes of which a part cannot be known."""
-    done: list[Done] = field(default_factory=list)
+    done: list[TimedStage] = field(default_factory=list)
 
     def count(self, stage: str, operations: int) -> None:
-        """Add operations."""
         self.counts[stage] += operations
 
     def stage(self, stage: Stage, trace: Trace) -> None:
-        """Add the time of a stage that has ended."""
         attributes = stage.attributes or {}
         if attributes.get(v.MODE) == "eval":
             return
         seconds = attributes.get(v.DEVICE_TIME)
         device_s = seconds if isinstance(seconds, float) else None
-        self.done.append(Done(stage.name, Place(trace, stage.parent_id), (stage.began, stage.ended), device_s))
+        self.done.append(
+            TimedStage(stage.name, ForeignParent(trace, stage.parent_id), (stage.began, stage.ended), device_s)
+        )
 
     def leave_evaluations(self, stages: Stages) -> None:
-        """Forget the stages that lie in an evaluation.
-
-        Args:
-            stages: all that have ended or are open, since a stage ends before the one around it.
-        """
-        purposes = stages.purposes({one.above for one in self.done})
-        self.done = [one for one in self.done if not purposes[one.above].mode]
+        """Forget the stages that lie in an evaluation."""
+        purposes = stages.purposes({one.parent for one in self.done})
+        self.done = [one for one in self.done if not purposes[one.parent].mode]
 
     def seconds(self, scope: str) -> tuple[float, bool]:
-        """Give the time of a scope: of its stages together, by the device where that timed every one of them.
+        """Return the time of a scope: of its stages together, by the device where that timed every one of them.
 
         The time of a stage inside another one of the scope is a part of that one's.
 
@@ -100,23 +94,17 @@ class Work:
         return covered([one.time for one in done]) / 1e9, False
 
 
-def _outermost(done: list[Done]) -> list[Done]:
+def _outermost(done: list[TimedStage]) -> list[TimedStage]:
     """Leave out what began and ended while another of them was open."""
-    outer: list[Done] = []
+    outer: list[TimedStage] = []
     for one in sorted(done, key=lambda one: (one.time[0], -one.time[1])):
         if not outer or one.time[1] > outer[-1].time[1]:
             outer.append(one)
     return outer
 
 
-def points(work: Work, container: Stage, device: str) -> Iterator[Point]:
-    """Give FLOP/s of each scope that has operations, and MFU where a peak is known.
-
-    Args:
-        work: of the step.
-        container: this rank's, which has ended.
-        device: name of its device; empty for a CPU.
-    """
+def points(work: StepFlops, container: Stage, device: str) -> Iterator[Point]:
+    """Give FLOP/s of each scope that has operations, and MFU where a peak is known."""
     best = peak(device, state.config.peak_flops or None) if device or state.config.peak_flops else None
     counts: defaultdict[str, int] = defaultdict(int)
     for stage, number in work.counts.items():

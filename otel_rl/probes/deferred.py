@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from threading import get_ident
 from time import monotonic, sleep
 from typing import Any
 
 from otel_rl.probes.device_time import is_capturing
 from otel_rl.probes.host_arrays import of_host
+from otel_rl.probes.memory import of_parents, probes
+from otel_rl.process.memory import Memory
 from otel_rl.process.state import QUEUE_LIMIT, state
-from otel_rl.records import Count, Labels, Later, Point
+from otel_rl.records import Count, Deferred, Labels, Point
 
 LIMIT = 256
 """Groups of numbers that may wait for their device; more are dropped and counted."""
@@ -21,10 +26,29 @@ Use = Callable[[list[float]], Iterable[Any]]
 """Makes records of the numbers; runs in the flusher."""
 
 
-def read(tensors: Sequence[Any], use: Use) -> bool:
-    """Record what ``use`` makes of the sums of some tensors, as soon as they can be had without waiting.
+Pending = tuple[Any, Any, Sequence[Any], Callable[[Any], Iterable[Any]]]
+"""Module of the device, event, tensors of the host, and what makes records of them."""
 
-    Tensors of the host are read by the flusher: nobody may change them meanwhile. On a device they are summed and
+
+@dataclass(eq=False)
+class Deferral(Memory):
+    """Numbers on their way from a device."""
+
+    pending: deque[Pending] = field(default_factory=deque)
+    alone: threading.Lock = field(default_factory=threading.Lock)
+
+    def after_fork_in_child(self) -> None:
+        of_parents.append(self.pending)
+        self.renew()
+
+
+deferral = Deferral.keep("deferral")
+
+
+def read(tensors: Sequence[Any], use: Use) -> bool:
+    """Record what ``use`` makes of the sums of some tensors, as soon as they can be had without pending.
+
+    Tensors of the host are read by the flusher: they must not change meanwhile. On a device they are summed and
     copied into pinned memory on the current stream, an event marks the end of the copy, and ``resolve`` hands the
     numbers over once the event has passed; so this must run on the thread that launches the work.
 
@@ -38,7 +62,7 @@ def read(tensors: Sequence[Any], use: Use) -> bool:
             return False  # to read a DTensor is a collective
     kind = tensors[0].device.type
     if kind == "cpu":
-        state.add(Later(_use_host, (tensors, use)))
+        state.add(Deferred(_use_host, (tensors, use)))
         return True
 
     def sums() -> Any:
@@ -54,13 +78,13 @@ def follow(use: Use) -> None:
 
     Cost: 1 us at most.
     """
-    waiting = state.training.deferred
+    pending = deferral.pending
     try:
-        device, event, _, _ = waiting[-1]
+        device, event, _, _ = pending[-1]
     except IndexError:
-        state.add(Later(use, ([],)))
+        state.add(Deferred(use, ([],)))
     else:
-        waiting.append((device, event, [], use))
+        pending.append((device, event, [], use))
 
 
 def gauge(name: str, value: Any, labels: Labels) -> None:
@@ -79,27 +103,17 @@ def gauge(name: str, value: Any, labels: Labels) -> None:
 def send(kind: str, make: Callable[[], Any], use: Callable[[Any], Iterable[Any]]) -> bool:
     """Record what ``use`` makes of a small tensor of a device, given as a list, as soon as it can be had.
 
-    Args:
-        kind: the kind of device (``cuda``).
-        make: computes the tensor; called only if its numbers can come.
-        use: makes records of the numbers; runs in the flusher.
-
     Returns:
         Whether the numbers will come.
     """
     if _is_full():
-        state.dropped["metrics", "device_too_late"] += 1
+        state.drop("metrics", "device_too_late")
         return False
     return _send(kind, lambda: [make()], lambda hosts: use(hosts[0].tolist()))
 
 
 def copy(kind: str, tensors: Sequence[Any], use: Callable[[Any], Iterable[Any]]) -> bool:
     """Record what ``use`` makes of copies of a device's tensors, as tensors of the host, as soon as they can be had.
-
-    Args:
-        kind: the kind of device; all of them lie on the current one.
-        tensors: as they are now: what is done to them later on this stream does not matter.
-        use: makes records of the copies; runs in the flusher.
 
     Returns:
         Whether they will come; who asked counts what does not.
@@ -110,9 +124,9 @@ def copy(kind: str, tensors: Sequence[Any], use: Callable[[Any], Iterable[Any]])
 
 
 def _is_full() -> bool:
-    """Hand over what has come, for which a loop without a framework has nobody else; say whether no more may wait."""
+    """Hand over what has come, since a loop without a framework does not; return whether no more may be pending."""
     _hand_over_if_mine()
-    return len(state.training.deferred) >= LIMIT
+    return len(deferral.pending) >= LIMIT
 
 
 def _send(kind: str, make: Callable[[], Sequence[Any]], use: Callable[[Any], Iterable[Any]]) -> bool:
@@ -127,7 +141,7 @@ def _send(kind: str, make: Callable[[], Sequence[Any]], use: Callable[[Any], Ite
         hosts.append(host.copy_(values, non_blocking=True))
     event = device.Event()
     event.record(device.current_stream(values.device))  # the one that copies: the current device may be another
-    state.training.deferred.append((device, event, hosts, use))
+    deferral.pending.append((device, event, hosts, use))
     return True
 
 
@@ -137,29 +151,28 @@ def resolve() -> None:
     While one thread does, another leaves it to that: it could take numbers that only the one before them had asked for.
     What a thread has timed on the device it completes itself. Once there are steps only their thread asks, since
     another one's query could break the capture of a graph that it has begun, and never while it captures. Nothing is
-    handed over while the queue is full: who asked has accounts to settle with what comes.
+    handed over while the queue is full: who asked counts on what comes.
     """
-    if state.device is not None:
-        state.device.clock.resolve()
+    if probes.device is not None:
+        probes.device.clock.resolve()
     _hand_over_if_mine()
 
 
 def _hand_over_if_mine() -> None:
-    loop = state.training.loop
-    if loop is None or loop.thread == get_ident():
+    if state.step_thread in (0, get_ident()):
         _hand_over()
 
 
 def _hand_over() -> None:
-    waiting, alone = state.training.deferred, state.training.resolving
-    if not waiting or not alone.acquire(blocking=False):
+    pending, alone = deferral.pending, deferral.alone
+    if not pending or not alone.acquire(blocking=False):
         return
     try:
-        while waiting and len(state.queue) < QUEUE_LIMIT and not is_capturing(waiting[0][0]) and waiting[0][1].query():
-            _, _, hosts, use = waiting[0]
-            if not state.add(Later(use, (hosts,))):
+        while pending and len(state.queue) < QUEUE_LIMIT and not is_capturing(pending[0][0]) and pending[0][1].query():
+            _, _, hosts, use = pending[0]
+            if not state.add(Deferred(use, (hosts,))):
                 break  # another thread has filled it
-            waiting.popleft()
+            pending.popleft()
     finally:
         alone.release()
 
@@ -168,16 +181,16 @@ def drain(timeout_s: float = DRAIN_S) -> None:
     """Hand over what is still on its way, waiting for the device at most so long: nothing will come after the end."""
     deadline = monotonic() + timeout_s
     while True:
-        if state.device is not None:
-            state.device.clock.resolve()
+        if probes.device is not None:
+            probes.device.clock.resolve()
         _hand_over()
-        if not _is_waiting() or monotonic() >= deadline:
+        if not _is_pending() or monotonic() >= deadline:
             return
         sleep(0.001)
 
 
-def _is_waiting() -> bool:
-    return bool(state.training.deferred) or (state.device is not None and state.device.clock.is_waiting)
+def _is_pending() -> bool:
+    return bool(deferral.pending) or (probes.device is not None and probes.device.clock.is_pending)
 
 
 def _use_host(tensors: Sequence[Any], use: Use) -> Iterable[Count | Point]:

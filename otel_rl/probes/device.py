@@ -7,13 +7,12 @@ from typing import Any, Final
 
 from otel_rl.guard import attempt
 from otel_rl.probes.device_time import DeviceClock, is_used, may_record
-from otel_rl.probes.memory import Device
-from otel_rl.process.state import state
+from otel_rl.probes.memory import Device, probes
 
 OWN_EVERY_NS: Final = 4_000_000
-"""Of a user's own stages, which may be many and short, the memory is read for one in this time on average, ..."""
+"""Memory is read for one of a user's own stages in this time on average, since these may be many and short."""
 OWN_AT_ONCE: Final = 512
-"""... and for so many of them, however short, where there have been fewer before."""
+"""So many of them are read at once, however short, if there were fewer before."""
 UNUSED: Final = Device(0, 0, 0, 0)
 USAGE_NS: Final = 1_000_000_000
 """The driver is asked at most so often what of the device is in use: its cost is not known, and it changes seldom."""
@@ -30,14 +29,14 @@ class DeviceInUse:
         self._device = device
         self._unread: set[Any] = set()
         """Open stages whose memory was not read at their begin, and is not at their end: one tells nothing."""
-        self._unused_ns = state.probe_ns
-        """When the device was last seen not to be in use, monotonic: the reading before the one that met it."""
+        self._unused_ns = probes.read_ns
+        """When the device was last seen not to be in use, monotonic: the reading before the one that found it."""
         self._due_ns = 0
         """From when on the next of a user's own stages is read."""
         self._asked_ns = 0
 
     def begin(self, stage: Any) -> None:
-        """Do what is to be done at the begin of a stage: read its memory, and the clock begins last.
+        """Read memory at the begin of a stage; its clock begins last.
 
         No reading serves twice: to allocate takes no time, since the device works later, so what a program allocates
         between two stages, or in a short one, would be another stage's.
@@ -50,7 +49,6 @@ class DeviceInUse:
         self.clock.begin(stage)
 
     def end(self, stage: Any) -> None:
-        """Do what is to be done at the end of a stage: the clock ends first, and its memory is read."""
         self.clock.end(stage)
         if stage in self._unread:
             self._unread.discard(stage)
@@ -62,12 +60,11 @@ class DeviceInUse:
                 stage.before = text, UNUSED._replace(device=found.device)
 
     def forget(self, stage: Any) -> None:
-        """Let go of a stage whose end a handler of a signal interrupted."""
         self._unread.discard(stage)
         self.clock.forget(stage)
 
     def usage(self) -> tuple[int, int] | None:
-        """Say how many bytes of the device are free, and how many it has; None where that cannot be asked.
+        """Return how many bytes of the device are free, and how many it has; None where that cannot be asked.
 
         Other processes' use counts. Never asked while a graph is captured. Cost: a call of the driver.
         """
@@ -82,13 +79,12 @@ class DeviceInUse:
         return self.usage()
 
     def _read(self, index: int | None = None) -> Device | None:
-        """Read the memory of a device; of the current one, if this process uses it."""
         return attempt("read", "memory of the device", self._memory, index)
 
     def _memory(self, index: int | None) -> Device | None:
-        if state.read_device is None or (index is None and not self._is_used()):
+        if probes.read_device is None or (index is None and not self._is_used()):
             return None
-        found: Device | None = state.read_device(index)
+        found: Device | None = probes.read_device(index)
         return found
 
     def _is_used(self) -> bool:

@@ -18,8 +18,9 @@ from typing import Any, Final, NamedTuple
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.probes.exposed import Exposed, Pair
+from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
-from otel_rl.records import Late, Value
+from otel_rl.records import PendingAttributes, Value
 from otel_rl.vocabulary import CONTAINER
 
 ASYNCHRONOUS: Final = frozenset(
@@ -34,7 +35,7 @@ ASYNCHRONOUS: Final = frozenset(
         vocabulary.COMM,
     )
 )
-"""Stages whose work an accelerator does later than the host asks for it: their host duration is that of the launch."""
+"""Stages whose work an accelerator does after the host has asked for it: their host duration is that of the launch."""
 UNTIMED: Final = frozenset((vocabulary.LOOP, vocabulary.SETUP, vocabulary.TEARDOWN, vocabulary.IDLE, vocabulary.COMM))
 """What is not timed on the device, beside the containers of ranks: spans that hold a trace, waits of the host, and
 collectives, of which there are hundreds; what their stage waits for them is timed instead (``exposed.py``)."""
@@ -44,20 +45,19 @@ KEPT: Final = 2048
 """Events of a device that are kept to be used again."""
 
 
-class Begun(NamedTuple):
+class DeviceStart(NamedTuple):
     """A stage that is on its way."""
 
     event: Any
-    """Recorded at its begin."""
     stream: Any
     thread: int
     """Only this one may mark the end: another does not know whether it captures a graph, nor what it did since."""
 
 
-class _Waiting(NamedTuple):
-    begun: Begun
+class _Timed(NamedTuple):
+    begun: DeviceStart
     end: Any
-    attributes: Late
+    attributes: PendingAttributes
     waits: Sequence[Pair]
     """Its waits for collectives, all of them between its begin and its end."""
 
@@ -66,7 +66,7 @@ class _OfThread(threading.local):
     """What a thread has recorded and may ask for: a query by another one could break a capture of this one's graph."""
 
     def __init__(self) -> None:
-        self.waiting: deque[_Waiting] = deque()
+        self.pending: deque[_Timed] = deque()
 
 
 class DeviceClock:
@@ -75,18 +75,16 @@ class DeviceClock:
     Every stage has a time of its own, those inside it included. Where this process has steps, only their thread is
     timed: other threads share its stream, and their queries could break a capture that it has begun.
 
-    Cost: two events a stage, which are used again, and one query at each end of a later stage. When
+    Cost: two events a stage, which are used again, and one query at each end of a following stage. When
     the device fails, its clock stops for good; that is counted once, and the host hears of it from its own calls.
     """
 
     def __init__(self, device: Any) -> None:
         self._device = device
         self._free: defaultdict[Any, list[Any]] = defaultdict(list)
-        """Events that nobody waits for, by their device; they cannot be recorded on another."""
-        self._begun: dict[Any, Begun] = {}
-        """By stage."""
+        """Events that are free, by their device; they cannot be recorded on another."""
+        self._begun: dict[Any, DeviceStart] = {}
         self.exposed = Exposed(device, self._mark)
-        """Times the waits for collectives inside the open stages."""
         self._here: set[Any] = set()
         """Rollout stages whose tokens this process generates."""
         self._of_thread = _OfThread()
@@ -95,7 +93,6 @@ class DeviceClock:
     # --- both ends of a stage -----------------------------------------------------------------------------------------
 
     def begin(self, stage: Any) -> None:
-        """Mark the begin of a stage, if it is one that is timed."""
         self.resolve()
         if stage.name not in UNTIMED and not stage.name.startswith(CONTAINER):
             begun = self.start()
@@ -105,14 +102,14 @@ class DeviceClock:
                     self.exposed.open(stage, begun.stream)
 
     def generates(self) -> None:
-        """Note that this thread generates: the rollout stages open on it do not only wait for a server."""
+        """Mark that this thread generates: the rollout stages open on it do not only wait for a server."""
         me = get_ident()
         for stage, begun in self._begun.copy().items():
             if stage.name == vocabulary.SAMPLE and begun.thread == me:
                 self._here.add(stage)
 
     def end(self, stage: Any) -> None:
-        """Mark the end of a stage; its attributes become late ones, which are complete when the device was there."""
+        """Mark the end of a stage; its attributes are pending until the device was there."""
         self.resolve()
         begun = self._begun.pop(stage, None)
         if begun is None:
@@ -126,31 +123,25 @@ class DeviceClock:
         stage.attributes = self.stop(begun, stage.attributes, waits)
 
     def forget(self, stage: Any) -> None:
-        """Let go of a stage whose end was interrupted."""
         self._begun.pop(stage, None)
         self._here.discard(stage)
         self.exposed.close(stage)
 
-    def start(self) -> Begun | None:
+    def start(self) -> DeviceStart | None:
         """Mark a begin on the current stream; None where that cannot be."""
         return attempt("time", "work of the device", self._start)
 
     def stop(
-        self, begun: Begun, attributes: dict[str, Value] | None, waits: Sequence[Pair] = ()
+        self, begun: DeviceStart, attributes: dict[str, Value] | None, waits: Sequence[Pair] = ()
     ) -> dict[str, Value] | None:
         """Mark the end of what ``start`` began, on the same stream.
-
-        Args:
-            begun: by ``start``.
-            attributes: to be completed.
-            waits: for collectives, in between, on the same stream.
 
         Returns:
             The attributes, to be complete once ``resolve`` finds that the device was there; as they were if the end
             cannot be marked, or is on another thread than the begin.
         """
-        late = attempt("time", "work of the device", self._stop, begun, attributes, waits)
-        return attributes if late is None else late
+        timed = attempt("time", "work of the device", self._stop, begun, attributes, waits)
+        return attributes if timed is None else timed
 
     # --- when the device was there ------------------------------------------------------------------------------------
 
@@ -159,30 +150,31 @@ class DeviceClock:
 
         What a thread timed before the first step, if that is another's, goes without its times.
         """
-        waiting = self._of_thread.waiting
-        if waiting:
-            attempt("read", "times of the device", self._resolve if _is_mine() else self._give_up, waiting)
+        pending = self._of_thread.pending
+        if pending:
+            attempt("read", "times of the device", self._resolve if _is_mine() else self._give_up, pending)
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether this thread has recorded stages that the device has not ended."""
-        return bool(self._of_thread.waiting)
+    def is_pending(self) -> bool:
+        return bool(self._of_thread.pending)
 
     # --- guarded ------------------------------------------------------------------------------------------------------
 
-    def _start(self) -> Begun | None:
+    def _start(self) -> DeviceStart | None:
         if self._has_failed or not _is_mine():
             return None
         try:
             if not may_record(self._device):
                 return None  # an event recorded into a graph would be recorded again with every replay
             stream = self._device.current_stream()
-            return Begun(self._record(stream), stream, get_ident())
+            return DeviceStart(self._record(stream), stream, get_ident())
         except RuntimeError:
             self._fail()
             return None
 
-    def _stop(self, begun: Begun, attributes: dict[str, Value] | None, waits: Sequence[Pair]) -> Late | None:
+    def _stop(
+        self, begun: DeviceStart, attributes: dict[str, Value] | None, waits: Sequence[Pair]
+    ) -> PendingAttributes | None:
         if self._has_failed:
             return None
         try:
@@ -193,26 +185,26 @@ class DeviceClock:
         except RuntimeError:
             self._fail()
             return None
-        if attributes.__class__ is Late:
-            late: Late = attributes
+        if attributes.__class__ is PendingAttributes:
+            timed: PendingAttributes = attributes
         else:
-            late = Late(attributes or {})
-            late.is_complete = True
-        late.is_timed = False
-        waiting = self._of_thread.waiting
-        if len(waiting) >= LIMIT:
-            oldest = waiting.popleft()
+            timed = PendingAttributes(attributes or {})
+            timed.is_complete = True
+        timed.is_timed = False
+        pending = self._of_thread.pending
+        if len(pending) >= LIMIT:
+            oldest = pending.popleft()
             oldest.attributes.is_timed = True
-            state.dropped["metrics", "device_too_late"] += 1
-        if late.get(vocabulary.COMM_HIDDEN) is True:
+            state.drop("metrics", "device_too_late")
+        if timed.get(vocabulary.COMM_HIDDEN) is True:
             waits = ()  # there are others, which Python does not see
-        waiting.append(_Waiting(begun, end, late, waits))
-        return late
+        pending.append(_Timed(begun, end, timed, waits))
+        return timed
 
-    def _resolve(self, waiting: deque[_Waiting]) -> None:
+    def _resolve(self, pending: deque[_Timed]) -> None:
         try:
-            while waiting and not is_capturing(self._device) and waiting[0].end.query():
-                begun, end, attributes, waits = waiting.popleft()
+            while pending and not is_capturing(self._device) and pending[0].end.query():
+                begun, end, attributes, waits = pending.popleft()
                 try:
                     attributes[vocabulary.DEVICE_TIME] = begun.event.elapsed_time(end) / 1e3
                     if waits:
@@ -224,9 +216,9 @@ class DeviceClock:
         except RuntimeError:
             self._fail()
 
-    def _give_up(self, waiting: deque[_Waiting]) -> None:
-        while waiting:
-            begun, end, attributes, waits = waiting.popleft()
+    def _give_up(self, pending: deque[_Timed]) -> None:
+        while pending:
+            begun, end, attributes, waits = pending.popleft()
             attributes.is_timed = True
             self._keep(begun.stream, begun.event, end, *chain.from_iterable(waits))
 
@@ -250,20 +242,17 @@ class DeviceClock:
             free.extend(events)
 
     def _fail(self) -> None:
-        """Stop the clock: the spans that wait for it go without its times."""
         if not self._has_failed:
             self._has_failed = True
-            state.dropped["metrics", "device_failed"] += 1
-        self._give_up(self._of_thread.waiting)
+            state.drop("metrics", "device_failed")
+        self._give_up(self._of_thread.pending)
         self._begun.clear()
         self._here.clear()
         self.exposed.forget()
 
 
 def _is_mine() -> bool:
-    """Whether this thread is timed: it has the steps, or there are none."""
-    loop = state.training.loop
-    return loop is None or loop.thread == get_ident()
+    return state.step_thread in (0, get_ident())
 
 
 def is_used(device: Any) -> bool:
@@ -275,7 +264,7 @@ def is_used(device: Any) -> bool:
     Raises:
         RuntimeError: the device has failed.
     """
-    return state.has_context is None or bool(state.has_context(device.current_device()))
+    return probes.has_context is None or bool(probes.has_context(device.current_device()))
 
 
 def is_capturing(device: Any) -> bool:

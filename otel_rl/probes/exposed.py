@@ -3,7 +3,7 @@
 Around each call that waits (a synchronous collective, ``Work.wait``, ``wait_tensor``) two timing events are recorded on
 the stream that the stage began on. Between them that stream has nothing to do but what the call gave it: it waits for
 the transfer and for slower ranks, and, where it had run dry before, for the host's way through the call, tens of
-microseconds. They lie between the two events of the stage itself, and are read when those are: nobody asks for them.
+microseconds. They lie between the two events of the stage itself, and are read when those are: they need no query.
 
 A stage has a sum only if every wait that Python saw in it was of this kind. FSDP calls its collectives on streams of
 its own and lets the stage's stream wait by events: such a stage has none, nor one that did not wait for all that it
@@ -34,10 +34,9 @@ class Waits:
     def __init__(self, stream: Any) -> None:
         self.stream = stream
         self.calls = 0
-        """Calls that wait."""
         self.pairs: list[Pair] = []
         self.launched: set[Any] = set()
-        """Collectives that go on, and that nobody has waited for yet."""
+        """Collectives that go on, and for which no call has waited yet."""
         self.is_lost = False
         """Whether one of them could not be timed: no more are."""
 
@@ -46,12 +45,6 @@ class Exposed:
     """Times the waits of the open stages of one device. Cost of a wait: two events, and asking for the stream."""
 
     def __init__(self, device: Any, mark: Callable[[Any], Any]) -> None:
-        """Begin without stages.
-
-        Args:
-            device: ``torch.cuda`` or ``torch.npu``.
-            mark: records an event on a stream and gives it; None where that must not be.
-        """
         self._device, self._mark = device, mark
         self._open: dict[Any, Waits] = {}
         self._untimed: dict[str, int] = {}
@@ -68,29 +61,26 @@ class Exposed:
             self._open[stage] = Waits(stream)
 
     def close(self, stage: Any) -> tuple[Pair, ...]:
-        """Give the waits of a stage that ends; none where it had none, or where not all of them are known."""
+        """Return the waits of a stage that ends; none where it had none, or where not all of them are known."""
         waits = self._open.pop(stage, None)
         if waits is None:
             return ()
         if waits.calls > FEW:
             self._untimed[stage.name] = EVERY - 1
         is_known = not waits.launched and len(waits.pairs) == waits.calls
-        return tuple(waits.pairs) if is_known else ()  # a copy: another thread may have begun a wait behind it
+        return tuple(waits.pairs) if is_known else ()  # a copy: another thread may begin another wait
 
     def forget(self) -> None:
-        """Let go of all stages: the device has failed."""
         self._open.clear()
 
     # --- collectives in it --------------------------------------------------------------------------------------------
 
     def launched(self, collective: Any) -> None:
-        """Note one that goes on behind its call."""
         waits = self._open.get(collective.stage)
         if waits is not None:
             waits.launched.add(collective)
 
     def awaited(self, collective: Any) -> None:
-        """Note that somebody waits now for one that was launched."""
         waits = self._open.get(collective.stage)
         if waits is not None:
             waits.launched.discard(collective)
@@ -116,7 +106,6 @@ class Exposed:
         return None if event is None else (waits, event)
 
     def end(self, begun: tuple[Waits, Any]) -> None:
-        """Mark the end of such a call."""
         waits, event = begun
         try:
             end = self._mark(waits.stream)

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any, Final
 
 from otel_rl import vocabulary
-from otel_rl.probes.nvidia_readings import Device
+from otel_rl.probes.nvidia_readings import NvidiaDevice
 from otel_rl.probes.sample import Sample
 
 APART_S: Final = 0.1
@@ -21,25 +21,23 @@ METRICS: Final = (
     (vocabulary.TENSOR_ACTIVITY, "NVML_GPM_METRIC_ANY_TENSOR_UTIL"),
     (vocabulary.DRAM_UTILIZATION, "NVML_GPM_METRIC_DRAM_BW_UTIL"),
 )
-"""Ours, and NVML's in percent."""
 
 
-class Gpm:
+class GpmActivity:
     """The activity of one device since the reading before; the first reading gives none."""
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
         self._samples: list[Any] = []
         """The snapshot of the reading before, and the place for the next one."""
-        self._taken_s = -math.inf
-        """When the first of them was taken."""
+        self._sampled_s = -math.inf
         self._request = nvml.c_nvmlGpmMetricsGet_t()  # 19 kB
         self._request.version = nvml.NVML_GPM_METRICS_GET_VERSION
         self._request.numMetrics = len(METRICS)
         for place, (_, theirs) in enumerate(METRICS):
             self._request.metrics[place].metricId = getattr(nvml, theirs)
 
-    def __call__(self, device: Device) -> list[Sample]:
+    def __call__(self, device: NvidiaDevice) -> list[Sample]:
         """Read. Cost: two calls of the driver, at first four."""
         nvml, whole = self._nvml, device.whole or device.handle
         if not self._samples:
@@ -48,24 +46,23 @@ class Gpm:
             self._samples = [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
         before, now = self._samples
         now_s = monotonic()
-        if now_s - self._taken_s < APART_S:  # the last reading may follow at once
+        if now_s - self._sampled_s < APART_S:  # a closing process reads twice
             return []
         if device.whole is None:
             nvml.nvmlGpmSampleGet(whole, now)
         else:
             nvml.nvmlGpmMigSampleGet(whole, device.instance, now)
-        had_before, self._taken_s = self._taken_s > -math.inf, now_s
+        had_before, self._sampled_s = self._sampled_s > -math.inf, now_s
         self._samples = [now, before]
         return self._between(before, now, device) if had_before else []
 
     def close(self) -> None:
-        """Give the memory of the snapshots back."""
         samples, self._samples = self._samples, []
         for sample in samples:
             with suppress(self._nvml.NVMLError):
                 self._nvml.nvmlGpmSampleFree(sample)
 
-    def _between(self, before: Any, now: Any, device: Device) -> list[Sample]:
+    def _between(self, before: Any, now: Any, device: NvidiaDevice) -> list[Sample]:
         self._request.sample1, self._request.sample2 = before, now
         self._nvml.nvmlGpmMetricsGet(self._request)
         found = []

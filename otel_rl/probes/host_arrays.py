@@ -8,7 +8,7 @@ Array = Any
 
 
 def of_own(tensor: Any) -> Array:
-    """Give a tensor that is ours; numpy has no bfloat16."""
+    """Return a tensor that is ours; numpy has no bfloat16."""
     try:
         return tensor.numpy()
     except TypeError:
@@ -16,7 +16,7 @@ def of_own(tensor: Any) -> Array:
 
 
 def of_host(tensor: Any) -> Array:
-    """Give a tensor of the host program's: by DLPack, since ``Tensor.numpy`` forbids its owner to resize it ever after.
+    """Return a tensor of the host program's by DLPack, since ``Tensor.numpy`` forbids its owner to resize it.
 
     Not every torch hands booleans over so, and numpy takes no bfloat16: those are copied.
     """

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 GROWING: Final = frozenset(("DynamicLayer", "DynamicSlidingWindowLayer"))
-"""transformers' layers whose tensors have exactly the positions that the cache keeps."""
+"""Layers of transformers whose tensors have exactly the positions that the cache keeps."""
 FIXED: Final = frozenset(("StaticLayer", "StaticSlidingWindowLayer", "SlidingWindowLayer", "ChunkedSlidingLayer"))
 """Those whose tensors are made for the longest sequence."""
 
@@ -15,7 +15,7 @@ class CacheBytes(NamedTuple):
     """What is known of a cache; None is not."""
 
     size: int | None
-    """Of the memory that was taken for it ahead of time."""
+    """Of the memory that is reserved for it."""
     used: int | None
     """Of the keys and values that it keeps."""
 
@@ -33,10 +33,10 @@ def of_layers(cache: Any) -> CacheBytes | None:
     if not (kinds <= GROWING or kinds <= FIXED):
         return None
     tensors = [getattr(layer, name, None) for layer in layers for name in ("keys", "values")]
-    held = sum([tensor.nbytes for tensor in tensors if tensor is not None])  # a layer that was not used yet has neither
-    if not held:
+    used = sum([tensor.nbytes for tensor in tensors if tensor is not None])  # a layer that was not used yet has neither
+    if not used:
         return None
-    return CacheBytes(None, held) if kinds <= GROWING else CacheBytes(held, None)
+    return CacheBytes(None, used) if kinds <= GROWING else CacheBytes(used, None)
 
 
 def of_pages(cache: Any) -> CacheBytes | None:

@@ -1,4 +1,4 @@
-"""Memory of this process at one moment, as cheaply as it can be had: raw readings now, numbers later in the flusher."""
+"""Memory of this process at one moment, read cheaply: raw readings now, numbers in the flusher."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import os
 import resource
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_rl.guard import attempt
-from otel_rl.process.state import state
+from otel_rl.process.memory import Memory
+
+if TYPE_CHECKING:
+    from otel_rl.probes.device import DeviceInUse
 
 FIELDS = 2
-"""Numbers of statm that are read."""
 PAGE = os.sysconf("SC_PAGE_SIZE")
 FRESH_NS = 10_000_000
 """A reading of the host's memory serves again for so long. It costs 0.5 us in a loop and 6 to 25 us where it really
@@ -43,6 +46,45 @@ Reading = tuple[bytes, Device | None]
 """One raw reading: the text of statm, and the device where it was read; ``host`` makes bytes of the first."""
 
 
+UNREAD: Final[Reading] = b"", None
+of_parents: Final[list[object]] = []
+"""Events and pinned memory of devices that a fork inherited: to free them would use the parent's device."""
+
+
+def _unread() -> Reading:
+    return UNREAD
+
+
+def _unknown() -> None:
+    return None
+
+
+@dataclass(eq=False)
+class Probes(Memory):
+    """The probes of this process, as ``instrument()`` and the integration of torch put them in place."""
+
+    reader: MemoryReader | None = None
+    read_memory: Callable[[], Reading] = _unread
+    reading: Reading = UNREAD
+    read_ns: int = 0
+    """When it was read, monotonic."""
+    read_device: ReadDevice | None = None
+    find_device: Callable[[], str | None] = _unknown
+    """Return the driver's name of the device that this process uses."""
+    has_context: Callable[[int], object] | None = None
+    """Return whether this process uses an accelerator, by its number; None if that cannot be known."""
+    device: DeviceInUse | None = None
+    """What records at both ends of a stage; None until the process uses a device."""
+
+    def after_fork_in_child(self) -> None:
+        """Stay, as the hooks do, but for what is the parent's."""
+        of_parents.append(self.device)
+        self.device, self.reading, self.read_ns = None, UNREAD, 0
+
+
+probes = Probes.keep("probes")
+
+
 @lru_cache(256)
 def host(statm: bytes) -> tuple[int, int]:
     """Turn the text of statm into virtual and resident bytes; kept, because memory often stands still between edges.
@@ -56,7 +98,7 @@ def host(statm: bytes) -> tuple[int, int]:
 
 
 class MemoryReader:
-    """Keeps ``/proc/self/statm`` open, and ``read``, the function that reads it, and meets a device once it is in use.
+    """Keeps ``/proc/self/statm`` open, and ``read``, the function that reads it, and finds a device once it is in use.
 
     The file names the process that opened it, so a forked child needs a reader of its own. Cost of ``read``: 1.3 us
     without a device (``benchmarks/hotpath.py``); psutil's ``memory_info`` costs 10.
@@ -71,7 +113,7 @@ class MemoryReader:
         self.read = self._reader(self._statm, device)
 
     def is_own(self) -> bool:
-        """Say whether the descriptor still is our file: a host that daemonizes closes and reuses them. Cost: 1 us."""
+        """Return whether the descriptor is still our file: a host that daemonizes closes and reuses them."""
         return self._statm < 0 or (self._file is not None and self._identity() == self._file)
 
     def close(self) -> None:
@@ -99,28 +141,28 @@ class MemoryReader:
 
         if device is None:
             return read
-        meet = device
+        find = device
 
-        def read_and_meet() -> Reading:
-            if state.device is None:
-                attempt("meet", "the device", meet, None)
+        def read_and_find() -> Reading:
+            if probes.device is None:
+                attempt("find", "the device", find, None)
             return read()
 
-        return read_and_meet
+        return read_and_find
 
 
 def use_memory_reader(device: ReadDevice | None = None) -> None:
     """Read this process's memory from now on with a new reader, and let go of the one before."""
-    if state.memory_reader is not None:
-        state.memory_reader.close()
-    state.memory_reader = MemoryReader(device)
-    state.read_device, state.read_memory = device, state.memory_reader.read
+    if probes.reader is not None:
+        probes.reader.close()
+    probes.reader = MemoryReader(device)
+    probes.read_device, probes.read_memory = device, probes.reader.read
 
 
 def read_now(index: int | None) -> Reading:
     """Read host and device, however young the last reading is; None is the current device."""
-    text: bytes = state.read_memory()[0]
-    return text, None if state.read_device is None else state.read_device(index)
+    text: bytes = probes.read_memory()[0]
+    return text, None if probes.read_device is None else probes.read_device(index)
 
 
 def peak_rss() -> int:
@@ -136,10 +178,6 @@ def cuda_reader(cuda: Any, in_use: Callable[[], object] = lambda: None) -> ReadD
 
     It never initialises the device and never resets a peak. One nested-dict call: ``memory_allocated()`` and its kin
     flatten and sort 122 keys each, 79 us.
-
-    Args:
-        cuda: the module of the device.
-        in_use: called when the process is first found to use it.
     """
     is_initialized, current = cuda.is_initialized, cuda.current_device
     stats = cuda.memory.memory_stats_as_nested_dict
@@ -147,7 +185,7 @@ def cuda_reader(cuda: Any, in_use: Callable[[], object] = lambda: None) -> ReadD
     def read(index: int | None) -> Device | None:
         if not is_initialized():
             return None
-        if state.device is None:
+        if probes.device is None:
             in_use()  # first: an allocator of somebody else's refuses to tell, and the device has a clock all the same
         try:
             index = current() if index is None else index

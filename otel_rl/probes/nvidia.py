@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import Any, Final
 
 from otel_rl import vocabulary
 from otel_rl.guard import say
-from otel_rl.probes.gpm import Gpm
-from otel_rl.probes.nvidia_readings import SIMPLE, Device, Reading, memory
-from otel_rl.probes.nvidia_traffic import Traffic
-from otel_rl.probes.sample import Labels, Sample, Totals
-from otel_rl.probes.xid import Counts, Xids
+from otel_rl.probes.gpm import GpmActivity
+from otel_rl.probes.nvidia_readings import SIMPLE, NvidiaDevice, Question, Traffic, memory
+from otel_rl.probes.sample import Sample, SampleLabels, Totals
 
 AGAIN: Final = 12
-"""So many readings later a driver or a device that did not answer is looked for again: a minute for the sidecar."""
+"""After so many readings a driver or a device that did not answer is tried again: a minute for the sidecar."""
 
 
 class NvidiaProbe:
@@ -24,11 +24,11 @@ class NvidiaProbe:
     name = "nvidia"
 
     def __init__(self) -> None:
-        self._session: Session | None = None
+        self._session: NvidiaSession | None = None
         self._wait = 0
         self._totals = Totals()
-        self._xids: Counts = Counts()
-        self._known: dict[Labels, bool] = {}
+        self._xids: XidCounts = XidCounts()
+        self._known: dict[SampleLabels, bool] = {}
         """Every whole device that was ever there, and whether it is."""
 
     def read(self) -> Iterator[Sample]:
@@ -46,7 +46,6 @@ class NvidiaProbe:
                 yield Sample(vocabulary.HW_STATUS, int(value), (*labels, (vocabulary.HW_STATE, state)))
 
     def close(self) -> None:
-        """End the session with the driver."""
         if self._session is not None:
             self._session.close()
             self._session, self._wait = None, 0
@@ -73,16 +72,16 @@ class NvidiaProbe:
             self._known[labels] = labels in there
 
 
-class Session:
+class NvidiaSession:
     """From ``nvmlInit`` to ``nvmlShutdown``: the devices that were there, and the questions that each one answers."""
 
-    def __init__(self, nvml: Any, totals: Totals, xids: Counts) -> None:
+    def __init__(self, nvml: Any, totals: Totals, xids: XidCounts) -> None:
         self._nvml = nvml
         self._totals = totals
-        self._questions: list[tuple[Device, list[Reading]]] = []
-        self._gpm: list[Gpm] = []
+        self._questions: list[tuple[NvidiaDevice, list[Question]]] = []
+        self._gpm: list[GpmActivity] = []
         self._xids: Xids | None = None
-        self.there: set[Labels] = set()
+        self.there: set[SampleLabels] = set()
         """Whole devices that answer."""
         self.has_lost = False
         self.ended = (nvml.NVMLError_Uninitialized, nvml.NVMLError_DriverNotLoaded, nvml.NVMLError_LibRmVersionMismatch)
@@ -98,16 +97,15 @@ class Session:
             self._xids = Xids(nvml, xids)
         for index in range(nvml.nvmlDeviceGetCount()):
             try:
-                self._meet(nvml.nvmlDeviceGetHandleByIndex(index))
+                self._add_whole(nvml.nvmlDeviceGetHandleByIndex(index))
             except self._never:  # one that is not for us
                 continue
             except self.ended:
                 raise
-            except nvml.NVMLError:  # one that is lost, or whose error may pass: it is looked for again
+            except nvml.NVMLError:  # one that is lost, or whose error may pass: it is tried again
                 self.has_lost = True
 
     def read(self) -> Iterator[Sample]:
-        """Ask every device; raises ``ended``."""
         if self._xids is not None:
             yield from self._xids.read()
         for device, readings in tuple(self._questions):
@@ -130,7 +128,6 @@ class Session:
                 self._lose(device)  # a device that has fallen off the bus often says no more than that it fails
 
     def close(self) -> None:
-        """Give everything back; the driver may be gone."""
         for gpm in self._gpm:
             gpm.close()
         if self._xids is not None:
@@ -138,12 +135,12 @@ class Session:
         with suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()
 
-    def _meet(self, handle: Any) -> None:
+    def _add_whole(self, handle: Any) -> None:
         labels = self._labels(handle)
         self.there.add(labels)
         traffic = Traffic()
         self._add(
-            Device(self._nvml, handle, labels, self._totals),
+            NvidiaDevice(self._nvml, handle, labels, self._totals),
             [*SIMPLE, traffic, traffic.received, traffic.transmitted],
         )
         if self._xids is not None:
@@ -152,28 +149,27 @@ class Session:
             is_cut, _ = self._nvml.nvmlDeviceGetMigMode(handle)
             for place in range(self._nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if is_cut else 0):
                 with suppress(self._nvml.NVMLError_NotFound, *self._never):  # no part, or one that is not for us
-                    self._meet_part(handle, self._nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))
+                    self._add_part(handle, self._nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))
 
-    def _meet_part(self, whole: Any, handle: Any) -> None:
+    def _add_part(self, whole: Any, handle: Any) -> None:
         """A part has memory and activity of its own; the other questions are the whole device's."""
         parent = (vocabulary.HW_PARENT, self._nvml.nvmlDeviceGetUUID(whole))
         instance = self._nvml.nvmlDeviceGetGpuInstanceId(handle)
         labels = (*self._labels(handle), parent)
-        self._add(Device(self._nvml, handle, labels, self._totals, whole, instance), [memory])
+        self._add(NvidiaDevice(self._nvml, handle, labels, self._totals, whole, instance), [memory])
 
-    def _add(self, device: Device, readings: list[Reading]) -> None:
-        gpm = Gpm(self._nvml)
+    def _add(self, device: NvidiaDevice, readings: list[Question]) -> None:
+        gpm = GpmActivity(self._nvml)
         self._gpm.append(gpm)
         self._questions.append((device, [*readings, gpm]))
 
-    def _lose(self, lost: Device) -> None:
-        """Ask a device and its parts no more."""
+    def _lose(self, lost: NvidiaDevice) -> None:
         whole = lost.handle if lost.whole is None else lost.whole
         self.there -= {device.labels for device, _ in self._questions if device.handle is whole}
         self._questions = [row for row in self._questions if whole is not row[0].handle and whole is not row[0].whole]
         self.has_lost = True
 
-    def _labels(self, handle: Any) -> Labels:
+    def _labels(self, handle: Any) -> SampleLabels:
         return (
             (vocabulary.HW_ID, self._nvml.nvmlDeviceGetUUID(handle)),
             (vocabulary.HW_NAME, self._nvml.nvmlDeviceGetName(handle)),
@@ -181,7 +177,7 @@ class Session:
         )
 
 
-def open_session(totals: Totals, xids: Counts) -> Session | None:
+def open_session(totals: Totals, xids: XidCounts) -> NvidiaSession | None:
     """Begin a session; None without nvidia-ml-py, a driver, or an answer of it."""
     try:
         import pynvml
@@ -193,7 +189,65 @@ def open_session(totals: Totals, xids: Counts) -> Session | None:
         return None
     with suppress(pynvml.NVMLError), ExitStack() as ending:
         ending.callback(pynvml.nvmlShutdown)  # whatever raises: an old package of that name lacks something
-        session = Session(pynvml, totals, xids)
+        session = NvidiaSession(pynvml, totals, xids)
         ending.pop_all()
         return session
     return None
+
+
+# --- critical errors (XID) --------------------------------------------------------------------------------------------
+
+MOST_EVENTS: Final = 256
+"""Events that are read at once; the next reading gets the others."""
+MOST_CODES: Final = 64
+"""Numbers of errors that become labels."""
+
+XidCounts = Counter[tuple[SampleLabels, str]]
+
+
+class Xids:
+    """The events of all devices of one session with the driver.
+
+    Raises:
+        NVMLError: this driver has no events.
+    """
+
+    def __init__(self, nvml: Any, counts: XidCounts) -> None:
+        self._nvml = nvml
+        self._counts = counts
+        self._devices: dict[int | None, SampleLabels] = {}
+        self._set = nvml.nvmlEventSetCreate()
+
+    def watch(self, handle: Any, labels: SampleLabels) -> None:
+        nvml = self._nvml
+        with suppress(nvml.NVMLError):
+            wanted = nvml.nvmlDeviceGetSupportedEventTypes(handle) & nvml.nvmlEventTypeXidCriticalError
+            if wanted:
+                nvml.nvmlDeviceRegisterEvents(handle, wanted, self._set)
+                self._devices[_address(handle)] = labels
+
+    def read(self) -> Iterator[Sample]:
+        """Count what has happened, without waiting. Cost: one call of the driver, and one for each event."""
+        with suppress(self._nvml.NVMLError):  # NVMLError_Timeout: there are no more; any other: perhaps next time
+            for _ in range(MOST_EVENTS if self._devices else 0):
+                self._count(self._nvml.nvmlEventSetWait(self._set, 0))
+        for (labels, code), count in self._counts.items():
+            yield Sample(vocabulary.XID, count, (*labels, (vocabulary.XID_CODE, code)))
+
+    def close(self) -> None:
+        with suppress(self._nvml.NVMLError):
+            self._nvml.nvmlEventSetFree(self._set)
+
+    def _count(self, event: Any) -> None:
+        labels = self._devices.get(_address(event.device))
+        if labels is None or not event.eventType & self._nvml.nvmlEventTypeXidCriticalError:
+            return
+        code = str(event.eventData)
+        if (labels, code) not in self._counts and len({code for _, code in self._counts}) >= MOST_CODES:
+            code = "other"
+        self._counts[labels, code] += 1
+
+
+def _address(handle: Any) -> int | None:
+    """Two handles of a device are two objects that point to the same place."""
+    return ctypes.cast(handle, ctypes.c_void_p).value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-Labels = tuple[tuple[str, str], ...]
+SampleLabels = tuple[tuple[str, str], ...]
 
 
 class Sample(NamedTuple):
@@ -13,7 +13,7 @@ class Sample(NamedTuple):
 
     name: str
     value: int | float
-    labels: Labels = ()
+    labels: SampleLabels = ()
 
 
 class Probe(Protocol):
@@ -25,17 +25,17 @@ class Probe(Protocol):
         """Sample everything that is there now; nothing where there is no such hardware, or it does not answer."""
 
     def close(self) -> None:
-        """Give back what was opened; ``read`` opens it again."""
+        """Return back what was opened; ``read`` opens it again."""
 
 
 class Totals:
     """Counters as they have grown since they were first read, whatever the hardware counted before."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, Labels], tuple[float, float]] = {}
+        self._known: dict[tuple[str, SampleLabels], tuple[float, float]] = {}
 
-    def sample(self, name: str, value: float, labels: Labels) -> Sample:
-        """Take in what a counter of the hardware says; one that fell has begun anew (a driver was loaded again)."""
+    def sample(self, name: str, value: float, labels: SampleLabels) -> Sample:
+        """Add what a counter of the hardware shows; one that fell has begun anew, as after a driver's restart."""
         before, total = self._known.get((name, labels), (value, 0))
         total += value - before if value >= before else value
         self._known[name, labels] = value, total

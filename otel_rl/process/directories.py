@@ -1,4 +1,4 @@
-"""Where runs are kept: the root that the user names, or a folder for temporary files where that cannot be written."""
+"""Where runs are kept: below the root that the user names, or in a temporary folder if that cannot be written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from stat import S_ISDIR
 
 from otel_rl.guard import say
-from otel_rl.journal.directory import make_directory
+from otel_rl.journal.filesystem import make_directory
 from otel_rl.process.identity import folder_name
 from otel_rl.process.state import state
 
@@ -17,14 +17,14 @@ PREFIX = "otel_rl_runs-"
 
 
 class NowhereError(OSError):
-    """No directory can be written."""
+    """Nothing can be recorded: no directory can be written."""
 
 
 def run_directory() -> Path:
     """Choose where this process journals: the run's directory, or a pending one until the run's name is known.
 
     Raises:
-        NowhereError: neither the root of the runs nor a folder for temporary files can be written.
+        NowhereError: neither the root of the runs nor a temporary folder can be written.
     """
     root = usable_root(state.config.directory)
     run_id = state.identity.run_id
@@ -32,7 +32,7 @@ def run_directory() -> Path:
 
 
 def usable_root(directory: Path) -> Path:
-    """Return the root of the runs, or a folder for temporary files where the root cannot be written.
+    """Return the root of the runs, or a temporary folder if the root cannot be written.
 
     Raises:
         NowhereError: neither can be written; the message says what to set.
@@ -50,7 +50,7 @@ def usable_root(directory: Path) -> Path:
         fallback = fallback_root()
     except OSError:
         raise NowhereError(
-            f"nothing can be recorded: {root} cannot be used ({problem}), nor can any folder for temporary files; "
+            f"nothing can be recorded: {root} cannot be used ({problem}), and no temporary folder can be written; "
             "set OTEL_RL_DIR to a directory that can be written"
         ) from None
     say("otel_rl: OTEL_RL_DIR %s cannot be used (%s); this run is recorded in %s", root, problem, fallback)
@@ -58,12 +58,12 @@ def usable_root(directory: Path) -> Path:
 
 
 def fallback_root() -> Path:
-    """Make the place where runs go when their own root cannot be written: a folder of ours alone.
+    """Make the temporary folder for runs whose root cannot be written, for this user only.
 
-    Its name can be foretold, so that it is found again; where somebody else made it, another one is made.
+    It has a fixed name, so that readers find it; if another user made it, it gets another name.
 
     Raises:
-        OSError: no folder for temporary files can be written.
+        OSError: no temporary folder can be written.
     """
     folder = fallback_name()
     try:
@@ -74,16 +74,16 @@ def fallback_root() -> Path:
 
 
 def fallback_name() -> Path:
-    """Return where that place is, for readers; it need not exist.
+    """Return where this folder is, for readers; it need not exist.
 
     Raises:
-        OSError: no folder for temporary files can be written.
+        OSError: no temporary folder can be written.
     """
     return Path(tempfile.gettempdir()) / f"{PREFIX}{_user()}"
 
 
 def redirected(run: Path) -> Path | None:
-    """Say where a process put the end of its journal whose disk took no more; None where it need not be looked at."""
+    """Return where a process whose disk was full put the end of its journal; None if there is nothing of this user."""
     try:
         folder = fallback_name()
         return folder / run.name if _is_ours(folder) and run.parent != folder else None

@@ -8,16 +8,24 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from threading import RLock
+from typing import TYPE_CHECKING, Any
 
 from otel_rl import ids, vocabulary
-from otel_rl.config import Config
+from otel_rl.config import Config, ProcessKind
+from otel_rl.process.memory import Memory
 from otel_rl.records import Value
 from otel_rl.version import __version__
 
+if TYPE_CHECKING:
+    from otel_rl.process.rendezvous import Rendezvous
+
+TRAINER = "trainer"
+ROLES: Mapping[ProcessKind, str] = {"worker": "worker", "engine": "rollout"}
+"""Roles of processes that nothing tells theirs."""
 UNKNOWN = -1
 MAX_FOLDER_BYTES = 128
 RANK, WORLD_SIZE, LOCAL_RANK = TORCHRUN = "RANK", "WORLD_SIZE", "LOCAL_RANK"
@@ -35,7 +43,8 @@ class Identity:
     rank: int = 0
     local_rank: int = UNKNOWN
     world_size: int = 1
-    role: str = "trainer"
+    role: str = TRAINER
+    kind: ProcessKind = "driver"
     system: str = ""
     system_version: str = ""
     algorithm: str = ""
@@ -53,6 +62,16 @@ class Identity:
     def known(self) -> bool:
         """Whether the attempt is known, so that ids of steps can be derived."""
         return bool(self.attempt_id)
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether it works for the steps of another process."""
+        return self.kind in ("worker", "engine")
+
+    @property
+    def emits_root(self) -> bool:
+        """Whether it emits the roots of its traces: one process of an attempt does."""
+        return self.rank == 0 and not self.is_worker
 
     @property
     def in_world(self) -> dict[str, int]:
@@ -89,30 +108,51 @@ class Identity:
             attributes[vocabulary.LOCAL_RANK] = self.local_rank
         return {**self.extra, **{key: value for key, value in attributes.items() if value != ""}}
 
+    def independent(self, kind: ProcessKind) -> Identity:
+        """Return the identity of a process that turns out to hold steps, or a run, of its own."""
+        return replace(self, kind=kind, role=TRAINER if self.role == ROLES.get(self.kind) else self.role)
+
     def in_child(self) -> Identity:
-        """The identity of a forked child: another process of the same rank and attempt."""
-        return replace(self, pid=os.getpid(), started_ns=time.time_ns(), device_id="")
+        """Return the identity of a forked child: a worker of the same rank and attempt."""
+        return replace(self, kind="worker", pid=os.getpid(), started_ns=time.time_ns(), device_id="")
 
 
 def from_launcher(config: Config, environ: Mapping[str, str] = os.environ) -> Identity:
-    """Read what the launcher says (torchrun, srun); rank 0 knows the attempt at once, and who is given one."""
+    """Read what the launcher says (torchrun, srun); who is given an attempt has it, a driver and rank 0 make it."""
     rank, world_size, local_rank = rank_variables(environ)
+    kind = _kind(config, is_rank=rank in environ)
     identity = Identity(
         run_id=config.run_id,
         rank=_number(environ, rank, 0),
         local_rank=_number(environ, local_rank, UNKNOWN),
         world_size=_number(environ, world_size, 1),
+        kind=kind,
+        role=ROLES.get(kind, TRAINER),
         pid=os.getpid(),
         started_ns=time.time_ns(),
         host=socket.gethostname(),
         extra={key: value for key, value in config.resource_attributes if key != vocabulary.SERVICE_NAME},
     )
-    if config.attempt_id and not is_started_by_rank():
+    if config.attempt_id:
         # torchrun keeps the environment when it starts the ranks anew.
         restarts = _number(environ, RESTARTS, 0)
         attempt = f"{config.attempt_id}.{restarts}" if restarts else config.attempt_id
         return replace(identity, attempt_id=attempt, run_id=config.run_id or attempt)
-    return found_attempt(identity) if identity.rank == 0 else identity
+    return make_attempt(identity) if identity.emits_root else identity
+
+
+def _kind(config: Config, *, is_rank: bool) -> ProcessKind:
+    if config.process_kind:
+        return config.process_kind
+    if is_ray_worker() or (config.attempt_id and is_started_by_rank()):
+        return "worker"
+    return "rank" if is_rank else "driver"
+
+
+def is_ray_worker() -> bool:
+    """Return whether Ray started this process for its tasks and actors: it runs Ray's program, not the user's."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    return os.path.basename(main or "") == "default_worker.py"
 
 
 def rank_variables(environ: Mapping[str, str] = os.environ) -> tuple[str, str, str]:
@@ -157,8 +197,8 @@ def _open_files(pid: int) -> Iterator[str]:
                 yield os.readlink(f"/proc/{pid}/fd/{descriptor}")
 
 
-def found_attempt(identity: Identity) -> Identity:
-    """Make the attempt id, and the run's name where the user gave none."""
+def make_attempt(identity: Identity) -> Identity:
+    """Make the attempt id, and the run's name if it has none."""
     attempt = ids.attempt_id()
     return replace(identity, attempt_id=attempt, run_id=identity.run_id or new_run_id(attempt))
 
@@ -183,7 +223,7 @@ def new_run_id(attempt: str) -> str:
 
 
 def is_made_of(run_id: str, attempt: str) -> bool:
-    """Whether a run's name was made for an attempt, since its user gave none."""
+    """Return whether a run's name was made for an attempt, since its user gave none."""
     return run_id.endswith(f"-{attempt[:6]}")
 
 
@@ -199,3 +239,30 @@ def folder_name(run_id: str) -> str:
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:
     text = environ.get(name, "")
     return int(text) if text.isascii() and text.isdigit() else default
+
+
+@dataclass(eq=False)
+class Identifying(Memory):
+    """How this process learns who it is; the result is ``state.identity``."""
+
+    lock: RLock = field(default_factory=RLock)
+    """Held while the identity changes: the flusher's thread may freeze what the program's is learning."""
+    learned: dict[str, Any] = field(default_factory=dict)
+    """What this process has learned of itself; the rest of its identity comes from its launcher or its parent."""
+    frozen: bool = False
+    """Whether the resource is final."""
+    may_meet: bool = False
+    """Whether this is a rank that looks for the others when it begins its first step."""
+    rendezvous: Rendezvous | None = None
+    """Where it meets the other ranks while it does, once it trains without a process group."""
+    ask_again: Callable[[], object] | None = None
+    """Learns the attempt that rank 0 had not said in time; the connection is not a forked child's."""
+
+    def after_fork_in_child(self) -> None:
+        """Keep the resource final: it is the parent's but for the process."""
+        frozen = self.frozen
+        self.renew()
+        self.frozen = frozen
+
+
+identifying = Identifying.keep("identifying")

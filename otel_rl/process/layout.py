@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from otel_rl import vocabulary as v
+from otel_rl.process.memory import Memory
 
 DP: Final = v.RANK_DP
 EP: Final = v.RANK_EP
@@ -48,7 +49,7 @@ Coordinates = dict[str, int]
 
 
 @dataclass(eq=False)
-class Layout:
+class Layout(Memory):
     """What is said of this rank's place; numbers only, nothing of the program's is kept alive."""
 
     of_grid: Coordinates = field(default_factory=dict)
@@ -58,7 +59,7 @@ class Layout:
     of_experts: Coordinates = field(default_factory=dict)
     """From a mesh of their own: they are laid out anew over the same ranks."""
     _weight: tuple[bool, int] = (False, -1)
-    """Of the mesh behind ``of_meshes``."""
+    """Of the mesh that ``of_meshes`` comes from."""
 
     def see(self, mesh: Any, world_size: int) -> None:
         """Take in a device mesh that the program has made.
@@ -94,17 +95,16 @@ class Layout:
             self.of_meshes = _alike(self.of_meshes, found)
 
     def see_grid(self, grid: Any) -> None:
-        """Take in the grid of a pipeline of DeepSpeed's."""
+        """Take in the grid of a pipeline of DeepSpeed."""
         self.of_grid = _ask(grid)
 
     def known(self) -> Coordinates:
-        """Say the place by the resource's keys, without axes that nobody told."""
+        """Return the place by the resource's keys, without axes that are not known."""
         experts = {**_of_deepspeed_experts(), **self.of_experts}
         found = _of_megatron() or self.of_grid or _of_deepspeed() or self._of_meshes()
         return {key: place for key, place in {**experts, **found}.items() if place != DISPUTED}
 
     def _of_meshes(self) -> Coordinates:
-        """Where accelerate has made its mesh before anybody looked, it still has it."""
         if not self.of_meshes:
             accelerate = sys.modules.get("accelerate.state")
             shared: Mapping[str, Any] = getattr(getattr(accelerate, "AcceleratorState", None), "_shared_state", {})
@@ -112,6 +112,9 @@ class Layout:
             if mesh is not None and distributed is not None and distributed.is_initialized():
                 self.see(mesh, distributed.get_world_size())
         return self.of_meshes
+
+
+layout = Layout.keep("layout")
 
 
 def _alike(one: Coordinates, other: Coordinates) -> Coordinates:

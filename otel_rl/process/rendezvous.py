@@ -2,7 +2,7 @@
 
 Each rank puts a file there that is named by its rank and by a number that it has drawn. Rank 0 answers with its attempt
 and with the numbers that it has found; a rank takes an answer that has its own. So nothing that an earlier start has
-left there is taken, no clock counts, and a rank may come late. Nobody waits: the flusher looks now and then.
+left there counts, nor does any clock, and ranks may come one after the other. The flusher looks now and then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final
 from otel_rl.config import Config
 from otel_rl.guard import say
 from otel_rl.ids import random_bits
-from otel_rl.journal.directory import make_directory
+from otel_rl.journal.filesystem import make_directory
 from otel_rl.journal.identity import WriterIdentity, start_time
 from otel_rl.process.directories import usable_root
 from otel_rl.process.identity import SRUN, Identity, ancestors, has_variable, is_started_by_rank, rank_variables
@@ -39,7 +39,7 @@ TASKS: Final = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "
 class Rendezvous:
     """One rank's part of it; used by the flusher only.
 
-    Every look renames the rank's own file. So it sees whether a later start has put another in its place, and on NFS
+    Every look renames the rank's own file. So it sees whether another start has put another in its place, and on NFS
     the folder that it looks into is no cached one.
     """
 
@@ -63,7 +63,7 @@ class Rendezvous:
         """Ranks that rank 0 has answered; one may take the answer when rank 0 has left."""
 
     def look(self, identity: Identity, *, is_asked: bool) -> tuple[str, str] | None:
-        """Look once if it is time; returns attempt and run where rank 0 has told them.
+        """Look once if it is time; returns attempt and run once rank 0 has answered.
 
         Args:
             identity: of this process as it is now.
@@ -91,7 +91,7 @@ class Rendezvous:
         return found
 
     def _use(self, identity: Identity) -> None:
-        """Note that the attempt that a launcher named has been used, and say so where it had been before."""
+        """Mark the attempt that a launcher named as used, and log if an earlier start had it."""
         self.is_over = True
         if self._rank == 0 and identity.attempt_id.startswith(self._config.attempt_id):
             name = blake2b(f"{identity.run_id}/{identity.attempt_id}".encode(), digest_size=8).hexdigest()
@@ -107,7 +107,7 @@ class Rendezvous:
                 )
 
     def _stay(self) -> bool:
-        """Be there, for all to see; False where a later process of this rank has come, or a rank has started us."""
+        """Stay visible to the others; False if another process of this rank has come, or a rank has started us."""
         before, self._looks = self._file, self._looks + 1
         if before is None:
             self.is_over = is_started_by_rank()
@@ -131,12 +131,10 @@ class Rendezvous:
         return True
 
     def _key(self) -> str:
-        """Name what the ranks of a start have in common: run, size, launcher."""
         of: list[Any] = [self._config.run_id or _launcher(), self._size, [os.environ.get(name) for name in SAME]]
         return blake2b(json.dumps(of).encode(), digest_size=8).hexdigest()
 
     def _ask(self) -> tuple[str, str] | None:
-        """Read rank 0's answer, if it is for us."""
         assert self._file is not None
         with suppress(FileNotFoundError):
             attempt, run, numbers = json.loads((self._file.parent / ANSWER).read_bytes())
@@ -146,7 +144,7 @@ class Rendezvous:
         return None
 
     def _answer(self, identity: Identity) -> None:
-        """Tell our attempt to those who are there; it is over when all have taken it."""
+        """Publish our attempt to the ranks that have come; it is over when all have it."""
         assert self._file is not None
         folder = self._file.parent
         there = [name.split(".") for name in os.listdir(folder) if name.count(".") == 2]
@@ -166,7 +164,7 @@ class Rendezvous:
                 folder.rmdir()
 
     def leave(self) -> None:
-        """Be there no more; what rank 0 has answered stays, for those who have not read it yet."""
+        """Go; what rank 0 has answered stays for those who have not read it yet."""
         self.is_over = True
         missing = 0 if self._rank else self._size - 1 - len(self._known)
         if missing > 0:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import get_ident
 from time import monotonic_ns
-from types import SimpleNamespace
-from typing import Any, Final
-from weakref import WeakKeyDictionary, WeakSet
+from typing import Any
 
 from otel_rl import guard, ids
 from otel_rl.clock import Clock, first_start_ns, process_start_ns
 from otel_rl.config import Config
-from otel_rl.process import layout as coordinates
 from otel_rl.process import memory
-from otel_rl.process.identity import Identity, found_attempt, from_launcher
-from otel_rl.records import Attributes, Labels, Log, Noted
+from otel_rl.process.identity import Identity, from_launcher, identifying, make_attempt
+from otel_rl.process.layout import layout
+from otel_rl.records import Attributes, Log, RecordQueue
 from otel_rl.vocabulary import SETUP, TEARDOWN
 
 PHASES = frozenset((SETUP, TEARDOWN))
@@ -35,7 +33,7 @@ class Trace:
     all spans of a step are placed on the wall clock by one anchor.
     """
 
-    __slots__ = ("anchor", "known", "sampled", "step", "trace_id", "work")
+    __slots__ = ("anchor", "is_carried", "known", "sampled", "step", "trace_id", "work")
 
     def __init__(self, trace_id: int, anchor: int, *, sampled: bool = True, known: bool = True, step: str = "") -> None:
         self.trace_id = trace_id
@@ -44,6 +42,8 @@ class Trace:
         self.known = known
         self.step = step
         """Loop and number of the step, the same in every attempt; empty where it is none of ours."""
+        self.is_carried = False
+        """Whether it is another process's: its container is not recorded here."""
         self.work: Any = None
         """Takes what the stages of the step tell of samples and tokens, where no integration counts them."""
 
@@ -51,6 +51,11 @@ class Trace:
     def is_phase(self) -> bool:
         """Whether it is that of set-up or tear-down, which may last as long as the process."""
         return self.step.partition(" ")[0] in PHASES
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it is that of a step, of this process or another."""
+        return bool(self.step) and not self.is_phase
 
     def derive(self, attempt: str) -> int:
         """Take the ids that the attempt gives, now that it is known; returns that of the root."""
@@ -62,102 +67,8 @@ class Trace:
         return ids.root_id(attempt, loop, int(number))
 
 
-class InCollective(threading.local):
-    """Whether this thread is inside a collective: the ones that it calls in turn belong to it."""
-
-    active = False
-
-
-class Generating(threading.local):
-    """What this thread generates now with transformers."""
-
-    call: Any = None
-    """The innermost call of ``generate``."""
-    marks: list[int] | None = None
-    """When it began to decode and when each of its tokens was there; hooks of the kind ``marks`` append to it."""
-    engine: Any = None
-    """The continuous batching whose loop this thread runs."""
-    indices: dict[int, int] | None = None
-    """Places of the prompts that are being submitted together, by the prompt's ``id()``."""
-    origin: Any = None
-    """Engine and origin of the request that is being submitted."""
-    error: str = ""
-    """Class of the exception by which the request fails that is given back next."""
-
-
 def _nothing(*_: object) -> None:
     return None
-
-
-UNREAD: Final = b"", None
-"""A memory reading of nothing."""
-
-
-def _unread() -> tuple[bytes, None]:
-    return UNREAD
-
-
-def _no() -> bool:
-    return False
-
-
-def _as_it_is(function: Any) -> Any:
-    return function
-
-
-@dataclass(eq=False)
-class Training:
-    """What integrations remember from one hook to the next while a framework trains."""
-
-    loop: Any = None
-    """The loop whose step is open."""
-    between: Any = None
-    """The open stage that lasts from one call to another."""
-    vllm: Any = None
-    """The engines of vLLM and the requests that they have taken."""
-    sampling: Any = None
-    """What the trainer says of the requests of its open rollout: policy version, samples, groups."""
-    criteria: Any = None
-    """Set once a call of ``generate`` has had stopping criteria whose outcome its output does not show."""
-    generating: Generating = field(default_factory=Generating)
-    batching: WeakKeyDictionary[Any, Any] = field(default_factory=WeakKeyDictionary)
-    """What is known of the open requests of each continuous batching."""
-    streams: WeakKeyDictionary[Any, Any] = field(default_factory=WeakKeyDictionary)
-    """By response of an API client, the stream that is being read from it."""
-    observed: Any = None
-    """What has been observed of models and batches, once something has."""
-    deferred: deque[Any] = field(default_factory=deque)
-    """Numbers on their way from a device."""
-    resolving: Any = field(default_factory=threading.Lock)
-    """Held by the thread that hands them over."""
-
-
-@dataclass(eq=False)
-class Communication:
-    """What is known of process groups, and of collectives on their way."""
-
-    worlds: int = 0
-    """How many default process groups this process has made; the names of groups begin anew with each."""
-    groups: dict[int, Any] = field(default_factory=dict)
-    """By ``id()`` of the process group: a weak reference to it, and how records name it."""
-    kinds: set[str] = field(default_factory=set)
-    """Descriptions of groups that are labels of metrics."""
-    launched: dict[int, Any] = field(default_factory=dict)
-    """By ``id()`` of what is to be waited for: a weak reference to it, and the collective."""
-    seen_in: Any = None
-    """The stage in which a collective was seen last."""
-    in_backward: bool = False
-    """Whether a collective was seen in a backward that is not DDP's."""
-    before_making: Any = None
-    """What of the device was in use before the communicator that is being made."""
-    buffers: int = 0
-    """Estimate of what communicators take of the device, bytes."""
-    wrapped: WeakSet[Any] = field(default_factory=WeakSet)
-    """Models whose gradients DDP reduces."""
-    layout: coordinates.Layout = field(default_factory=coordinates.Layout)
-    """What the program's meshes and grids say of this rank's place."""
-    ask_again: Callable[[], object] | None = None
-    """Learns the attempt that rank 0 had not said in time, if it has by now."""
 
 
 @dataclass(eq=False)
@@ -169,110 +80,27 @@ class Runtime:
     config: Config = field(default_factory=Config)
     clock: Clock = field(default_factory=Clock)
     started_ns: int = field(default_factory=process_start_ns)
-    """When the process began, monotonic; behind a recording that was stopped: when the next one was asked for."""
+    """When the process began, monotonic; after a recording that was stopped: when the next one was asked for."""
     first_ns: int = field(default_factory=first_start_ns)
     """When it began, or the first of those that it was forked or started from: no request was submitted before (it may
     have been queued there), monotonic."""
 
     identity: Identity = field(default_factory=Identity)
-    learned: dict[str, Any] = field(default_factory=dict)
-    """What this process has learned of itself; the rest of its identity is its launcher's word, or its parent's."""
-    frozen: bool = False
-    """Whether the resource is final."""
-    identifying: Any = field(default_factory=threading.RLock)
-    """Held while one of the two changes: the flusher's thread may freeze what the program's is learning."""
-    untold: list[Any] = field(default_factory=list)
-    """Trees that were opened before the attempt was known."""
-    unsampled: set[int] = field(default_factory=set)
-    """Traces of them that turned out not to be sampled; spans of theirs may be held."""
-    may_meet: bool = False
-    """Whether this is a rank that looks for the others when it begins its first step; not behind a process group."""
-    rendezvous: Any = None
-    """Where it meets the other ranks while it does, once it trains without a process group."""
     directory: Path | None = None
     """Where this process journals, once it does."""
-    said_failure: bool = False
-    """Whether a disk that refuses was mentioned."""
 
-    queue: deque[Any] = field(default_factory=deque)
-    """Finished stages, collectives, logs and numbers on their way to the flusher."""
-    noted: Noted = field(default_factory=Noted)
-    """Finished requests on their way to the flusher; it is queued while it is not empty."""
-    open: set[Any] = field(default_factory=set)
-    """Stages and collectives that have begun and not ended; who looks through it makes a ``copy``, which nobody sees
-    change: in the middle of a ``tuple`` the collector may come, and drop what ends a stage."""
-    series: dict[str, tuple[str, Labels]] = field(default_factory=dict)
-    """Metric and attributes of the numbers whose names a user or a framework gave, by name with prefix."""
-    alike: dict[str, list[str]] = field(default_factory=dict)
-    """These names by how Prometheus writes them."""
-    refused: set[str] = field(default_factory=set)
-    """Names that a number was given and cannot have."""
+    queue: RecordQueue = field(default_factory=RecordQueue)
+    """Finished stages, requests, collectives, logs and numbers on their way to the flusher."""
     dropped: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     """Records given up before the journal, by signal and reason."""
     wake: Callable[[], None] = _nothing
     """Starts the flusher with the first record."""
-    end_journal: Callable[[deque[Any]], None] = _nothing
-    """Writes what waits in the queue of the journal and ends it; what comes has another one, and counts of its own."""
     awake: bool = False
     wake_again_ns: int = 0
     """Not before this (monotonic) is another attempt made to start the flusher."""
 
-    provider: Any = None
-    """What OpenTelemetry's API must have for a tracer provider if stages are to be current for other libraries, too:
-    none; something else once the program has made a provider of its own."""
-    container: Any = None
-    """The open container of this rank (of the step, else of set-up): parent of what has no parent."""
-    behind: Callable[[Any], None] | None = None
-    """Told of each stage that ends while the step goes on behind its block."""
-    phase: Any = None
-    """Set-up or tear-down: what is open while no step is."""
-    open_setup: Callable[[], None] = _nothing
-    """Opens the set-up trace when the first span needs a place."""
-    inherited: Trace | None = None
-    """Of the step in which this process was forked or started: it ends in the parent."""
-    told: Any = None
-    """Memory shared with the children that are forked while the attempt is unknown: it comes to stand there."""
-    heard: Any = None
-    """That of the parent."""
-    above: tuple[Any, ...] = ()
-    """What was open in the parent then; a stage of ours may be below it."""
-    loops: int = 0
-    """How many training loops this process has begun."""
-    training: Training = field(default_factory=Training)
-
-    memory_reader: Any = None
-    """The probe behind ``read_memory``."""
-    read_memory: Callable[[], Any] = _unread
-    """Reads the host's memory once; a probe, put in place by ``instrument()``."""
-    read_device: Callable[[int | None], Any] | None = None
-    """Reads that of an accelerator, where there is one, by its number; None is the current one."""
-    reading: Any = UNREAD
-    """The last memory reading of the host."""
-    probe_ns: int = 0
-    """When it was read, monotonic."""
-    find_device: Callable[[], str | None] = _nothing
-    """Names the device that this process uses as its driver does; None as long as it uses none."""
-    has_context: Callable[[int], object] | None = None
-    """Says of an accelerator, by its number, whether this process uses it; None where nobody can tell."""
-    device: Any = None
-    """What is done on a device at both ends of a stage; None until the process uses one."""
-    exhausted: int = 0
-    """The id of the out-of-memory error that passes through the open stages; it is logged by the innermost only."""
-
-    follow: Callable[[Any], None] = _nothing
-    """Hooks what an object and its class have in place of hooked methods."""
-    look_again: Callable[[], None] = _nothing
-    """Hooks what other libraries have put in place of hooked functions meanwhile."""
-    is_compiling: Callable[[], bool] = _no
-    """``torch.compiler.is_compiling`` once torch is there."""
-    is_tracing: Callable[[], bool] = _no
-    """The part of it that Dynamo answers while it traces the caller, and ``compiler`` has the other part in
-    ``_is_compiling_flag``: together half as many calls, where each counts."""
-    compiler: Any = field(default_factory=lambda: SimpleNamespace(_is_compiling_flag=False))
-    uncompiled: Callable[[Any], Any] = _as_it_is
-    """``torch.compiler.disable`` while torch.compile looks at the functions that are called."""
-    in_collective: InCollective = field(default_factory=InCollective)
-    comm: Communication = field(default_factory=Communication)
+    step_thread: int = 0
+    """The thread that has the steps; 0 while none has."""
 
     def __reduce__(self) -> str:
         """A function that somebody pickles (Ray) takes the name along; where it is unpickled, that process's own."""
@@ -281,10 +109,9 @@ class Runtime:
     def start(self, config: Config, wake: Callable[[], None]) -> None:
         """Begin to record."""
         self.config = config
-        # A thread that was late for the end of the last recording has woken nobody, and its record is not of this one.
-        self.awake, self.wake_again_ns, self.queue, self.noted = False, 0, deque(), Noted()
-        self.identity = from_launcher(config)
-        self.may_meet = self.identity.world_size > 1 or bool(config.attempt_id)
+        # A record of the last recording may have been queued after its end, without a flusher.
+        self.awake, self.wake_again_ns, self.queue = False, 0, RecordQueue()
+        self.identify_anew()
         self.wake = wake
         self.started_ns = self.started_ns or monotonic_ns()
         self.on = True
@@ -298,6 +125,19 @@ class Runtime:
         if not self.awake:
             self.ensure_awake()
         return True
+
+    def drop(self, signal: str, reason: str, count: int = 1) -> None:
+        """Count records that are given up before the journal."""
+        self.dropped[signal, reason] += count
+
+    def hold_step(self) -> int:
+        """Hold the steps of this process on this thread; returns which it is."""
+        self.step_thread = get_ident()
+        return self.step_thread
+
+    def pause(self) -> None:
+        """Record nothing more; what has been recorded stays."""
+        self.on = False
 
     def ensure_awake(self) -> None:
         """Start the flusher of this process if it does not run."""
@@ -329,35 +169,55 @@ class Runtime:
     def identify(self, **changes: Any) -> None:
         """Take in what has become known about this process, until the resource is frozen; a new rank always counts."""
         known = {key: value for key, value in changes.items() if value not in ("", None)}
-        with self.identifying:
-            if self.frozen and any(known.get(key, of) != of for key, of in self.identity.in_world.items()):
+        with identifying.lock:
+            if identifying.frozen and any(known.get(key, of) != of for key, of in self.identity.in_world.items()):
                 known["coordinates"] = {}  # another world: what was known of the place in the last one holds no more
-            self.learned |= known
-            if not self.frozen or "rank" in known or "attempt_id" in known:
-                self.identity = replace(self.identity, **known)
+            identifying.learned |= known
+            if not identifying.frozen or "rank" in known or "attempt_id" in known:
+                self.inherit(**known)
+
+    def inherit(self, **changes: Any) -> None:
+        """Change the identity by what this process has not learned of itself: its parent's, or its launcher's word."""
+        with identifying.lock:
+            self.identity = replace(self.identity, **changes)
+
+    def identify_anew(self) -> None:
+        """Be what the launcher says, whatever was known before."""
+        with identifying.lock:
+            self.identity, identifying.frozen = from_launcher(self.config), False
+            identifying.may_meet = self.identity.world_size > 1 or bool(self.config.attempt_id)
+
+    def work_for(self, directory: Path, first_ns: int) -> None:
+        """Record where the process does that this one works for, which began before it."""
+        self.config = replace(self.config, directory=directory)
+        self.first_ns = min(self.first_ns, first_ns)
 
     def freeze(self) -> None:
-        """Make the resource final, with what can be known by now of this rank's place among the others."""
-        if self.frozen:
+        """Make the resource final, with what is known of this rank's place among the others."""
+        if identifying.frozen:
             return
-        self.learn_device()
-        with self.identifying:
+        with identifying.lock:
             with guard.guard("find this rank's place"):
-                self.identify(coordinates=self.comm.layout.known())
-            self.frozen = True
+                self.identify(coordinates=layout.known())
+            identifying.frozen = True
 
-    def learn_device(self) -> None:
+    def know_device(self, device_id: str) -> None:
         """Take in which device this process uses, also where the resource is final: models load long."""
-        found = guard.attempt("find", "the device of this rank", self.find_device)
-        with self.identifying:
-            if found and found != self.identity.device_id:
-                self.identity = replace(self.identity, device_id=found)
+        if device_id != self.identity.device_id:
+            self.inherit(device_id=device_id)
 
-    def found_attempt(self) -> Identity:
-        """Make an attempt of our own: rank 0's duty, and any rank's when the others cannot be asked."""
-        with self.identifying:
-            self.identity = found_attempt(self.identity)
-            return self.identity
+    def make_attempt(self) -> None:
+        """Make an attempt of our own: the driver's and rank 0's duty, and any one's when the others cannot be asked."""
+        with identifying.lock:
+            self.identity = make_attempt(self.identity)
+            if self.identity.is_worker:
+                self.identity = self.identity.independent("driver")
+
+    def hold_steps(self) -> None:
+        """Be a rank of the run, if this is a worker that begins steps of its own."""
+        if self.identity.is_worker:
+            with identifying.lock:
+                self.identity = self.identity.independent("rank")
 
     def log(self, event_name: str, body: str, attributes: Attributes, severity: int = 13) -> None:
         """Queue a log record about this process."""
@@ -367,44 +227,21 @@ class Runtime:
 state = Runtime()
 
 
-_of_parents: list[Any] = []
-"""Events and pinned memory of devices that a fork inherited: to free them would use the parent's device."""
-
-
 def after_fork_in_child() -> None:
     """Start afresh in a forked child: nothing of the parent's is written twice, no lock of the parent's is waited for.
 
-    The container stays: what the child records hangs below the step in which it was forked.
+    What the child records hangs below the step in which it was forked (``trace/memory.py``).
     """
     ids.reseed()
     guard.errors.clear()
-    state.queue = deque()
-    state.noted = Noted()
-    state.above += tuple(state.open.copy())
-    state.open = set()
+    state.queue = RecordQueue()
     state.dropped = defaultdict(int)
     state.started_ns = monotonic_ns()
     state.clock.set_ns = 0
     state.identity = state.identity.in_child()
-    state.learned = {}
-    state.identifying = threading.RLock()
     state.awake = False
     state.wake_again_ns = 0
-    if state.container is None and state.training.loop is not None:
-        state.training.loop.resume()
-    state.inherited = state.container and state.container.trace
-    state.heard, state.told = state.told or state.heard, None
-    state.untold, state.may_meet, state.rendezvous = [], False, None
-    if state.on and state.inherited is None:  # nothing to be below: a set-up of its own would have the parent's ids
-        state.identity, state.frozen = from_launcher(state.config), False
-    state.loops = 0
-    state.behind = None
-    _of_parents.append((state.training.deferred, state.device))
-    state.device = None
-    state.training = Training()
-    state.comm = Communication()
-    state.reading = UNREAD
-    state.probe_ns = 0
+    state.step_thread = 0
     memory.after_fork_in_child()
 
 

@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+from rich.cells import cell_len
+
 UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories that order a terminal about: control characters, text direction, half characters, line ends."""
+ELLIPSIS: Final = "…"
 BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -18,6 +21,19 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(one) in UNPRINTABLE else one for one in text)
+
+
+def shorten(text: str, width: int) -> str:
+    """Cut a text in its middle to a number of cells: of many long names the end tells them apart."""
+    if cell_len(text) <= width:
+        return text
+    tail_width = (width - 1) // 2
+    head, tail = text[: width - 1 - tail_width], text[len(text) - tail_width :]
+    while cell_len(head) > width - 1 - tail_width:
+        head = head[:-1]
+    while cell_len(tail) > tail_width:
+        tail = tail[1:]
+    return f"{head}{ELLIPSIS}{tail}"
 
 
 def seconds(value: float) -> str:

@@ -9,7 +9,7 @@ import sys
 from itertools import pairwise
 from typing import Any
 
-from otel_rl.report.data import computed, efficiency, open_stages, report, requests
+from otel_rl.report.data import details, ranks, report, time_use
 
 
 def schema() -> dict[str, Any]:
@@ -18,7 +18,7 @@ def schema() -> dict[str, Any]:
 
     document = TypeAdapter(report.Report).json_schema(mode="serialization")
     _describe(document, report.Report)
-    kinds = vars(report) | vars(computed) | vars(efficiency) | vars(open_stages) | vars(requests)
+    kinds = vars(ranks) | vars(report) | vars(details) | vars(time_use)
     for name, node in document["$defs"].items():
         _describe(node, kinds[name])
     document["$schema"] = "https://json-schema.org/draft/2020-12/schema"

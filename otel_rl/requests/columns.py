@@ -1,233 +1,238 @@
-"""Requests as columns of whole numbers; what cannot be is left out and counted, never guessed."""
+"""Requests as columns of whole numbers, by numpy; what cannot be is left out and counted, never guessed.
+
+It is imported by the flusher with the first requests: ``import otel_rl`` does without numpy.
+"""
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from operator import index, itemgetter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
-from otel_rl.guard import attempt
-from otel_rl.requests.queue import UNKNOWN, Request, Row, native
+import numpy as np
+
+from otel_rl.requests.fields import (
+    COUNTS,
+    ERROR,
+    FAILED,
+    FINISH,
+    ID,
+    KIND,
+    LARGEST,
+    SLACK_NS,
+    TIMES,
+    TYPES,
+    WHOLE,
+    RequestNumbers,
+    cleaned,
+    indices,
+    is_failed,
+)
+from otel_rl.requests.queue import UNKNOWN, Request, Values
 
 Column = Any
-"""A sequence of whole numbers."""
-
-FAILED: Final = frozenset(("abort", "timeout", "error"))
-"""Finish reasons of requests that all become spans, within their limit."""
-SLACK_NS: Final = 1_000_000
-"""A submission may be stamped by another clock than the engine's: up to this it counts as no time, not as a mistake."""
+"""An array of whole numbers of 64 bits."""
 MOST_TOKENS: Final = 1 << 40
-LARGEST: Final = 1 << 62
-
-TIMES: Final = ("submitted", "ended", "scheduled", "first_token", "last_token")
-COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "preemptions")
-WHOLE: Final = (*TIMES, *COUNTS, "turn", "policy_start", "policy_end", "limit")
-TYPES: Final = tuple(int if name in WHOLE else bool if name == "streamed" else str for name in Request._fields)
-LAYOUT: Final = "".join(
-    "q" if name in (*TIMES, *COUNTS) else {int: "i", bool: "b", str: "s"}[kind]
-    for name, kind in zip(Request._fields, TYPES, strict=True)
-).encode()
-"""What the fields of a row should be, and of which of them there are columns, as ``_native.c`` reads it."""
-
-
-def places(*names: str) -> bytes:
-    """Say where these fields are in a row."""
-    return bytes(map(Request._fields.index, names))
-
-
-KIND: Final = places("operation", "engine", "model", "replica", "streamed")
-"""What tells the series of requests apart."""
-FINISH, ERROR, TURN, _ID = places("finish", "error", "turn", "id")
-kind_of: Final = itemgetter(*KIND)
-
-
-class Numbers(NamedTuple):
-    """What follows from one row; times in ns, -1 where a number is not known or not usable."""
-
-    duration: int
-    ttft: int
-    queue: int
-    prefill: int
-    decode: int
-    tpot: int
-    input: int
-    output: int
-    cached: int
-    preemptions: int
-    started: int
-    """When the engine took the request up (monotonic, ns); 0 where unknown."""
-    ended: int
-    """Monotonic, ns; 0 where unknown."""
+FACTORS: Final = 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53
+"""Of MurmurHash3's finalizer (public domain), which spreads what ids that follow each other leave close together."""
+NUMBERS: Final = indices(*WHOLE)
+TEXTS: Final = indices(*(name for name in Request._fields if name not in WHOLE))
+"""These, and whether it is streamed."""
+SUBMITTED, ENDED, SCHEDULED, FIRST, LAST = range(len(TIMES))
+BEGINS: Final = [SUBMITTED, SUBMITTED, SUBMITTED, SCHEDULED, FIRST, LAST]
+"""Of the durations up to ``decode`` in ``RequestNumbers``, and of the time from the last token to the end."""
+ENDS: Final = [ENDED, FIRST, SCHEDULED, FIRST, LAST, ENDED]
+SLACKS: Final = np.array([[SLACK_NS], [SLACK_NS], [SLACK_NS], [0], [0], [SLACK_NS]])
+LEAST: Final = np.array([[1], [1], [0], [0]])
+"""What the counts of a request that did not fail are at least."""
 
 
 class Derived:
-    """What follows from the rows of one kind, by column."""
+    """What follows from requests of one kind, by column."""
 
-    __slots__ = ("columns", "problems")
+    __slots__ = ("columns", "matrix", "problems")
 
-    def __init__(self, columns: Sequence[Column], problems: Mapping[str, int]) -> None:
+    def __init__(self, matrix: Any, problems: Mapping[str, int]) -> None:
         """Hold columns.
 
         Args:
-            columns: in the order of ``Numbers``.
-            problems: rows by what is wrong with them: a word of docs/requests.md.
+            matrix: one row for each field of ``RequestNumbers``.
+            problems: requests by what is wrong with them: a word of docs/requests.md.
         """
-        self.columns: Any = Numbers._make(columns)
-        """A ``Numbers`` whose fields are the columns."""
+        self.matrix = matrix
+        self.columns: Any = RequestNumbers._make(matrix)
+        """A ``RequestNumbers`` whose fields are the columns."""
         self.problems = problems
 
-    def of(self, place: int) -> list[int]:
-        """Give the numbers of one row."""
-        return [column[place] for column in self.columns]
+    def of(self, place: int) -> RequestNumbers:
+        """Return the numbers of one request."""
+        return RequestNumbers._make(self.matrix[:, place].tolist())
 
 
-class Table:
-    """Clean rows, at least one, the places that they belong to, and what is looked at more than once."""
+class RequestBatch:
+    """Clean requests, at least one, with their parents."""
 
-    __slots__ = ("errors", "finishes", "ids", "numbers", "parents", "rows")
-
-    def __init__(self, rows: list[Row], parents: list[Any], numbers: tuple[bytes, ...] | None = None) -> None:
-        """Look at rows. Cost: 0.15 us each.
+    def __init__(self, values: list[Values], parents: list[Any], fields: list[tuple[Any, ...]], numbers: Any) -> None:
+        """Hold requests.
 
         Args:
-            rows: the requests.
-            parents: their places.
-            numbers: the columns of the rows, where they are known already.
+            values: the requests.
+            parents: the span that each belongs to.
+            fields: the same values, field by field.
+            numbers: the fields that are whole numbers, one row for each, in the order of ``WHOLE``.
         """
-        self.rows = rows
+        self.values = values
         self.parents = parents
-        self.numbers = numbers if numbers is not None else whole_numbers(rows)
-        """Times and counts, each column as bytes; None without C, or where a number does not fit into 64 bits."""
-        self.ids: list[str] = list(map(itemgetter(_ID), rows))
-        self.finishes = count(rows, FINISH)
+        self.fields = fields
+        self.numbers = numbers
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The requests' own ids."""
+        return self.fields[ID]
+
+    @cached_property
+    def finishes(self) -> Counter[str]:
         """How many ended for which reason."""
-        self.errors = count(rows, ERROR)
+        return Counter(self.fields[FINISH])
 
-    def column(self, name: str) -> Column:
-        """Give a column of times."""
-        if self.numbers is not None:
-            return memoryview(self.numbers[TIMES.index(name)]).cast("q")
-        return list(map(itemgetter(*places(name)), self.rows))
-
-    def ended_between(self, after: int, until: int) -> list[int]:
-        """Say which requests ended after a time, and not after another."""
-        ends = self.column("ended")
-        if native is not None and self.numbers is not None:
-            return [place for place in native.largest(ends.obj, after, len(ends)) if ends[place] <= until]
-        return [place for place, ended in enumerate(ends) if after < ended <= until]
-
+    @cached_property
     def has_failed(self) -> bool:
         """Whether any request was aborted, ran out of time or failed."""
-        return not FAILED.isdisjoint(self.finishes) or any(self.errors)
+        return not FAILED.isdisjoint(self.finishes) or any(self.fields[ERROR])
 
-    def parts(self) -> list[Table]:
-        """Part the rows by the labels of their metrics."""
-        if are_alike(self.rows):
+    def ended_between(self, after: int, until: int) -> list[int]:
+        """Return which requests ended after a time, and not after another."""
+        ends = self.numbers[ENDED]
+        places: list[int] = np.flatnonzero((ends > after) & (ends <= until)).tolist()
+        return places
+
+    def parts(self) -> list[RequestBatch]:
+        """Part the requests by the labels of their metrics."""
+        kinds = list(zip(*(self.fields[field] for field in KIND), strict=True))
+        parts: dict[Any, list[int]] = {kind: [] for kind in set(kinds)}
+        if len(parts) == 1:
             return [self]
-        parts: dict[Any, list[int]] = {}
-        for place, row in enumerate(self.rows):
-            parts.setdefault(kind_of(row), []).append(place)
-        return [self.only(places) for places in parts.values()]
+        for place, kind in enumerate(kinds):
+            parts[kind].append(place)
+        return [self.only(places) for places in sorted(parts.values())]
 
-    def below(self, kinds: dict[Any, Any], kind: Any) -> Table:
-        """Give the table of the rows whose places are of one kind, by the place."""
-        return self.only([place for place, parent in enumerate(self.parents) if kinds[parent] == kind])
+    def only(self, places: list[int]) -> RequestBatch:
+        """Return some of the requests."""
+        values = [self.values[place] for place in places]
+        parents = [self.parents[place] for place in places]
+        return RequestBatch(values, parents, list(zip(*values, strict=True)), self.numbers[:, places])
 
-    def only(self, places: list[int]) -> Table:
-        """Give the table of some of the rows."""
-        return Table([self.rows[place] for place in places], [self.parents[place] for place in places])
+    def derive(self, begun: int, now: int) -> Derived:
+        """Derive the times of each request and judge its numbers.
+
+        Args:
+            begun: the begin of the process, monotonic ns: no time can be earlier, but 0, which is not known.
+            now: the present, monotonic ns: no time can be later.
+        """
+        given, counts = self.numbers[: len(TIMES)], self.numbers[len(TIMES) : len(TIMES) + len(COUNTS)]
+        times = np.where((given < begun) | (given > now), 0, given)
+        begins, ends = times[BEGINS], times[ENDS]
+        durations = ends - begins
+        durations[(durations < 0) & (durations >= -SLACKS)] = 0
+        is_known = (begins != 0) & (ends != 0)
+        is_reversed = is_known & (durations < 0)
+        durations[~is_known | is_reversed] = UNKNOWN
+        is_possible = (counts >= LEAST) & (counts < MOST_TOKENS)
+        if self.has_failed:
+            is_possible[1] |= np.array(list(map(is_failed, self.values))) & (counts[1] == 0)
+        known = np.where(is_possible, counts, UNKNOWN)
+        known[2][(known[0] >= 0) & (known[2] > known[0])] = UNKNOWN
+        output, decode = known[1], durations[4]
+        tpot = np.where((output > 1) & (decode >= 0), decode // np.maximum(output - 1, 1), UNKNOWN)
+        problems = {
+            "impossible_time": (times != given).any(0),
+            "unfinished": given[ENDED] == 0,
+            "reversed": is_reversed.any(0),
+            "tokens": (known[:3] != counts[:3]).any(0),
+        }
+        matrix = np.concatenate([durations[:5], tpot[None], known, times[[SCHEDULED, ENDED]]])
+        return Derived(matrix, {reason: int(is_wrong.sum()) for reason, is_wrong in problems.items()})
+
+    def scores(self, seed: int, first: int) -> Column:
+        """Return of each request a number of 63 bits, evenly spread, that depends on nothing but its id and the seed.
+
+        Args:
+            seed: of the rollout.
+            first: how many requests the rollout had before: one without an id is scored by its number.
+        """
+        ids = self.ids if all(self.ids) else [one or str(first + place) for place, one in enumerate(self.ids)]
+        texts = (one.encode("utf-8", "surrogatepass") for one in ids)
+        mixed = np.fromiter(map(crc32, texts), np.uint64, len(ids)) ^ np.uint64(seed)
+        for factor in FACTORS:
+            mixed = (mixed ^ (mixed >> np.uint64(33))) * np.uint64(factor)
+        return ((mixed ^ (mixed >> np.uint64(33))) >> np.uint64(1)).astype(np.int64)
 
 
-def whole_numbers(rows: list[Any]) -> tuple[bytes, ...] | None:
-    """Give columns of times and counts where each field of every row is as good as what it should be, else None.
+class Bins(NamedTuple):
+    """A histogram of one column: counts by bucket, and what the buckets do not say."""
 
-    A time or a count may be of another type that Python takes for a whole number, such as numpy's. Without C there are
-    none.
-    """
-    found: tuple[bytes, ...] | None = None
-    if native is not None:
-        found = native.columns(rows, Request, LAYOUT)
-    return found
+    counts: list[int]
+    total: int
+    low: int
+    high: int
 
 
-def are_alike(rows: list[Row]) -> bool:
-    """Whether all count in the same series."""
-    if native is not None:
-        return bool(native.alike(rows, KIND))
-    first = kind_of(rows[0])
-    return all(kind_of(row) == first for row in rows)
-
-
-def count(rows: list[Row], place: int) -> dict[str, int]:
-    """Count the rows by the field at a place."""
-    counts: dict[str, int] = native.count(rows, place) if native is not None else Counter(map(itemgetter(place), rows))
-    return counts
-
-
-def clean(rows: list[Row], parents: list[Any], problems: Counter[str]) -> Table | None:
-    """Give the rows as a table of fields that have the types that they should have; None where no row is left.
+def make_batch(values: list[Values], parents: list[Any], problems: Counter[str]) -> RequestBatch | None:
+    """Make clean requests of what a reader gave, which may be anything; None where none is left.
 
     Args:
-        rows: what a reader gave, which may be anything.
-        parents: the places that they belong to.
-        problems: takes what had to be changed: ``no_request``, ``not_a_number``.
+        values: what a reader gave.
+        parents: the span that each belongs to.
+        problems: counts what had to be changed: ``no_request``, ``not_a_number``.
     """
-    numbers = whole_numbers(rows)
-    if numbers is None:
-        kept = [(row, parent) for row, parent in zip(rows, parents, strict=True) if _is_row(row)]
-        problems["no_request"] += len(rows) - len(kept)
-        rows, parents = [cleaned(row, problems) for row, _ in kept], [parent for _, parent in kept]
-    return Table(rows, parents, numbers) if rows else None
-
-
-def _is_row(row: Any) -> bool:
-    return type(row) is Request or (type(row) is tuple and len(row) == len(TYPES))
-
-
-def cleaned(row: Row, problems: Counter[str] | None = None) -> Request:
-    """Give a row with the types that it should have; a value that cannot be read is not known.
-
-    Args:
-        row: what a reader gave.
-        problems: takes what had to be changed; left out where the row is known to be as good as clean.
-    """
-    if tuple(map(type, row)) == TYPES:  # nothing is compared but types: what is odd may refuse that
-        return Request._make(row)
-    changed: dict[str, Any] = {}
-    is_wrong = False
-    for name, kind, value in zip(Request._fields, TYPES, row, strict=True):
-        if type(value) is kind:
-            continue
-        read: Any = whole if kind is int else _text if kind is str else kind
-        found = None if value is None else attempt("read", "a value of a request", read, value)
-        is_wrong |= found is None and value is not None
-        changed[name] = (0 if name in TIMES else UNKNOWN if kind is int else kind()) if found is None else found
-    if problems is not None:
-        problems["not_a_number"] += is_wrong
-    return Request._make(row)._replace(**changed)
-
-
-def _text(value: Any) -> str:
-    return str.__str__(value if isinstance(value, str) else str(value))
-
-
-def whole(value: Any) -> int | None:
-    """Read a whole number of any type; None where it is none."""
-    try:
-        number = index(value)
-    except TypeError:
-        if not isinstance(value, float) or not value.is_integer():
+    found = _split(values)
+    if found is None:
+        kept = [(one, parent) for one, parent in zip(values, parents, strict=True) if _is_request(one)]
+        problems["no_request"] += len(values) - len(kept)
+        if not kept:
             return None
-        number = int(value)
-    return int(number) if abs(number) < LARGEST else None
+        values, parents = [cleaned(one, problems) for one, _ in kept], [parent for _, parent in kept]
+        fields = list(zip(*values, strict=True))
+        numbers = np.array([fields[place] for place in NUMBERS], object)
+        found = fields, numbers.clip(-LARGEST, LARGEST).astype(np.int64)  # impossible, as what is out of range is
+    return RequestBatch(values, parents, *found)
 
 
-def is_failed(row: Row) -> bool:
-    """Whether a request was aborted, ran out of time or failed."""
-    return row[FINISH] in FAILED or bool(row[ERROR])
+def _is_request(one: Any) -> bool:
+    return type(one) is Request or (type(one) is tuple and len(one) == len(TYPES))
 
 
-def has_error(row: Row) -> bool:
-    """Whether a request failed by itself."""
-    return row[FINISH] == "error" or bool(row[ERROR])
+def _split(values: list[Any]) -> tuple[list[tuple[Any, ...]], Any] | None:
+    """Return the values field by field, and the whole numbers among them; None unless each is what it should be."""
+    if not set(map(type, values)) <= {Request, tuple} or set(map(len, values)) != {len(TYPES)}:
+        return None
+    fields = list(zip(*values, strict=True))
+    if any(set(map(type, fields[place])) != {TYPES[place]} for place in TEXTS):
+        return None
+    try:  # it takes whole numbers of any type, and nothing else
+        return fields, np.array([array("q", fields[place]) for place in NUMBERS])
+    except (OverflowError, TypeError, ValueError):
+        return None
+
+
+def joined(derived: Iterable[Derived]) -> Any:
+    """Return a ``RequestNumbers`` of columns, each of all these together."""
+    return RequestNumbers._make(np.concatenate([one.matrix for one in derived], axis=1))
+
+
+def bins(column: Column, bounds: tuple[int, ...]) -> Bins | None:
+    """Sort the known values of a column into buckets; None where no value is known."""
+    known = np.sort(column[column >= 0])
+    if not known.size:
+        return None
+    counts = np.diff(np.searchsorted(known, _bounds(bounds), side="right"), prepend=0, append=known.size)
+    return Bins(counts.tolist(), int(known.sum()), int(known[0]), int(known[-1]))
+
+
+@lru_cache(maxsize=64)
+def _bounds(bounds: Sequence[int]) -> Column:
+    return np.array(bounds, np.int64)

@@ -7,9 +7,9 @@ from math import isfinite
 from otel_rl import vocabulary as v
 from otel_rl.metrics.record import Fold
 from otel_rl.records import Labels, Point, Value
-from otel_rl.requests.columns import whole
+from otel_rl.requests.fields import whole
 from otel_rl.requests.labels import Words
-from otel_rl.requests.queue import KvCache, Load
+from otel_rl.requests.queue import EngineLoad, KvCache
 
 
 class Engines:
@@ -18,7 +18,7 @@ class Engines:
     def __init__(self, fold: Fold) -> None:
         self._fold = fold
         self._words = Words()
-        self._last: dict[Labels, Load] = {}
+        self._last: dict[Labels, EngineLoad] = {}
         self._peaks: dict[Labels, float] = {}
         self._sizes: dict[Labels, int] = {}
         """Bytes of the KV caches that take their memory ahead of time."""
@@ -26,8 +26,8 @@ class Engines:
         """Bytes of keys and values, at their highest in this step."""
         self._has_steps = False
 
-    def take(self, load: Load) -> None:
-        """Take in what an engine says.
+    def add_load(self, load: EngineLoad) -> None:
+        """Add the load of an engine.
 
         Raises:
             ValueError: one of its numbers is none; nothing of it is taken.
@@ -38,7 +38,7 @@ class Engines:
         usage = None if load.kv_usage is None else float(load.kv_usage)
         if time_ns is None or running is None or waiting is None or preemptions is None or not isfinite(usage or 0.0):
             raise ValueError(f"the load of an engine is no number: {load.engine}")
-        load = Load(load.engine, load.replica, time_ns, running, waiting, usage, preemptions)
+        load = EngineLoad(load.engine, load.replica, time_ns, running, waiting, usage, preemptions)
         labels = self._labels(load.engine, load.replica)
         self._last[labels] = load
         if load.kv_usage is not None:
@@ -46,8 +46,8 @@ class Engines:
         if load.preemptions >= 0:
             self._fold.count(v.ENGINE_PREEMPTIONS, load.preemptions, labels)
 
-    def take_cache(self, cache: KvCache) -> None:
-        """Take in how many bytes an engine's KV cache takes; a size that is new is written at once.
+    def add_cache(self, cache: KvCache) -> None:
+        """Add how many bytes an engine's KV cache takes; a size that is new is written at once.
 
         Raises:
             ValueError: one of its numbers is none; nothing of it is taken.
@@ -75,14 +75,11 @@ class Engines:
                 self._fold.point(Point(v.KV_USAGE, load.kv_usage, time_ns, labels))
 
     def peak(self) -> float | None:
-        """Give the highest KV-cache usage of any engine in this step so far."""
+        """Return the highest KV-cache usage of any engine in this step so far."""
         return max(self._peaks.values(), default=None)
 
     def bytes(self) -> dict[str, Value]:
-        """Say how many bytes the largest KV cache takes, and how many were in use at the highest in this step so far.
-
-        What is not known is left out.
-        """
+        """Return the bytes of the largest KV cache, and the most in use in this step so far, as far as known."""
         known = ((v.KV_BYTES_SPAN, self._sizes), (v.KV_BYTES_PEAK_SPAN, self._used))
         return {key: max(numbers.values()) for key, numbers in known if numbers}
 
@@ -106,5 +103,5 @@ class Engines:
                 self._fold.point(Point(name, number, time_ns, labels))
 
     def _labels(self, engine: str, replica: str) -> Labels:
-        told = ((v.PROVIDER, engine), (v.REPLICA, replica))
-        return tuple((key, self._words.word(key, str(text))) for key, text in told if text)
+        named = ((v.PROVIDER, engine), (v.REPLICA, replica))
+        return tuple((key, self._words.word(key, str(text))) for key, text in named if text)

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from otel_rl import vocabulary as v
 from otel_rl.records import Labels
-from otel_rl.requests.columns import kind_of
 from otel_rl.requests.queue import Request
 
 MOST: Final = 64
@@ -20,12 +19,12 @@ class Words:
 
     def __init__(self) -> None:
         self._known: defaultdict[str, set[str]] = defaultdict(set)
-        self._last: tuple[Any, Labels] | None = None
+        self._last: tuple[Any, ...] = ()
         """What came last, and its labels: most often the same comes again."""
         self._labels: Labels = ()
 
     def word(self, key: str, text: str) -> str:
-        """Give the value of a label."""
+        """Return the value of a label."""
         known = self._known[key]
         if text not in known:
             if len(known) >= MOST:
@@ -33,22 +32,21 @@ class Words:
             known.add(text)
         return text
 
-    def labels(self, row: Request, more: Labels) -> Labels:
+    def labels(self, request: Request, more: Labels) -> Labels:
         """Label the series that a request counts in; what is not known is left out."""
-        last = kind_of(row), more
-        if last == self._last:
-            return self._labels
-        told = (
-            (v.OPERATION, row.operation),
-            (v.PROVIDER, row.engine),
-            (v.REQUEST_MODEL, row.model),
-            (v.REPLICA, row.replica),
+        named = (
+            (v.OPERATION, request.operation),
+            (v.PROVIDER, request.engine),
+            (v.REQUEST_MODEL, request.model),
+            (v.REPLICA, request.replica),
         )
-        known = tuple((key, self.word(key, text)) for key, text in told if text)
-        self._last, self._labels = last, (*known, (v.SUBMISSION, submission(row)), *more)
+        last = named, request.streamed, more
+        if last != self._last:
+            known = tuple((key, self.word(key, text)) for key, text in named if text)
+            self._last, self._labels = last, (*known, (v.SUBMISSION, submission(request)), *more)
         return self._labels
 
 
-def submission(row: Request) -> str:
-    """Say how a request was submitted."""
-    return "streamed" if row.streamed else "bulk"
+def submission(request: Request) -> str:
+    """Return how a request was submitted."""
+    return "streamed" if request.streamed else "bulk"

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
-from typing import Final
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.requests import PERCENTS, bubble, tail
+from otel_rl.analysis.bubbles import PERCENTS, bubble, tail
 from otel_rl.process.state import Trace
 from otel_rl.records import Labels
-from otel_rl.requests.bulk import bulk
-from otel_rl.requests.columns import Derived, Table
+from otel_rl.requests.fields import WHOLE, indices
 from otel_rl.requests.sampling import Candidates, Kept, Policy
-from otel_rl.requests.seen import ANOTHER, SAME, Seen
+
+if TYPE_CHECKING:
+    from otel_rl.requests.columns import Derived, RequestBatch
 
 LOW_64_BITS: Final = (1 << 64) - 1
 MOST_ENDS: Final = 1_000_000
 """Requests of one rollout whose ends are kept for the tail, 8 bytes each."""
+MOST_KEYS: Final = 1_000_000
+"""Requests of one rollout among which a repeated id is found, about 150 bytes each."""
+KEY: Final = indices("id", "engine", "replica")
+"""What tells requests of one rollout apart, beside the turn."""
+TIMES_AND_TURN: Final = [WHOLE.index(name) for name in ("submitted", "ended", "turn")]
 TAILS: Final = {1: v.TAIL_1, 5: v.TAIL_5, 10: v.TAIL_10}
 
 
-class Rollout:
-    """The requests of one rollout stage, of other stages of a step, or of what has no end that somebody tells."""
+class RolloutRequests:
+    """The requests of one rollout stage, of other stages of a step, or of what only silence ends."""
 
     def __init__(
         self, trace: Trace, policy: Policy, labels: Labels, *, is_stage: bool, has_end: bool, is_judging: bool
@@ -42,8 +48,8 @@ class Rollout:
         self.labels = labels
         self.is_stage = is_stage
         self.has_end = has_end
-        self.is_told = has_end and not is_judging
-        """Whether its time, tail and bubble are told: a slice between two silences has none."""
+        self.is_reported = has_end and not is_judging
+        """Whether its time, tail and bubble are reported: what lies between two silences has none."""
         self.candidates = Candidates(policy)
         self.count = 0
         self.outcomes: Counter[str] = Counter()
@@ -53,62 +59,86 @@ class Rollout:
         """When the first one did."""
         self._seed = crc32(trace.step.encode()) if trace.step else trace.trace_id & LOW_64_BITS
         """Of the sample: the step's, so that every run of a training chooses the same."""
-        self._ends: array[int] = array("q")
+        self._ends: list[Any] = []
+        self._num_ends = 0
         self._first_submit = 0
         self._last_end = 0
         self._last_start = 0
         self._is_start_known = True
-        self._seen = Seen()
+        self._attempts: dict[int, int] = {}
+        """The last attempt of each request: by the hash of its key, when it was submitted."""
 
-    def fresh(self, table: Table, problems: Counter[str]) -> Table | None:
-        """Leave out what was reported before: the same id and the same submission; another attempt counts."""
-        verdicts = self._seen.look(table, is_one_trace=bool(self.trace.step))
-        problems["repeated_id"] += verdicts.count(SAME)
-        problems["another_attempt"] += verdicts.count(ANOTHER)
-        if SAME not in verdicts:
-            return table
-        kept = [place for place, verdict in enumerate(verdicts) if verdict != SAME]
-        return table.only(kept) if kept else None
+    def fresh(self, batch: RequestBatch, problems: Counter[str]) -> RequestBatch | None:
+        """Leave out what was reported before: the same id and the same submission; another attempt counts.
 
-    def add(self, table: Table, derived: Derived, labels: Labels) -> None:
-        """Take further requests in; one without an id is chosen by its number.
+        Where submissions are not known the ends tell attempts apart.
+        """
+        known = self._attempts
+        scopes = repeat(0) if self.trace.step else [parent.trace.trace_id for parent in batch.parents]
+        submitted, ended, turns = batch.numbers[TIMES_AND_TURN].tolist()
+        keys = list(map(hash, zip(*(batch.fields[field] for field in KEY), turns, scopes, strict=False)))
+        attempts = [begin or -end for begin, end in zip(submitted, ended, strict=True)]
+        new = dict(zip(keys, attempts, strict=True))
+        if len(new) == len(keys) and all(batch.ids) and new.keys().isdisjoint(known.keys()):  # nearly always
+            if len(known) < MOST_KEYS:
+                known.update(new)
+            return batch
+        kept = []
+        for place, (key, name, attempt) in enumerate(zip(keys, batch.ids, attempts, strict=True)):
+            before = known.get(key) if name else None
+            if before == attempt:
+                problems["repeated_id"] += 1
+                continue
+            problems["another_attempt"] += before is not None
+            kept.append(place)
+            if name and (before is not None or len(known) < MOST_KEYS):
+                known[key] = attempt
+        if len(kept) == len(keys):
+            return batch
+        return batch.only(kept) if kept else None
+
+    def add(self, batch: RequestBatch, derived: Derived, labels: Labels) -> None:
+        """Add further requests.
 
         Args:
-            table: the requests.
+            batch: the requests.
             derived: their times.
             labels: of their metrics.
         """
-        ids = table.ids
-        if not all(ids):
-            ids = [one or str(self.count + place) for place, one in enumerate(ids)]
-        self.candidates.add(table, derived, bulk.scores(ids, self._seed), self.count, labels)
-        self.count += len(table.rows)
-        finished = bulk.finished(derived)
-        if finished is None or len(self._ends) >= MOST_ENDS:
+        self.candidates.add(batch, derived, batch.scores(self._seed, self.count), self.count, labels)
+        self.count += len(batch.values)
+        duration, ended, started = derived.columns.duration, derived.columns.ended, derived.columns.started
+        is_known = duration >= 0
+        if self._num_ends >= MOST_ENDS or not is_known.any():
             return
-        self._ends.frombytes(finished.ends)
-        self._first_submit = min(self._first_submit or finished.submitted, finished.submitted)
-        self._last_end = max(self._last_end, finished.ended)
-        self._is_start_known = self._is_start_known and finished.started > 0
-        self._last_start = max(self._last_start, finished.last_started)
+        ends, starts = ended[is_known], started[is_known]
+        self._ends.append(ends)
+        self._num_ends += len(ends)
+        submitted = int((ends - duration[is_known]).min())
+        self._first_submit = min(self._first_submit or submitted, submitted)
+        self._last_end = max(self._last_end, int(ends.max()))
+        self._is_start_known = self._is_start_known and int(starts.min()) > 0
+        self._last_start = max(self._last_start, int(starts.max()))
 
     def chosen(self, room: int) -> list[Kept]:
         """Choose what becomes spans."""
         return self.candidates.chosen(room)
 
     def wall(self) -> int:
-        """Say how long it took from the first submission to the last finish, ns."""
+        """Return how long it took from the first submission to the last finish, ns."""
         return self._last_end - self._first_submit
 
     def numbers(self, wall: int) -> dict[str, float]:
-        """Say what the rollout's tail and bubble are, by the attribute that tells them.
+        """Return what the rollout's tail and bubble are, by their attributes.
 
         Args:
             wall: how long the rollout lasted, ns.
         """
-        ends = bulk.ordered(self._ends)
-        if not ends:
+        if not self._ends:
             return {}
+        import numpy as np
+
+        ends = np.sort(np.concatenate(self._ends)).tolist()
         found = {TAILS[percent]: tail(ends, percent, wall) for percent in PERCENTS}
         if self._is_start_known:
             found[v.BUBBLE] = bubble(ends, self._last_start, wall)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import Final
 
 from otel_rl import vocabulary as v
@@ -21,29 +20,26 @@ INTERNAL: Final = 1
 ERROR: Final = 2
 """OTLP's status code."""
 
-TEXTS: Final = {
+OF_REQUEST: Final = {
     v.REQUEST_MODEL: "model",
     v.RESPONSE_ID: "id",
     v.REPLICA: "replica",
     v.SAMPLE_ID: "sample",
     v.GROUP_ID: "group",
     v.ERROR_TYPE: "error",
-}
-"""Attributes by the field of the row that they come from; empty ones are left out."""
-LIMITS: Final = {
     v.MAX_TOKENS: "limit",
     v.TURN: "turn",
     v.POLICY_VERSION: "policy_start",
     v.POLICY_VERSION_END: "policy_end",
 }
-"""The same of counts, which are left out where they are not known;"""
+"""Attributes by the field of the request that they come from; what is empty or not known is left out."""
 COUNTS: Final = {
     v.INPUT_TOKENS: "input",
     v.OUTPUT_TOKENS: "output",
     v.CACHED_TOKENS: "cached",
     v.REQUEST_PREEMPTED: "preemptions",
 }
-"""of derived numbers,"""
+"""The same of derived counts."""
 TIMES: Final = {
     v.REQUEST_TTFT: "ttft",
     v.REQUEST_QUEUE: "queue",
@@ -51,12 +47,7 @@ TIMES: Final = {
     v.REQUEST_DECODE: "decode",
     v.REQUEST_TPOT: "tpot",
 }
-"""and of derived times."""
-_texts = attrgetter(*TEXTS.values())
-_limits = attrgetter(*LIMITS.values())
-_counts = attrgetter(*COUNTS.values())
-_COUNT_KEYS: Final = (*COUNTS, *LIMITS)
-_times = attrgetter(*TIMES.values())
+"""The same of derived times."""
 
 
 def request_span(kept: Kept) -> Stage:
@@ -65,41 +56,44 @@ def request_span(kept: Kept) -> Stage:
     Args:
         kept: the request, its numbers, why it is a span, and its place; the anchor of that trace places the times.
     """
-    row = kept.row
-    span = Stage(f"{row.operation} {row.model}".strip(), _attributes(kept))
+    request = kept.request
+    span = Stage(f"{request.operation} {request.model}".strip(), _attributes(kept))
     span.trace, span.parent_id, span.span_id = kept.parent.trace, kept.parent.span_id, random_bits(64) or 1
     span.ended = ended = kept.numbers.ended
     begun = max(state.first_ns, 1)  # as where the times were judged
-    for time in (row.submitted, row.scheduled, row.first_token):
+    for time in (request.submitted, request.scheduled, request.first_token):
         if begun <= time <= ended:
             span.began = time
             break
     else:
         span.began = ended
-    span.kind = CLIENT if row.engine in REMOTE else INTERNAL
-    if row.error or row.finish == "error":
+    span.kind = CLIENT if request.engine in REMOTE else INTERNAL
+    if request.error or request.finish == "error":
         span.status = (ERROR, "")
     return span
 
 
 def _attributes(kept: Kept) -> dict[str, Value]:
-    row, numbers = kept.row, kept.numbers
-    finish, first, last = row.finish, row.policy_start, row.policy_end
+    request, numbers = kept.request, kept.numbers
+    finish, first, last = request.finish, request.policy_start, request.policy_end
     attributes: dict[str, Value] = {
-        v.OPERATION: row.operation,
-        v.PROVIDER: row.engine,
-        v.SUBMISSION: submission(row),
+        v.OPERATION: request.operation,
+        v.PROVIDER: request.engine,
+        v.SUBMISSION: submission(request),
         v.REQUEST_KEPT: kept.why,
     }
     if finish:
         attributes[v.FINISH_REASONS] = (finish,)
-    for key, text in zip(TEXTS, _texts(row), strict=True):
-        if text:
-            attributes[key] = text
-    for key, count in zip(_COUNT_KEYS, _counts(numbers) + _limits(row), strict=True):
+    for key, name in OF_REQUEST.items():
+        value = getattr(request, name)
+        if value >= 0 if isinstance(value, int) else value:
+            attributes[key] = value
+    for key, name in COUNTS.items():
+        count = getattr(numbers, name)
         if count >= 0:
             attributes[key] = count
-    for key, time in zip(TIMES, _times(numbers), strict=True):
+    for key, name in TIMES.items():
+        time = getattr(numbers, name)
         if time >= 0:
             attributes[key] = time / 1e9
     if 0 <= first <= last:

@@ -1,4 +1,4 @@
-"""The calls of one rank in one step: kept small, and made ready for the arithmetic over ranks."""
+"""The calls of one rank in one step, kept small, for the comparison of ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import Kind, kind_of
 from otel_rl.analysis.stage_calls import Met, StageCall
-from otel_rl.analysis.stages import LOADING, Idle, Piece, Tree
+from otel_rl.analysis.stages import LOADING, Idle, RankSpan, SpanTree
 from otel_rl.analysis.waits import is_symmetric
 from otel_rl.journal.views import SpanView
 from otel_rl.records import Value
@@ -20,35 +20,36 @@ from otel_rl.runs.spans import integer, text
 OF_ALL_RANKS: Final = (
     "gather", "gather_object", "gather_for_metrics", "reduce", "wait_for_everyone", *v.MAKING_A_GROUP,
 )  # fmt: skip
-"""accelerate's collectives, which all ranks leave together, and what all ranks of a group make it with. torch's own of
-accelerate's names are rooted: what the root spends in them is waiting, too."""
+"""Accelerate's collectives, which all ranks leave together, and those that make a group. Torch's own of these names
+have a root, whose time in them is waiting, too."""
 SMALL_BROADCAST: Final = 64 << 10
-"""Bytes of a broadcast that takes no time to hand over: who is in it for longer waits, as in that of DDP's buffers. A
-larger one each rank leaves when it has got or sent it."""
+"""A broadcast of at most these bytes takes no time, so a rank that is in it for longer waits, as in that of DDP's
+buffers. Each rank leaves a larger one when it has received or sent it."""
 Labels = tuple[str, ...]
 Names = tuple[tuple[int, str, str, int], ...]
-"""Place of the call, group, operation and size of the group of the collectives that were seen, each once."""
+"""The index of the call, group, operation and size of the group of each kind of collective that has a span."""
 RankT = TypeVar("RankT", bound=Hashable)
 PLAIN: Final = (0, 0, False, -1, 0, 0, 0, 0, 0)
-"""Of each call, behind its duration: time in collectives, of it apart, whether they cannot be separated, own time of a
-device or -1, how many collectives, how many of them are no spans, of the time in them that inside of `rl.idle`, and the
-time in `rl.idle` without them, of all kinds and of waits for data. Where it is all of this, only the duration is kept.
+"""The numbers of a call after its duration. A call with these values is plain: only its duration is kept.
+
+Time in collectives; the part of it that is apart; whether collectives cannot be separated; own time of the device, or
+-1; number of collectives; number of those without a span; time in collectives inside `rl.idle`; time in `rl.idle`
+without them, of all kinds, and of waits for data.
 """
-NONE_SEEN: Final = array("q")
 SEEN: Final = 3
-"""Numbers of each collective that was seen: place of its name, sequence, duration."""
+"""Numbers of each collective that has a span: index of its name, sequence, duration."""
 
 
 @dataclass(slots=True)
 class Known:
-    """What steps share that have the same calls and collectives."""
+    """What steps with the same calls and collectives share."""
 
     labels: dict[Labels, Labels] = field(default_factory=dict)
     full: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
     names: dict[Names, Names] = field(default_factory=dict)
 
     def clear(self, most: int) -> None:
-        """Forget what was met until now where it is more than so many."""
+        """Forget what is known if it is more than this number."""
         for known in (self.labels, self.full, self.names):
             if len(known) > most:
                 known.clear()
@@ -56,27 +57,26 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The top-level calls of one rank in one step, in order of time, those under no stage among them.
+    """The top-level calls of one rank in one step, in order of time, with those under no stage.
 
-    Cost: 8 bytes a plain call, 80 another one, and 24 for each collective in it that is a span; labels and names are
-    shared by all steps that have the same.
+    Cost: 8 bytes a plain call, 80 another one, and 24 for each collective in it that has a span; steps share equal
+    labels and names.
     """
 
     labels: Labels
     full: tuple[int, ...]
-    """Places of the calls that are not plain."""
+    """Indices of the calls that are not plain."""
     numbers: array[int]
-    """Durations of all calls, then the other numbers of those."""
+    """Durations of all calls, then the other numbers of those that are not plain."""
     names: Names
     seen: array[int]
 
     def of(self, rank: RankT) -> Iterator[StageCall[RankT]]:
-        """Give them as the arithmetic takes them."""
-        rows: list[list[Met]] = [[] for _ in self.labels]
+        met: list[list[Met]] = [[] for _ in self.labels]
         for first in range(0, len(self.seen), SEEN):
             name, sequence, duration_ns = self.seen[first : first + SEEN]
             place, group, operation, size = self.names[name]
-            rows[place].append(Met(group, operation, size, sequence, duration_ns))
+            met[place].append(Met(group, operation, size, sequence, duration_ns))
         size = len(self.labels)
         firsts = {place: size + number * len(PLAIN) for number, place in enumerate(self.full)}
         for place, stage in enumerate(self.labels):
@@ -85,24 +85,24 @@ class Calls:
                 self.numbers[first : first + len(PLAIN)] if first else PLAIN
             )
             hidden_ns, device = None if is_hidden else 0, None if device_ns < 0 else device_ns
-            met = tuple(rows[place])
             yield StageCall(
-                0, rank, stage, duration_ns, comm_ns, hidden_ns, apart_ns, device, count, omitted, met, *idle_ns
-            )
+                0, rank, stage, duration_ns, comm_ns, hidden_ns, apart_ns, device, count, omitted, tuple(met[place]),
+                *idle_ns,
+            )  # fmt: skip
 
 
-def calls_in(container: Piece, tree: Tree, spans: Iterable[SpanView], known: Known) -> Calls:
+def calls_in(container: RankSpan, tree: SpanTree, spans: Iterable[SpanView], known: Known) -> Calls:
     """Reduce a step to its calls.
 
     Args:
         container: of the step.
         tree: of its trace.
         spans: of its trace.
-        known: of other steps, to be shared.
+        known: what other steps share.
     """
     comm = [span for span in spans if span.name == v.COMM]
     apart_ns = {span.span_id: span.end_ns - span.start_ns for span in comm if not is_met(span.attributes)}
-    told = {span.span_id: span for span in comm if tells_waits(span.attributes)}
+    timed = {span.span_id: span for span in comm if tells_waits(span.attributes)}
     labels: list[str] = []
     numbers: list[tuple[int, int, int, bool, int, int, int, int, int, int]] = []
     rows: list[tuple[int, SpanView]] = []
@@ -114,13 +114,13 @@ def calls_in(container: Piece, tree: Tree, spans: Iterable[SpanView], known: Kno
             inside = [piece, *tree.below(piece.key)]
             waits = [one.within(container) for one in tree.waits(piece, inside)]
             waiting = {child.key for one in waits for child in tree.below(one.key)} if waits else ()
-            rows += [(len(labels), told[one.key]) for one in inside if one.key in told and one.key not in waiting]
+            rows += [(len(labels), timed[one.key]) for one in inside if one.key in timed and one.key not in waiting]
             labels.append(piece.label)
             few_ns = sum(apart_ns.get(one.key, 0) for one in inside if one.key not in waiting) if apart_ns else 0
             numbers.append(_numbers(piece, inside, tree, few_ns, tree.idle(piece, waits)))
     if omitted:  # only the longest of them are spans: one call stands for all
         few_ns = sum(apart_ns.get(piece.key, 0) for piece in top)
-        rows += [(len(labels), told[piece.key]) for piece in top if piece.key in told]
+        rows += [(len(labels), timed[piece.key]) for piece in top if piece.key in timed]
         labels.append(v.COMM)
         numbers.append((direct.time_ns, direct.time_ns, few_ns, False, -1, direct.count, max(0, omitted), 0, 0, 0))
     shared, full = tuple(labels), tuple(place for place, row in enumerate(numbers) if row[1:] != PLAIN)
@@ -129,7 +129,7 @@ def calls_in(container: Piece, tree: Tree, spans: Iterable[SpanView], known: Kno
 
 
 def is_met(attributes: Mapping[str, object]) -> bool:
-    """Say whether ranks leave a collective together; from their waits for an asynchronous one they go one by one."""
+    """Return whether ranks leave a collective together; they leave the wait for an asynchronous one one by one."""
     operation = str(attributes.get(v.COMM_OPERATION, ""))
     if attributes.get(v.COMM_ASYNC) is True:
         return operation == v.DDP_ALL_REDUCE
@@ -142,10 +142,10 @@ def _is_small_broadcast(operation: str, attributes: Mapping[str, object]) -> boo
 
 
 def tells_waits(attributes: Mapping[str, Value]) -> bool:
-    """Say whether the duration of a collective, beside those of its peers, tells who waited.
+    """Return whether the durations of a collective on its ranks tell which of them waited.
 
-    It has to be known which of theirs it is; where the host only launches it, it is that of the launch. A group is made
-    once, and who is not in it has no peers there.
+    It must be known which of the other ranks' collectives it is, and the host must not only launch it. A group is made
+    once, and a rank that is not in it has no peers there.
     """
     operation = text(attributes, v.COMM_OPERATION)
     is_matched = bool(integer(attributes, v.COMM_SEQUENCE)) or operation == v.DDP_ALL_REDUCE
@@ -154,12 +154,12 @@ def tells_waits(attributes: Mapping[str, Value]) -> bool:
 
 
 def _seen(rows: Iterable[tuple[int, SpanView]], known: Known) -> tuple[Names, array[int]]:
-    """Write down the collectives that were seen, each with the place of its call."""
+    """Pack the collectives that have a span, each with the index of its call."""
     named = [(_name(place, span.attributes), span) for place, span in rows]
     names = tuple(sorted({name for name, _ in named}))
     places = {name: place for place, name in enumerate(names)}
     if not named:
-        return known.names.setdefault(names, names), NONE_SEEN
+        return known.names.setdefault(names, names), array("q")
     numbers = array("q")
     for name, span in named:
         sequence = integer(span.attributes, v.COMM_SEQUENCE)
@@ -173,7 +173,7 @@ def _name(place: int, attributes: Mapping[str, Value]) -> tuple[int, str, str, i
 
 
 def _numbers(
-    piece: Piece, inside: Iterable[Piece], tree: Tree, apart_ns: int, idle: Idle
+    piece: RankSpan, inside: Iterable[RankSpan], tree: SpanTree, apart_ns: int, idle: Idle
 ) -> tuple[int, int, int, bool, int, int, int, int, int, int]:
     is_hidden = any(one.is_hidden for one in inside)
     is_inseparable = is_hidden or any(one.is_host_clock for one in inside)
@@ -189,10 +189,10 @@ def _numbers(
 
 
 def matched(calls: Mapping[RankT, Calls]) -> list[StageCall[RankT]]:
-    """Give the calls of one step of all ranks.
+    """Return the calls of one step of all ranks.
 
-    Where the ranks have not equally many collectives under no stage, those of a rank become one call behind the others:
-    the k-th of one would not be the k-th of another.
+    If the ranks have different numbers of collectives under no stage, those of each rank become one call at its end:
+    the k-th of one rank would not be the k-th of another.
     """
     listed = {rank: list(one.of(rank)) for rank, one in calls.items()}
     if len({sum(call.stage == v.COMM for call in one) for one in listed.values()}) > 1:
@@ -201,16 +201,16 @@ def matched(calls: Mapping[RankT, Calls]) -> list[StageCall[RankT]]:
 
 
 def matched_peers(calls: Mapping[RankT, Calls], pipeline: Mapping[RankT, int]) -> dict[int, list[StageCall[RankT]]]:
-    """Give the calls of one step of the ranks of a role, parted into those that do the same work.
+    """Return the calls of one step of the ranks of a role by pipeline stage.
 
     Args:
         calls: by rank.
-        pipeline: stage of each rank; ranks of one stage are peers.
+        pipeline: stage of each rank; the ranks of one are peers.
     """
-    parted: defaultdict[int, dict[RankT, Calls]] = defaultdict(dict)
+    by_stage: defaultdict[int, dict[RankT, Calls]] = defaultdict(dict)
     for rank, one in calls.items():
-        parted[pipeline[rank]][rank] = one
-    return {stage: matched(of_peers) for stage, of_peers in parted.items()}
+        by_stage[pipeline[rank]][rank] = one
+    return {stage: matched(of_peers) for stage, of_peers in by_stage.items()}
 
 
 def _joined(rank: RankT, calls: list[StageCall[RankT]]) -> list[StageCall[RankT]]:
@@ -231,10 +231,9 @@ def _joined(rank: RankT, calls: list[StageCall[RankT]]) -> list[StageCall[RankT]
 
 
 def is_idle(call: StageCall[RankT]) -> bool:
-    """Whether a rank waits in a call."""
     return kind_of(call.stage) is Kind.IDLE
 
 
 def is_work(call: StageCall[RankT]) -> bool:
-    """Whether a rank may be slow in a call: in work, or in loading its data; never in waiting for others."""
+    """Return whether a rank may be slow in a call: in work or in loading data, not in waiting for others."""
     return not is_idle(call) or call.stage == LOADING

@@ -17,7 +17,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 from otel_rl import vocabulary as v
 from otel_rl.journal.frame import MAX_PAYLOAD_BYTES, Signal
 from otel_rl.journal.otlp.clean import Cleaner
-from otel_rl.journal.otlp.templates import FLAGS
+from otel_rl.journal.otlp.encode import FLAGS
 from otel_rl.journal.read import Run, SpanView
 from otel_rl.runs.spans import text
 
@@ -30,12 +30,9 @@ IDS: Final = frozenset({"traceId", "spanId", "parentSpanId"})
 
 
 def lines(run: Run) -> Iterator[tuple[str, int]]:
-    """Write every journaled request of a run as one line of OTLP/JSON.
+    """Yield every journaled request of a run as a line of OTLP/JSON, and its bytes in the journal.
 
-    A request that is no OTLP in spite of its right checksum is left out.
-
-    Returns:
-        Pairs of line (without its end) and bytes of the journal that it came from.
+    A request that is no OTLP is left out.
     """
     for signal in REQUESTS:
         for _, frame in run.frames(signal):
@@ -45,12 +42,10 @@ def lines(run: Run) -> Iterator[tuple[str, int]]:
 
 
 def to_json(signal: Signal, payload: bytes) -> str:
-    """Translate one OTLP request from protobuf into OTLP/JSON; empty when it cannot be parsed.
+    """Translate one OTLP request from protobuf into OTLP/JSON; empty if it cannot be parsed.
 
-    OTLP's rules differ from protobuf's own JSON: ids are hexadecimal and enums are numbers. 64-bit integers, NaN and
-    infinite values are strings in both. The text is ASCII: a terminal takes nothing in it for an order.
-
-    Source: OpenTelemetry Protocol specification, section "JSON Protobuf Encoding".
+    In OTLP (specification, section "JSON Protobuf Encoding") ids are hexadecimal and enums are numbers; else it is
+    protobuf's own JSON. The text is ASCII, so nothing in it controls a terminal.
     """
     request = REQUESTS[signal]()
     try:
@@ -61,22 +56,22 @@ def to_json(signal: Signal, payload: bytes) -> str:
 
 
 def closed_line(spans: Iterable[SpanView]) -> str:
-    """Write spans that a reader closed as one line, a request of their own; they have neither events nor links.
+    """Return spans that a reader closed as one line, a request without events and links.
 
     Args:
         spans: with all their attributes; at least one.
     """
     request = ExportTraceServiceRequest()
     scopes: dict[int, ScopeSpans] = {}
-    clean = Cleaner(MAX_PAYLOAD_BYTES)  # what its writer kept of a text stays
+    clean = Cleaner(MAX_PAYLOAD_BYTES)  # the writer has cut texts already
     for span in spans:
-        scope = scopes.get(id(span.resource))  # shared by the spans of a writer
+        scope = scopes.get(id(span.resource))  # the spans of a writer share it
         if scope is None:
             group = request.resource_spans.add()
             clean.fill(group.resource.attributes, span.resource)
             scope = scopes[id(span.resource)] = group.scope_spans.add()
             scope.scope.name, scope.scope.version = v.SCOPE, text(span.resource, v.DISTRO_VERSION)
-        start_ns, end_ns = clean.interval(span.start_ns, span.end_ns)  # a crafted journal may say anything
+        start_ns, end_ns = clean.interval(span.start_ns, span.end_ns)
         message = scope.spans.add(
             trace_id=span.trace_id,
             span_id=span.span_id,
@@ -98,7 +93,7 @@ def _to_text(request: Message) -> str:
 
 
 def _ids_to_hex(node: Any) -> None:
-    """Rewrite ids in place; attribute keys are values of `key` in OTLP, so they are never mistaken for ids."""
+    """Rewrite ids in place; an attribute's key is a value here, so it is not taken for an id."""
     if isinstance(node, list):
         for item in node:
             _ids_to_hex(item)

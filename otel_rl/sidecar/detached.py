@@ -14,7 +14,7 @@ from otel_rl.sidecar.owner import ROLE
 from otel_rl.sidecar.settings import targets
 
 NAME: Final = "otel-rl sidecar"
-"""What `top` and `ps -e` call it: 15 bytes, the most that the kernel keeps."""
+"""Its name in `top` and `ps -e`: 15 bytes, the most that the kernel keeps."""
 
 
 def main() -> int:
@@ -22,7 +22,7 @@ def main() -> int:
     directory = Path(sys.argv[2])
     with suppress(OSError):  # no Linux
         Path("/proc/self/comm").write_text(NAME)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # sockets and devices of the trainer must not live on in here
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # sockets and devices of the trainer must not stay open here
     os.umask(0o077)
     try:
         return Sidecar(directory, targets()).run()

@@ -16,21 +16,21 @@ from typing import Final
 from otel_rl.guard import guard, logger, report
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.sidecar import owner
-from otel_rl.sidecar.compare.compare import Deriver
-from otel_rl.sidecar.node import SCAN_S, Node
+from otel_rl.sidecar.compare.compare import RankComparer
 from otel_rl.sidecar.self_journal import PERIOD_S, OwnJournal
 from otel_rl.sidecar.settings import Target
+from otel_rl.sidecar.ship_node import SCAN_S, Node
 from otel_rl.version import __version__
 
 QUIET_S: Final = 3.0
-"""So long after the last writer died the sidecar stays at least: somebody may be about to begin."""
+"""The sidecar stays so long after the last writer died: another may be about to begin."""
 GRACE_S: Final = 600.0
-"""So long it goes on trying once every writer is gone and the other side takes nothing."""
+"""It tries for so long once every writer is gone and nothing is accepted."""
 FIRST_S: Final = 60.0
-"""So long it waits for the first journal."""
+"""It waits for so long for the first journal."""
 TOUCH_S: Final = 5.0
 ANOTHER: Final = 3
-"""The exit code where another sidecar ships."""
+"""The exit code if another sidecar ships."""
 
 
 class Sidecar:
@@ -51,9 +51,9 @@ class Sidecar:
         Args:
             directory: of the run.
             targets: where to send.
-            grace_s: so long it goes on trying once every writer is gone and the other side takes nothing.
-            stays: also where nobody writes and where another sidecar ships, until SIGTERM; then until all is sent.
-            is_by_hand: a person started it: where the disk takes no note of who ships, it ships all the same.
+            grace_s: it tries for so long once every writer is gone and nothing is accepted.
+            stays: also while nothing writes and while another sidecar ships, until SIGTERM; then until all is sent.
+            is_by_hand: a person started it: it ships also from a disk that is full and cannot say who ships.
             say: takes the lines for people too, besides ``sidecar.log``; any thread calls it.
         """
         self.directory = directory
@@ -66,19 +66,23 @@ class Sidecar:
         self._is_leaving = False
         self._ended = False
         self._node = self._make_node()
-        self._deriver: Deriver | None = None
+        self._comparer: RankComparer | None = None
 
     def run(self) -> int:
-        """Ship until all is done; the exit code: 0 all was sent or the run is gone, 1 some remains, 3 another ships."""
+        """Ship until all is done.
+
+        Returns:
+            The exit code: 0 all was sent or the run is gone, 1 something remains, 3 another sidecar ships.
+        """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._end)
         while True:
             claim = self._claim()
             if isinstance(claim, int):
                 return claim
-            code = self._hold(claim)
+            code = self._serve(claim)
             if code is None:
-                if self._is_leaving or not self._is_relied_on():
+                if self._is_leaving or not self._is_needed():
                     return self._farewell()
             elif not self._stays or self._is_leaving:
                 return code
@@ -94,15 +98,36 @@ class Sidecar:
 
         return Node(self.directory, self._targets, self._is_mine, say)
 
-    def _hold(self, claim: owner.Owner) -> int | None:
-        """Ship as the sidecar of this node; where the run is gone or no longer ours, give the exit code of that."""
+    def _claim(self) -> owner.Owner | int:
+        """Become the sidecar of this node; if that is not possible, return the exit code.
+
+        One that stays stands by while another one ships, the directory is gone, or its file system is in trouble.
+        """
+        me = self.directory, self.identity.boot_id, self.identity
+        while True:
+            try:
+                claim = owner.claim_by_hand(*me, self._node.say) if self._is_by_hand else owner.claim(*me)
+                code = ANOTHER
+            except OSError as error:
+                if not self._stays:
+                    raise
+                report("claim the node", error)
+                claim, code = None, 0 if isinstance(error, FileNotFoundError) else 1
+            if claim is not None:
+                return claim
+            if not self._stays or self._is_leaving:
+                return code
+            time.sleep(SCAN_S)
+
+    def _serve(self, claim: owner.Owner) -> int | None:
+        """Ship as the sidecar of this node; return the exit code if the run is gone or no longer ours."""
         handler = _Lines(self._node.say)
         logger.addHandler(handler)
         own = None
         with guard("sample this node"):
             own = OwnJournal(self.directory, self.identity)
         with guard("compare ranks"):
-            self._deriver = Deriver(self.directory, self.identity, self._node.say)
+            self._comparer = RankComparer(self.directory, self.identity, self._node.say)
         self._node.start()
         code: int | None = ANOTHER
         try:
@@ -115,118 +140,91 @@ class Sidecar:
             logger.removeHandler(handler)
         return code
 
-    def _claim(self) -> owner.Owner | int:
-        """Become the sidecar of this node; where that may not be, the exit code.
-
-        One that stays stands by: while another one is, the run's directory is gone, or its file system is in trouble.
-        So it does again where the run was taken from it.
-        """
-        while True:
-            try:
-                claim, code = self._try_to_claim(), ANOTHER
-            except OSError as error:
-                if not self._stays:
-                    raise
-                report("claim the node", error)
-                claim, code = None, 0 if isinstance(error, FileNotFoundError) else 1
-            if claim is not None:
-                return claim
-            if not self._stays or self._is_leaving:
-                return code
-            time.sleep(SCAN_S)
-
-    def _try_to_claim(self) -> owner.Owner | None:
-        directory, boot_id, me = self.directory, self.identity.boot_id, self.identity
-        if self._is_by_hand:
-            return owner.claim_by_hand(directory, boot_id, me, self._node.say)
-        return owner.claim(directory, boot_id, me)
-
     def _follow(self, claim: owner.Owner, own: OwnJournal | None) -> int | None:
-        """Ship until there is nothing more to do; where the run is gone or no longer ours, give the exit code."""
+        """Ship until there is nothing more to do; return the exit code if the run is gone or no longer ours."""
         quiet_since = touched = begun = monotonic()
         written, is_last = 0.0, False
         while not self._ended:
             try:
-                self._node.look()
+                self._node.update()
             except FileNotFoundError:
                 return self._leave(is_gone=True)
-            except OSError as error:  # a network file system in trouble: what is known goes on being sent
+            except OSError as error:  # a network file system in trouble: what is known is sent
                 report("look into the run", error)
-            was_behind = self._derive(own)
+            is_behind = self._compare(own)
             now = monotonic()
             if now - touched > TOUCH_S:
                 touched = now
                 if not claim.touch():
-                    return self._leave(is_gone=not os.path.isdir(self.directory))  # it looks now and then only
-            if now - written > PERIOD_S and not is_last:  # a later one would say that our own last numbers wait
+                    return self._leave(is_gone=not os.path.isdir(self.directory))
+            if now - written > PERIOD_S and not is_last:  # a further one would say that our own last numbers wait
                 written = now
                 self._sample(own)
             trainers = self._node.trainers
             is_awaited = self._stays or (not trainers and now - begun < FIRST_S)
-            if not self._is_leaving and (was_behind or trainers & self._node.living or is_awaited):
+            if not self._is_leaving and (is_behind or trainers & self._node.living or is_awaited):
                 quiet_since, is_last = now, False
             if self._is_over(quiet_since, now):
                 if is_last:
                     break
                 is_last, written = True, now
-                self._node.look_soon()  # what is waited for may lie in a segment that was begun behind the last look
-                self._sample(own)  # and send that too: else what waited at the time before would be said for ever
+                self._node.scan_soon()  # what is missing may be in a segment that was begun after the last scan
+                self._sample(own)  # and send that too: the sample before says that something waits
             time.sleep(SCAN_S)
         return None
 
     def _sample(self, own: OwnJournal | None) -> None:
-        """Journal how shipping stands, and what the node's hardware does."""
         if own is not None:
             with guard("sample this node"):
-                own.write(self._node, self._deriver.samples() if self._deriver else ())
+                own.write(self._node, self._comparer.samples() if self._comparer else ())
 
     def _is_over(self, quiet_since: float, now: float) -> bool:
-        """Whether all is sent, or nothing of the dead was taken for the grace period; our own metrics always are."""
-        found = self._node
-        if not found.waiting and not found.unclosed:
+        """Whether all is sent, or nothing of the dead was accepted for the grace period."""
+        node = self._node
+        if not node.waiting and not node.unclosed:
             return now - quiet_since > QUIET_S
-        return now - max(quiet_since, found.moved_at(set(found.writers) - found.living)) > self._grace_s
+        return now - max(quiet_since, node.moved_at(set(node.writers) - node.living)) > self._grace_s
 
     def _leave(self, *, is_gone: bool) -> int:
-        """Say why the run is no longer ours, and give the exit code of that."""
+        """Say why the run is no longer ours, and return the exit code."""
         if is_gone:
-            self._node.say(f"{self.directory} is gone: somebody removed the run")
+            self._node.say(f"{self.directory} is gone: the run was removed")
             return 0
-        self._node.say("another sidecar took this one for dead and ships in its place")
+        self._node.say("another sidecar considered this one dead and ships in its place")
         return ANOTHER
 
-    def _derive(self, own: OwnJournal | None) -> bool:
-        """Compare the ranks for a while, and say whether much of the dead was left to read.
+    def _compare(self, own: OwnJournal | None) -> bool:
+        """Compare the ranks for a while; return whether much of the dead is still to be read.
 
-        Where it fails it begins anew with what comes next.
+        After an error it begins anew with what comes next.
         """
-        if self._deriver is None or own is None:
+        if self._comparer is None or own is None:
             return False
         with guard("compare ranks"):
-            own.append(self._deriver.work(self._node))
-            return self._deriver.is_behind
+            own.append(self._comparer.work(self._node))
+            return self._comparer.is_behind
         with guard("compare ranks"):
-            self._deriver.skip()
+            self._comparer.skip()
         return False
 
-    def _is_relied_on(self) -> bool:
-        """Whether somebody began behind our last look: until we gave the claim back he saw that one of us lives."""
+    def _is_needed(self) -> bool:
+        """Whether a process began after our last scan: until we gave the claim back it saw that a sidecar lives."""
         if owner.living(self.directory, self.identity.boot_id) is not None:
-            return False  # another one does, and is the one to send it
+            return False  # another one lives, and sends it
         return any(map(self._is_mine, self._node.newcomers()))
 
     def _is_mine(self, writer: WriterIdentity) -> bool:
         return writer.boot_id == self.identity.boot_id
 
     def _end(self, number: int, frame: FrameType | None) -> None:
-        """End now; one that stays sends what is there first, unless it is told twice."""
+        """End now; one that stays sends what is there first, unless it gets a second signal."""
         self._ended = self._is_leaving or not self._stays
         self._is_leaving = True
 
     def _farewell(self) -> int:
         remaining = self._node.waiting
         if not self._node.trainers:
-            self._node.say(f"nobody on this node has written in {self.directory}")
+            self._node.say(f"no process on this node has written in {self.directory}")
         if not remaining and not self._node.unclosed:
             return 0
         why = f" ({self._node.failure})" if self._node.failure else ""
@@ -235,24 +233,24 @@ class Sidecar:
 
 
 class _Lines(logging.Handler):
-    """Takes what is logged of errors of ours to where a person looks."""
+    """Passes our own errors on to where a person looks."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
         self._say = say
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line, with the error's class and text."""
+        """Say one line, with the error's class and text."""
         error = record.exc_info[1] if record.exc_info else None
         self._say(record.getMessage() + (f": {type(error).__name__}: {error}" if error else ""))
 
 
 def log_to(path: Path) -> Callable[[str], None]:
-    """Give a function that appends lines to a file, for its owner only, and never fails."""
+    """Return a function that appends lines to a file, for its owner only, and never fails."""
 
     def say(text: str) -> None:
         line = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {text}\n"
-        with suppress(OSError):  # the disk may be what we complain of
+        with suppress(OSError):  # the disk may be what the line is about
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb", buffering=0) as file:
                 file.write(line.encode("utf-8", "replace"))

@@ -10,27 +10,27 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from otel_rl.journal.file_time import silent_s
+from otel_rl.journal.filesystem import silent_s
 from otel_rl.journal.identity import SIDECAR, WriterIdentity
 
 ROLE: Final = SIDECAR
-TAKES_NOTHING: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
-"""A disk that is full, or that can only be read."""
+FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
+"""Errors of a disk that is full or read-only."""
 
 
 class Owner:
     """The claim of this process to ship the journals of one node."""
 
-    def __init__(self, path: Path, identity: WriterIdentity, *, is_noted: bool = True) -> None:
+    def __init__(self, path: Path, identity: WriterIdentity, *, is_written: bool = True) -> None:
         self.path = path
         self.identity = identity
-        self._is_noted = is_noted
-        """Whether it stands in the file; else it holds until somebody else's does."""
+        self._is_written = is_written
+        """Whether it is in the file; else it holds until another one's is."""
 
     def touch(self) -> bool:
-        """Say that we live, to those who cannot look us up; False where somebody else took over or the file is gone."""
+        """Show that we live to processes that cannot look us up; False if another took over or the file is gone."""
         try:
-            if not self._is_noted:
+            if not self._is_written:
                 return _living(self.path) is None
             is_ours = WriterIdentity.from_json(self.path.read_bytes()) == self.identity
         except FileNotFoundError:
@@ -38,7 +38,7 @@ class Owner:
         except OSError:  # a network file system in trouble says nothing about who owns it
             is_ours = True
         if is_ours:
-            with suppress(OSError):  # a disk that takes nothing takes no journals either, but what is there is sent
+            with suppress(OSError):  # the disk is full or read-only
                 os.utime(self.path)
         return is_ours
 
@@ -50,12 +50,12 @@ class Owner:
 
 
 def path_of(directory: Path, boot_id: str) -> Path:
-    """Where the sidecar of a node says who it is."""
+    """Return the file in which the sidecar of a node says who it is."""
     return directory / f"{ROLE}-{boot_id or 'node'}.json"
 
 
 def living(directory: Path, boot_id: str) -> WriterIdentity | None:
-    """Find the sidecar of a node that lives; None also where a file system in trouble does not say."""
+    """Return the living sidecar of a node; None also if the file system is in trouble."""
     try:
         return _living(path_of(directory, boot_id))
     except OSError:
@@ -63,9 +63,9 @@ def living(directory: Path, boot_id: str) -> WriterIdentity | None:
 
 
 def claim(directory: Path, boot_id: str, identity: WriterIdentity) -> Owner | None:
-    """Become the sidecar of a node; None where there is a living one.
+    """Become the sidecar of a node; None if there is a living one.
 
-    The lock guards only the look and the write behind it; what it protects is decided by who lives.
+    The lock is only for reading and writing the file; the owner is who lives.
 
     Raises:
         OSError: the directory cannot be written, or does not say whose it is.
@@ -88,9 +88,9 @@ def claim(directory: Path, boot_id: str, identity: WriterIdentity) -> Owner | No
 
 
 def claim_by_hand(directory: Path, boot_id: str, identity: WriterIdentity, say: Callable[[str], None]) -> Owner | None:
-    """Claim to ship what was written on a node, also from a disk that takes no note of it; that is said.
+    """Claim as a person's command does: also on a full or read-only disk, which is said.
 
-    For who is started by a person: what trainers start would be started again and again where it cannot be seen.
+    What trainers start would be started again and again there, since it cannot be seen.
 
     Raises:
         OSError: the directory cannot be written for another reason, or does not say whose it is.
@@ -98,24 +98,19 @@ def claim_by_hand(directory: Path, boot_id: str, identity: WriterIdentity, say: 
     try:
         return claim(directory, boot_id, identity)
     except OSError as error:
-        if error.errno not in TAKES_NOTHING:
+        if error.errno not in FULL:
             raise
-        say(f"{directory} takes no note of what is sent ({error.strerror}): whoever ships it next sends it again")
-        return unnoted(directory, boot_id, identity)
-
-
-def unnoted(directory: Path, boot_id: str, identity: WriterIdentity) -> Owner | None:
-    """Ship for a node by hand where the disk takes no claim, since it is full; None where another one lives."""
-    if living(directory, boot_id) is not None:
-        return None
-    return Owner(path_of(directory, boot_id), identity, is_noted=False)
+        say(f"progress cannot be saved in {directory} ({error.strerror}): what is sent now may be sent again later")
+        if living(directory, boot_id) is not None:
+            return None
+        return Owner(path_of(directory, boot_id), identity, is_written=False)
 
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        with suppress(OSError):  # a file system without locks: of two at the same moment, ``touch`` tells one of them
+        with suppress(OSError):  # a file system without locks: of two, ``touch`` stops one
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:

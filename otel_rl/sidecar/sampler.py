@@ -1,4 +1,4 @@
-"""Sampling on a thread of its own: a driver that hangs holds up neither shipping nor the sidecar's end."""
+"""Sample on a thread, so that a driver that hangs holds up neither shipping nor the sidecar's end."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from time import monotonic
 from typing import Final
 
 from otel_rl.guard import guard, say
-from otel_rl.probes.node import NodeProbe
+from otel_rl.probes.hardware import NodeProbe
 from otel_rl.probes.sample import Sample
 
 ANSWER_S: Final = 1.0
-"""So long a reading is waited for; a driver that answers takes milliseconds."""
+"""How long to wait for a reading; a driver that answers takes milliseconds."""
 FIRST_S: Final = 60.0
-"""So long the first one may take before anything is said: a driver without persistence wakes its devices for it."""
+"""The first reading may take this long: a driver without persistence wakes its devices for it."""
 
 
 class Sampler:
-    """Reads the node when it is asked to."""
+    """Reads the node's hardware."""
 
     def __init__(self, probe: NodeProbe | None = None, answer_s: float = ANSWER_S) -> None:
         self._probe = probe
@@ -31,7 +31,7 @@ class Sampler:
         self._thread.start()
 
     def read(self) -> list[Sample]:
-        """Sample the node; nothing while an earlier reading hangs, whose numbers are old by the time that they come."""
+        """Sample the node; return nothing while an earlier reading hangs, whose numbers would be old."""
         deadline = monotonic() + self._answer_s
         while True:
             is_old = self._waits
@@ -43,7 +43,7 @@ class Sampler:
                 self._waits = True
                 if not self._said and monotonic() >= self._say_from:
                     self._said = True
-                    say("the node's hardware does not answer; its numbers are left out as long")
+                    say("Hardware metrics are paused: the driver does not respond.")
                 return []
             self._waits = self._said = False
             self._say_from = 0.0
@@ -51,7 +51,7 @@ class Sampler:
                 return found
 
     def close(self) -> None:
-        """End; a driver that hangs is left to itself."""
+        """End; a driver that hangs is given up."""
         self._asked.put(False)
         self._thread.join(self._answer_s)
 

@@ -1,4 +1,4 @@
-"""The sidecar's own journal: how shipping stands, and the node's hardware, as metrics like everybody's."""
+"""The sidecar's own journal: the state of shipping, and the node's hardware, as metrics."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Final
 
 from otel_rl import ids, vocabulary
 from otel_rl.journal.identity import WriterIdentity
-from otel_rl.journal.otlp.encode import Request, SpanEncoder
+from otel_rl.journal.otlp.encode import OtlpRequest, SpanEncoder
 from otel_rl.journal.write import Writer
 from otel_rl.probes.sample import Sample
 from otel_rl.records import MetricPoints, Number, Value
-from otel_rl.sidecar.node import Node
 from otel_rl.sidecar.sampler import Sampler
+from otel_rl.sidecar.ship_node import Node
 from otel_rl.version import __version__
 
 PERIOD_S: Final = 5.0
@@ -38,13 +38,13 @@ class OwnJournal:
         self.append(self._encoder.encode_metrics(self._points(samples)))
         self._writer.heartbeat()
 
-    def append(self, requests: Iterable[Request]) -> None:
+    def append(self, requests: Iterable[OtlpRequest]) -> None:
         """Journal requests that are encoded already."""
         for request in requests:
             self._writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)
 
     def close(self) -> None:
-        """Close the journal, and let go of the node's devices."""
+        """Close the journal and the node's devices."""
         self._sampler.close()
         self._writer.close()
 
@@ -67,7 +67,7 @@ def _of_shipping(node: Node) -> Iterable[Sample]:
     yield Sample(vocabulary.SELF_WRITERS, len(node.trainers & node.living))
     for (signal, outcome), number in node.counts().items():
         of_signal = (vocabulary.SIGNAL, signal)
-        if outcome == "fetched":  # these are among the others: a sum over outcomes would count them once more
+        if outcome == "fetched":  # these are among the others: a sum over outcomes would count them twice
             yield Sample(vocabulary.SELF_FETCHED, number, (of_signal,))
         else:
             yield Sample(vocabulary.SELF_SHIPPED, number, ((vocabulary.OUTCOME, outcome), of_signal))
@@ -77,7 +77,7 @@ def _of_shipping(node: Node) -> Iterable[Sample]:
 
 
 def _resource(directory: Path, identity: WriterIdentity) -> dict[str, Value]:
-    """Name the sidecar as the trainers are named, but for rank and attempt: it serves all of them."""
+    """Return the resource of the sidecar: that of the trainers without rank and attempt."""
     return {
         vocabulary.SERVICE_NAME: "otel_rl-sidecar",
         vocabulary.SERVICE_INSTANCE_ID: ids.instance_id(identity.writer),

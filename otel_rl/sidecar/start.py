@@ -18,10 +18,9 @@ from otel_rl.sidecar import owner
 from otel_rl.sidecar.owner import ROLE
 from otel_rl.sidecar.settings import targets
 
-LOOK_S: Final = 5.0
-"""How often to look whether a sidecar lives."""
+CHECK_S: Final = 5.0
 LAST_WAIT_S: Final = 60.0
-"""The same at most, where they die one after the other."""
+"""Longest time between two starts if sidecars die one after the other."""
 PROGRAM: Final = Path(__file__).resolve().parent / "bin" / "otel-rl"
 """What is started: a script, alone in its folder, which Python puts before the standard library. ``python -m`` would
 put the working directory there, with a program's own ``queue.py``; -P, which stops that, is of 3.11."""
@@ -29,105 +28,96 @@ NOT_INHERITED: Final = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT")
 
 
 class Keeper:
-    """Sees to it that a sidecar of this node lives as long as this process records."""
+    """Keeps a sidecar of this node alive while this process records."""
 
     def __init__(self, *, is_forbidden: bool = False) -> None:
         self._is_forbidden = is_forbidden
-        """The user wants no process to be started: say once what does its work."""
-        self._next_look = 0.0
-        self._wait_s = LOOK_S
-        self._starting = 0
-        """Pid of the process in between, which starts the sidecar and ends."""
+        self._gave_up = False
+        self._next_check = 0.0
+        self._wait_s = CHECK_S
+        self._launcher = 0
+        """Pid of the process that starts the sidecar and ends."""
         self._started: Path | None = None
-        """For which directory; None where somebody killed the process in between."""
-        self._is_impossible = False
+        """The directory that it was started for; None if a signal ended it."""
 
-    def look(self, directory: Path, me: WriterIdentity) -> None:
-        """Start a sidecar unless one lives; now and then only. Never waits for another process."""
-        self._see_to_start(directory)
-        if self._may_not(directory, me) or monotonic() < self._next_look:
+    def check(self, directory: Path, me: WriterIdentity) -> None:
+        """Start a sidecar unless one lives; every few seconds only. Never waits for another process."""
+        self._reap(directory)
+        if self._may_not(directory, me) or monotonic() < self._next_check:
             return
-        self._next_look = monotonic() + self._wait_s
+        self._next_check = monotonic() + self._wait_s
         if owner.living(directory, me.boot_id) is not None:
-            self._wait_s = LOOK_S
-        elif not self._starting:
+            self._wait_s = CHECK_S
+        elif not self._launcher:
             self._wait_s = min(2 * self._wait_s, LAST_WAIT_S)
             self._start(directory)
 
-    def last_look(self, directory: Path, me: WriterIdentity) -> None:
-        """Start a sidecar at the end of this process, unless one lives or is on its way.
+    def check_at_end(self, directory: Path, me: WriterIdentity) -> None:
+        """Start a sidecar at the end of this process, unless one lives or is being started.
 
-        Where the end of the journal went somewhere else, because its disk was full, that folder has one of its own.
+        If the end of the journal is in another folder, because its disk was full, that folder has one of its own.
         """
         if state.directory is not None and directory != state.directory.absolute():
-            say("otel_rl: should nobody send what is in %s: otel-rl ship %s", directory, directory)
-        was_starting = self._starting
-        self._see_to_start(directory)
-        is_on_its_way = was_starting and self._started == directory
-        if not (self._may_not(directory, me) or is_on_its_way or owner.living(directory, me.boot_id)):
+            say("otel_rl: if the records in %s are not sent automatically, run: otel-rl ship %s", directory, directory)
+        was_starting = self._launcher
+        self._reap(directory)
+        is_being_started = was_starting and self._started == directory
+        if not (self._may_not(directory, me) or is_being_started or owner.living(directory, me.boot_id)):
             self._start(directory)
 
     def _may_not(self, directory: Path, me: WriterIdentity) -> bool:
-        """Whether no sidecar can or may be started; where a user forbids it and nobody else started one, it is said."""
-        if self._is_forbidden and not self._is_impossible:
-            self._is_impossible = True
+        """Whether no sidecar can or may be started; if the user forbids it and none lives, that is said once."""
+        if self._is_forbidden and not self._gave_up:
+            self._gave_up = True
             if owner.living(directory, me.boot_id) is None:
                 self._give_up(directory, "OTEL_RL_SIDECAR=false")
-        return self._is_impossible
+        return self._gave_up
 
     def _start(self, directory: Path) -> None:
         try:
-            self._starting, self._started = start(directory), directory
+            self._launcher, self._started = start(directory), directory
         except (OSError, ValueError, TypeError) as error:  # TypeError: an embedded interpreter has no executable
             self._give_up(directory, type(error).__name__)
 
-    def _see_to_start(self, directory: Path) -> None:
-        """Let go of the process in between once it has ended.
-
-        One that a signal ended says nothing of the start: a program may end all its children. The next look tells.
-        """
-        if not self._starting:
+    def _reap(self, directory: Path) -> None:
+        """Forget the launcher once it has ended; one that a signal ended says nothing of the start."""
+        if not self._launcher:
             return
-        pid, status = self._starting, 0
+        pid, status = self._launcher, 0
         with suppress(ChildProcessError):  # the program waited for all its children, and got ours
-            pid, status = os.waitpid(self._starting, os.WNOHANG)
+            pid, status = os.waitpid(self._launcher, os.WNOHANG)
         if pid:
-            self._starting = 0
+            self._launcher = 0
         if os.WIFSIGNALED(status):
             self._started = None
         elif status:
             self._give_up(directory, f"it ended with {os.waitstatus_to_exitcode(status)}")
 
     def _give_up(self, directory: Path, reason: str) -> None:
-        self._is_impossible = True
-        say(
-            "otel_rl: no process is started that sends the records (%s); send them with: otel-rl ship %s --follow",
-            reason,
-            directory,
-        )
+        self._gave_up = True
+        hint = "send them with: otel-rl ship %s --follow"
+        say(f"otel_rl: no process is started that sends the records (%s); {hint}", reason, directory)
 
 
 def make_keeper(*, is_forbidden: bool) -> Keeper | None:
-    """Make what keeps a sidecar alive; None where nothing says whereto to send. An error costs no recording."""
+    """Make what keeps a sidecar alive; None if no endpoint is configured. An error costs no recording."""
     with guard("see where to send"):
         try:
-            wanted = targets()
+            return Keeper(is_forbidden=is_forbidden) if targets() else None
         except ConfigurationError as error:
             say("otel_rl: %s; the records wait for `otel-rl ship`", error)
-            return None
-        return Keeper(is_forbidden=is_forbidden) if wanted else None
     return None
 
 
 def start(directory: Path, environ: Mapping[str, str] = os.environ) -> int:
     """Start a sidecar, which ends at once if there is one already.
 
-    What is started forks at once, and ends when the sidecar has imported what it needs: the sidecar is nobody's child,
-    in a session of its own, so that neither the launcher's signals nor the trainer's death end it. `ps` shows it as
+    What is started forks at once, and ends when the sidecar has imported what it needs. The sidecar has no parent and a
+    session of its own, so that neither the launcher's signals nor the trainer's death end it. `ps` shows it as
     ``otel-rl sidecar``. Cost: 2 ms.
 
     Returns:
-        Pid of the process in between, which the caller must wait for.
+        Pid of the process that the caller must wait for.
 
     Raises:
         OSError: no process can be started.
@@ -140,6 +130,6 @@ def start(directory: Path, environ: Mapping[str, str] = os.environ) -> int:
         [sys.executable, str(PROGRAM), ROLE, str(directory)],
         {**inherited, "OTEL_RL_ENABLED": "false", "PYTHONPATH": os.pathsep.join(filter(None, path))},
         file_actions=nowhere,
-        setpgroup=0,  # a signal to the group of its trainer, who may be ending, must not end it before it forks
-        setsigmask=(),  # a thread that blocks signals must not make a sidecar that nobody can end
+        setpgroup=0,  # a signal to the group of its trainer must not end it before it forks
+        setsigmask=(),  # a thread that blocks signals must not make a sidecar that ignores them
     )

@@ -1,19 +1,22 @@
 """What runs on which port, with which configuration and flags.
 
-Every part works in the folder of the stack, and all paths are relative to that: of an absolute one the programs read
-``:``, ``$`` and ``"`` in their own ways, as the end of a scheme, as a variable, as the end of a text.
+Every program works in the folder of the stack, and all paths are relative to it: in an absolute path ``:``, ``$`` and
+``"`` would mean something to each of them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otel_rl.stack.ports import LOOPBACK
+from otel_rl.journal.filesystem import make_directory
 
+LOOPBACK: Final = "127.0.0.1"
+PACKAGE: Final = Path(__file__).resolve().parents[1]
 PORTS: Final = {
     "grpc": 4317,
     "http": 4318,
@@ -30,34 +33,46 @@ PORTS: Final = {
     "tempo_otlp": 24317,
     "tempo_gossip": 7946,
 }
-"""The usual ports; Jaeger's are moved off those that the Collector has."""
+"""The usual ports, but of Jaeger those that the Collector does not have."""
 FOR_OTHER_STORES: Final = (
     "OTEL_RL_PROMETHEUS_PATH",
     *(f"OTEL_RL_{store}_{what}" for store in ("JAEGER", "TEMPO", "PROMETHEUS") for what in ("HEADERS", "TLS")),
 )
-"""How standalone.yaml reaches stores that are not those of the stack."""
+"""With these standalone.yaml reaches stores that are not those of the stack."""
 CONFIGURATIONS: Final = "configurations"
-"""Folder below that of the stack: ours, written anew at every start."""
+"""A folder below that of the stack, written anew at every start."""
+
+
+class StackError(Exception):
+    """One sentence that says what is wrong and what to do.
+
+    Attributes:
+        lines: the last lines of the log that say more, oldest first; often none.
+    """
+
+    def __init__(self, sentence: str, lines: Sequence[str] = ()) -> None:
+        super().__init__(sentence)
+        self.lines = tuple(lines)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Program:
     """One program of the stack."""
 
     name: str
     command: tuple[str, ...]
     environ: tuple[tuple[str, str], ...]
-    """What it gets beside the environment of `up`."""
+    """Added to the environment of `up`."""
     ports: tuple[int, ...]
-    """All on which it listens, on loopback only."""
+    """All ports on which it listens, on loopback only."""
     address: str
-    """Where a person or a program reaches it."""
+    """The address for a person or a program."""
     health_port: int
     health_path: str
-    """Answers 200 when it works, 503 until then."""
+    """It answers 200 when the program works, 503 until then."""
     is_killed: bool = False
-    """Whether it is ended by SIGKILL at once. Tempo takes minutes after SIGTERM and holds its ports; Jaeger keeps
-    nothing on disk, and takes 10 s once it has answered a query (2.13.0)."""
+    """Whether it is ended by SIGKILL at once. Tempo takes minutes after SIGTERM; Jaeger keeps nothing on disk and takes
+    10 s."""
 
 
 class Addresses:
@@ -67,23 +82,20 @@ class Addresses:
         self.port = {name: port + offset for name, port in PORTS.items()}
 
     def of(self, name: str) -> str:
-        """Give host and port."""
         return f"{LOOPBACK}:{self.port[name]}"
 
     def url(self, name: str) -> str:
-        """Give the address as a browser and an exporter take it."""
         return f"http://{self.of(name)}"
 
     def ports(self, *names: str) -> tuple[int, ...]:
-        """Give several ports."""
         return tuple(self.port[name] for name in names)
 
 
-def make_plan(found: Mapping[str, Path], offset: int) -> tuple[Part, ...]:
-    """Plan the stack, in the order in which its parts start: who is sent to, before who sends.
+def make_plan(found: Mapping[str, Path], offset: int) -> tuple[Program, ...]:
+    """Plan the stack, in the order in which its programs start: receivers before senders.
 
     Args:
-        found: the program of each part; without `tempo` there is none.
+        found: the file of each program; without `tempo` there is none.
         offset: by how much all ports are shifted.
     """
     addresses = Addresses(offset)
@@ -92,16 +104,16 @@ def make_plan(found: Mapping[str, Path], offset: int) -> tuple[Part, ...]:
     return (*stores, _collector(str(found["collector"]), addresses, has_tempo="tempo" in found))
 
 
-def environment(part: Part, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Give a part's environment: without what the user set for the training and for other stores."""
+def environment(program: Program, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return a program's environment, without what the user set for the training and for other stores."""
     inherited = {k: v for k, v in environ.items() if k.startswith("OTEL_RL_") or not k.startswith("OTEL_")}
     for name in FOR_OTHER_STORES:
         inherited.pop(name, None)
-    return {**inherited, **dict(part.environ)}
+    return {**inherited, **dict(program.environ)}
 
 
-def _jaeger(program: str, at: Addresses) -> Part:
-    return Part(
+def _jaeger(program: str, at: Addresses) -> Program:
+    return Program(
         name="jaeger",
         command=(program, "--config", f"{CONFIGURATIONS}/jaeger.yaml"),
         environ=(
@@ -120,8 +132,8 @@ def _jaeger(program: str, at: Addresses) -> Part:
     )
 
 
-def _prometheus(program: str, at: Addresses) -> Part:
-    return Part(
+def _prometheus(program: str, at: Addresses) -> Program:
+    return Program(
         name="prometheus",
         command=(
             program,
@@ -139,8 +151,8 @@ def _prometheus(program: str, at: Addresses) -> Part:
     )
 
 
-def _tempo(program: str, at: Addresses) -> Part:
-    return Part(
+def _tempo(program: str, at: Addresses) -> Program:
+    return Program(
         name="tempo",
         command=(
             program,
@@ -163,9 +175,9 @@ def _tempo(program: str, at: Addresses) -> Part:
     )
 
 
-def _collector(program: str, at: Addresses, *, has_tempo: bool) -> Part:
+def _collector(program: str, at: Addresses, *, has_tempo: bool) -> Program:
     stores = ["otlp_grpc/jaeger", *(["otlp_grpc/tempo"] if has_tempo else [])]
-    return Part(
+    return Program(
         name="collector",
         command=(program, "--config", f"{CONFIGURATIONS}/standalone.yaml"),
         environ=(
@@ -184,3 +196,25 @@ def _collector(program: str, at: Addresses, *, has_tempo: bool) -> Part:
         health_port=at.port["collector_health"],
         health_path="/",
     )
+
+
+def configurations() -> Path:
+    """Find the folder of the configurations: in the installed package, or beside it in a checkout.
+
+    Raises:
+        StackError: it is in neither place.
+    """
+    for folder in (PACKAGE / "collector", PACKAGE.parent / "collector"):
+        if (folder / "standalone.yaml").is_file():
+            return folder
+    raise StackError(f"the configurations are not in {PACKAGE / 'collector'}: install otel-rl again")
+
+
+def copy_configurations(folder: Path) -> None:
+    """Copy them all, over the copy of an earlier version."""
+    source = configurations()
+    for path in source.rglob("*"):
+        if path.is_file():
+            target = folder / path.relative_to(source)
+            make_directory(target.parent)
+            shutil.copyfile(path, target)

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Final
 
 from otel_rl.config import expanded
-from otel_rl.stack.problem import StackError
+from otel_rl.stack.plan import StackError
 
 NAMES: Final[dict[str, tuple[str, ...]]] = {
     "jaeger": ("jaeger",),
     "prometheus": ("prometheus",),
     "collector": ("otelcol-contrib", "otelcol"),
 }
-"""What each part's program is called. The contrib build of the Collector has what our configurations need; the core
-build, which is called otelcol as ours is, has not, so it is taken only where there is no other."""
+"""The file names of each program. The contrib build of the Collector has what our configurations need. The core build,
+whose name `otelcol` is also that of our build, does not, so it comes second."""
 TEMPO: Final = "tempo"
 FOLDER: Final = "OTEL_RL_BACKENDS"
 TEMPO_PROGRAM: Final = "OTEL_RL_TEMPO_PROGRAM"
@@ -29,7 +29,7 @@ NO_TEMPO: Final = f"No Tempo: put `{TEMPO}` on PATH, or name it in {TEMPO_PROGRA
 
 
 def find_all(environ: Mapping[str, str] = os.environ) -> dict[str, Path]:
-    """Return the program of each part that is there; Tempo, which `scripts/backends` does not build, from PATH.
+    """Return the file of each program that is there; Tempo, which `scripts/backends` does not build, from PATH.
 
     Raises:
         StackError: ``OTEL_RL_TEMPO_PROGRAM`` names something that is no program.
@@ -53,7 +53,7 @@ def _find(names: tuple[str, ...], environ: Mapping[str, str]) -> Path | None:
 
 
 def _folders(environ: Mapping[str, str]) -> list[str]:
-    """List where to look: what the user names goes before what happens to be there, and the newest build first."""
+    """List where to look: the folder that the user names, PATH, our builds from the newest to the oldest."""
     named = expanded(environ.get(FOLDER, "").strip())
     on_path = environ.get("PATH", os.defpath).split(os.pathsep)
     cache = Path(environ.get("XDG_CACHE_HOME", "").strip() or Path.home() / ".cache")
@@ -72,5 +72,5 @@ def _tempo(environ: Mapping[str, str]) -> Path | None:
     named = expanded(environ.get(TEMPO_PROGRAM, "").strip())
     program = shutil.which(named or TEMPO, path=environ.get("PATH", os.defpath))
     if named and program is None:
-        raise StackError(f"{TEMPO_PROGRAM}={named} is no program that can be run: correct it, or unset it")
+        raise StackError(f"{TEMPO_PROGRAM}={named} is no program: correct it, or unset it")
     return Path(program).absolute() if program else None

@@ -29,6 +29,7 @@ from otel_rl.hooks.hook import wrap
 from otel_rl.hooks.install import find
 from otel_rl.process.state import state
 from otel_rl.testing.capture import capture
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import current_stage
 
 Check = Callable[[Integration], None]
@@ -205,12 +206,12 @@ def failures_stay_ours(integration: Integration) -> None:
     """Check that a failing function of a hook is counted, and leaves no stage open or current."""
     with capture():
         state.identify(world_size=2)
-        before = current_stage(), set(state.open)
+        before = current_stage(), set(tracing.open)
         for hook in integration.hooks:
             wrap(failing(hook), lambda *args, **kwargs: None)()
             is_counted = isinstance(hook, (GeneratorHook, RemoteHook)) or any(hook.target in what for what in errors)
             _require(is_counted, hook, "an error of a function must be counted")
-            _require(before == (current_stage(), state.open), hook, "an error of a function must leave nothing open")
+            _require(before == (current_stage(), tracing.open), hook, "an error of a function must leave nothing open")
 
 
 def nothing_runs_after(integration: Integration) -> None:

@@ -26,6 +26,6 @@ def headers() -> dict[str, str]:
 
 
 def named(given: Mapping[str, str]) -> Span | None:
-    """Give the span that somebody's headers name; None where they name none."""
+    """Return the span that headers name; None if they name none."""
     span = get_current_span(W3C.extract(given, Context()))
     return span if span.get_span_context().is_valid else None

@@ -1,7 +1,7 @@
 """Where this thread or task is: the innermost stage of ours, and OpenTelemetry's own context.
 
-Stages find each other by a variable of their own. They are current in OpenTelemetry's context, too, while nobody but us
-serves tracers (``is_shared``): then other libraries' spans nest below them. A program with a tracer provider of its own
+Stages find each other by a variable of their own. They are current in OpenTelemetry's context, too, while only we
+serve tracers (``is_shared``): then other libraries' spans nest below them. A program with a tracer provider of its own
 sees no trace of them there.
 """
 
@@ -16,13 +16,14 @@ from opentelemetry.trace import INVALID_SPAN, INVALID_SPAN_CONTEXT, Span, SpanCo
 from opentelemetry.trace.propagation import set_span_in_context
 
 from otel_rl.process.state import state
+from otel_rl.trace.memory import tracing
 
 SPAN_KEY = next(iter(set_span_in_context(INVALID_SPAN, Context())))
 """The key under which OpenTelemetry keeps the current span; its public API is asked once, each time costs 0.5 us."""
 
 
 def _context_variable() -> ContextVar[Context]:
-    """Find the variable that holds OpenTelemetry's context; if it is no such variable, make one of our own."""
+    """Find the variable of OpenTelemetry's context; if it is no such variable, make one of our own."""
     now = get_current()
     token = attach(now)
     variable: ContextVar[Context] = getattr(token, "var", None) or ContextVar("otel_rl", default=now)
@@ -35,12 +36,12 @@ CONTEXT = _context_variable()
 CURRENT: ContextVar[Any] = ContextVar("otel_rl_stage", default=None)
 """The innermost stage that was opened in this thread or task; None where none was."""
 put = dict.__setitem__
-"""A ``Context`` refuses to be changed; a copy that nobody has seen yet may be."""
+"""A ``Context`` refuses to be changed; a copy that nothing refers to yet may be."""
 
 
 def is_shared() -> bool:
     """Return whether stages are current in OpenTelemetry's context, so that spans of others nest below them."""
-    return api._TRACER_PROVIDER is state.provider or state.config.join_spans
+    return api._TRACER_PROVIDER is tracing.provider or state.config.join_spans
 
 
 def seen_without_us(outside: Context) -> SpanContext:
@@ -51,7 +52,7 @@ def seen_without_us(outside: Context) -> SpanContext:
 
 
 def leave_context() -> None:
-    """Take what is ours out of this thread's context; whatever else the program has put there stays."""
+    """Take what is ours out of this thread's context; what else the program has put there stays."""
     context = outside = CONTEXT.get()
     while (further := getattr(outside.get(SPAN_KEY), "outside", None)) is not None:
         outside = further

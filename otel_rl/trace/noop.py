@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext
 
 
@@ -17,29 +14,11 @@ class NoStage:
     def __exit__(self, *exception: object) -> None:
         return None
 
-    def set_attribute(self, key: str, value: object) -> None:
-        """Ignore the attribute."""
+    def _ignore(self, *_: object, **__: object) -> None:
+        return None
 
-    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Ignore the attributes."""
-
-    def add_event(self, *event: object, **more: object) -> None:
-        """Ignore the event."""
-
-    def add_link(self, *link: object, **more: object) -> None:
-        """Ignore the link."""
-
-    def record_exception(self, *exception: object, **more: object) -> None:
-        """Ignore the exception."""
-
-    def set_status(self, *status: object, **more: object) -> None:
-        """Ignore the status."""
-
-    def update_name(self, name: str) -> None:
-        """Ignore the name."""
-
-    def end(self, end_time: int | None = None) -> None:
-        """Ignore the end."""
+    set_attribute = set_attributes = add_event = add_link = record_exception = _ignore
+    set_status = update_name = end = _ignore
 
     def is_recording(self) -> bool:
         """Keep nothing."""

@@ -1,4 +1,4 @@
-"""Samples and tokens of a loop without a framework, as its stages and requests tell them; used by the flusher only."""
+"""Samples and tokens of a loop without a framework, from its stages and requests; used by the flusher only."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from otel_rl import vocabulary as v
 from otel_rl.process.state import Trace, state
-from otel_rl.records import Count, Later, Point
+from otel_rl.records import Count, Deferred, Point
 from otel_rl.trace.stage import Stage
 from otel_rl.trace.throughput import ENVIRONMENT, PADDING, PROMPT, RESPONSE, ROLLOUT, TRAIN, Done, Rates
 
 WORKING: Final = frozenset((v.SAMPLE, v.FORWARD, v.TRAIN))
-"""Stages that tell samples and tokens."""
+"""Stages that may have samples and tokens."""
 KINDS: Final = (v.TOKENS_PROMPT, v.TOKENS_RESPONSE, v.TOKENS_ENVIRONMENT, v.TOKENS_PADDING)
 NAMES: Final = frozenset((*KINDS, v.TOKENS, v.SAMPLE_BATCH_SIZE, v.BATCH_SIZE))
 NO_TURN: Final = -1
@@ -21,17 +21,17 @@ FAILED: Final = 2
 """OTLP's status code of an error."""
 MOST: Final = 1 << 53
 """A count beyond that is none."""
-Said = dict[str, int]
-"""Numbers by the name of their attribute; what is not told is not there. ``rl.tokens`` are there only where neither
-prompts nor responses are, and without those of an environment."""
+Numbers = dict[str, int]
+"""By the name of their attribute, what is known. ``rl.tokens`` is only there without prompts and responses, and is
+without the tokens of an environment."""
 
 
 @dataclass(slots=True)
-class _Part:
-    """One stage: what it tells, and the ids of the spans around it."""
+class _Working:
+    """One stage: its numbers, and the ids of the spans that it is in."""
 
-    said: Said
-    around: frozenset[int]
+    numbers: Numbers
+    parents: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -40,10 +40,10 @@ class _Requests:
 
     response: int | None = None
     firsts: dict[int, tuple[int, int | None]] = field(default_factory=dict)
-    """By turn, the number of requests and their prompt tokens: the prompt of a later turn repeats the earlier ones."""
+    """By turn, the number of requests and their prompt tokens: the prompt of a turn repeats the earlier ones."""
 
-    def said(self) -> Said:
-        """Return what they tell: samples and prompts of the first turn, responses of all turns."""
+    def numbers(self) -> Numbers:
+        """Return samples and prompts of the first turn, responses of all turns."""
         first = min((turn for turn in self.firsts if turn != NO_TURN), default=NO_TURN)
         found = [self.firsts[turn] for turn in {NO_TURN, first} & self.firsts.keys()]
         numbers = {
@@ -55,32 +55,28 @@ class _Requests:
 
 
 class Work:
-    """What was worked off in one step of one rank, evaluations left out.
+    """The work of one step of one rank, evaluations left out.
 
-    Each token counts once: of rollout stages inside one another the outer one counts as far as it tells a number, of
-    requests what no rollout stage tells. Training counts each forward, or the stage around them where none tells it.
+    Each token counts once: of rollout stages inside one another the outer one counts as far as it has a number, of
+    requests what no rollout stage has. Training counts each forward, or the stage that it is in if no forward counts.
     """
 
-    __slots__ = ("_forwards", "_requests", "_rollouts", "_trains")
+    __slots__ = ("_requests", "_stages")
 
     def __init__(self) -> None:
-        """Begin with nothing."""
-        self._rollouts: dict[int, _Part] = {}
-        self._forwards: dict[int, _Part] = {}
-        self._trains: dict[int, _Part] = {}
+        self._stages: dict[str, dict[int, _Working]] = {name: {} for name in WORKING}
         self._requests: dict[int, _Requests] = {}
         """By the id of the rollout stage that they belong to; 0 for those of other stages and of the step."""
 
-    def take(self, stage: Stage, around: Iterable[int]) -> None:
-        """Take in a stage that has ended; of one that failed, which may be tried again, nothing counts."""
-        if (stage.status or (0,))[0] == FAILED or v.TRUNCATED in (stage.attributes or {}):
-            return
-        parts = {v.SAMPLE: self._rollouts, v.FORWARD: self._forwards, v.TRAIN: self._trains}[stage.name]
-        said = _said(stage.attributes or {}, is_training=stage.name != v.SAMPLE)
-        parts[stage.span_id] = _Part(said, frozenset(around))
+    def add(self, stage: Stage, parents: Iterable[int]) -> None:
+        """Add a stage that has ended; of one that failed, which may be tried again, nothing counts."""
+        attributes = stage.attributes or {}
+        if (stage.status or (0,))[0] != FAILED and v.TRUNCATED not in attributes:
+            numbers = _numbers(attributes, is_training=stage.name != v.SAMPLE)
+            self._stages[stage.name][stage.span_id] = _Working(numbers, frozenset(parents))
 
-    def take_request(self, rollout: int, turn: int, prompt: int, response: int) -> None:
-        """Take in a finished sequence; a number below 0 is not known."""
+    def add_request(self, rollout: int, turn: int, prompt: int, response: int) -> None:
+        """Add a finished sequence; a number below 0 is not known."""
         found = self._requests.setdefault(rollout, _Requests())
         samples, prompts = found.firsts.get(turn, (0, None))
         found.firsts[turn] = samples + 1, _sum((prompts, prompt if prompt >= 0 else None))
@@ -89,53 +85,55 @@ class Work:
     @property
     def has_rollout(self) -> bool:
         """Whether anything was generated for training."""
-        return bool(self._rollouts or self._requests)
+        return bool(self._stages[v.SAMPLE] or self._requests)
 
     @property
     def has_training(self) -> bool:
         """Whether anything was trained."""
-        return bool(self._forwards or self._trains)
+        return bool(self._stages[v.FORWARD] or self._stages[v.TRAIN])
 
-    def rollout(self) -> Said:
+    def rollout(self) -> Numbers:
         """Return the numbers of all rollouts."""
-        parts = {span_id: _Part(dict(part.said), part.around) for span_id, part in self._rollouts.items()}
+        stages = dict(self._stages[v.SAMPLE])
         for span_id, requests in self._requests.items():
             if span_id:
-                part = parts.setdefault(span_id, _Part({}, frozenset()))
-                part.said = _filled(part.said, requests.said())
-        said = _outer(parts)
-        return _filled(said, self._requests[0].said()) if 0 in self._requests else said
+                stage = stages.get(span_id, _Working({}))
+                stages[span_id] = _Working(_completed(stage.numbers, requests.numbers()), stage.parents)
+        numbers = _outer(stages)
+        return _completed(numbers, self._requests[0].numbers()) if 0 in self._requests else numbers
 
-    def training(self) -> Said:
+    def training(self) -> Numbers:
         """Return the numbers of all forwards."""
-        said = _outer(self._forwards)
-        return said if v.TOKENS_RESPONSE in said else _outer(self._trains)
+        numbers = _outer(self._stages[v.FORWARD])
+        return numbers if v.TOKENS_RESPONSE in numbers else _outer(self._stages[v.TRAIN])
 
 
 class OwnLoop:
-    """Counts the work of one loop that ``otel_rl.step`` holds: as ``Throughput`` counts that of a trainer."""
+    """Counts the work of one loop of ``otel_rl.step``, as ``Throughput`` counts that of a trainer."""
 
     def __init__(self) -> None:
-        self._trace: Trace | None = None
-        """Of the step that began last."""
         self._rates = Rates()
-        self._told: set[tuple[str, str]] = set()
-        """Which numbers the loop has told by now; of the others there are no rates."""
+        self._counted: set[tuple[str, str]] = set()
+        """Which numbers the loop has had so far; of the others there are no rates."""
 
     def begin_step(self, trace: Trace) -> None:
-        """Have what the stages of a step tell collected."""
-        self._trace, trace.work = trace, Work()
+        """Collect the work of a step."""
+        trace.work = Work()
 
-    def end_step(self, begin: int, end: int) -> None:
-        """Record what the step from ``begin`` to ``end`` (monotonic, ns) has worked off."""
-        if self._trace is not None:
-            state.add(Later(self._end_step, (self._trace, begin, end)))
+    def end_step(self, trace: Trace, begin: int, end: int) -> None:
+        """Record the work of the step from ``begin`` to ``end`` (monotonic, ns)."""
+        if trace.work is not None:
+            state.add(Deferred(self._end_step, (trace, begin, end)))
 
     def _end_step(self, trace: Trace, begin: int, end: int) -> Iterator[Count | Point]:
         work: Work = trace.work
         rollout, training = work.rollout(), work.training()
-        yield from _counts(v.SAMPLES, v.SAMPLE_TOKENS, rollout)
-        yield from _counts("", v.TRAIN_TOKENS, training)
+        if v.SAMPLE_BATCH_SIZE in rollout:
+            yield Count(v.SAMPLES, rollout[v.SAMPLE_BATCH_SIZE])
+        for tokens, numbers in ((v.SAMPLE_TOKENS, rollout), (v.TRAIN_TOKENS, training)):
+            for kind, labels in zip(KINDS, (PROMPT, RESPONSE, ENVIRONMENT, PADDING), strict=True):
+                if numbers.get(kind) and (kind != v.TOKENS_PADDING or tokens == v.TRAIN_TOKENS):
+                    yield Count(tokens, numbers[kind], labels)
         nothing = None if work.has_rollout else 0
         done = Done(
             rollout.get(v.SAMPLE_BATCH_SIZE, nothing),
@@ -143,45 +141,35 @@ class OwnLoop:
             training.get(v.TOKENS_RESPONSE, None if work.has_training else 0),
         )
         kinds = ((v.SAMPLES_RATE, ROLLOUT[1]), (v.TOKENS_RATE, ROLLOUT[1]), (v.TOKENS_RATE, TRAIN[1]))
-        self._told.update(kind for kind, number in zip(kinds, done, strict=True) if number)
+        self._counted.update(kind for kind, number in zip(kinds, done, strict=True) if number)
         for point in self._rates.step(begin, end, trace.anchor, done, has_rollout=work.has_rollout):
-            if (point.name, str(dict(point.labels)[v.WORK])) in self._told:
+            if (point.name, str(dict(point.labels)[v.WORK])) in self._counted:
                 yield point
 
 
-def _counts(samples: str, tokens: str, said: Said) -> Iterator[Count]:
-    if samples and v.SAMPLE_BATCH_SIZE in said:
-        yield Count(samples, said[v.SAMPLE_BATCH_SIZE])
-    kinds = {v.TOKENS_PROMPT: PROMPT, v.TOKENS_RESPONSE: RESPONSE, v.TOKENS_ENVIRONMENT: ENVIRONMENT}
-    for name, labels in (kinds | ({} if samples else {v.TOKENS_PADDING: PADDING})).items():
-        if said.get(name):
-            yield Count(tokens, said[name], labels)
-
-
-def _computed(said: Said, otherwise: int | None) -> int | None:
-    """Return the tokens of prompts and responses together, or ``otherwise`` if responses are not told."""
-    if v.TOKENS in said or v.TOKENS_RESPONSE in said:
-        return sum(said.get(name, 0) for name in (v.TOKENS, v.TOKENS_PROMPT, v.TOKENS_RESPONSE))
+def _computed(numbers: Numbers, otherwise: int | None) -> int | None:
+    """Return the tokens of prompts and responses together, or ``otherwise`` if responses are not known."""
+    if v.TOKENS in numbers or v.TOKENS_RESPONSE in numbers:
+        return sum(numbers.get(name, 0) for name in (v.TOKENS, v.TOKENS_PROMPT, v.TOKENS_RESPONSE))
     return otherwise
 
 
-def _said(attributes: Mapping[str, Any], *, is_training: bool) -> Said:
-    """Read what a stage tells: prompts or responses that are missing follow from all tokens."""
+def _numbers(attributes: Mapping[str, Any], *, is_training: bool) -> Numbers:
+    """Read the numbers of a stage: prompts or responses that are missing follow from all tokens."""
     given = {name: _number(value) for name, value in attributes.items() if name in NAMES}
-    numbers = {name: number for name, number in given.items() if number is not None}
-    said = {name: numbers[name] for name in KINDS if name in numbers}
-    samples = numbers.get(v.SAMPLE_BATCH_SIZE, numbers.get(v.BATCH_SIZE))
+    found = {name: number for name, number in given.items() if number is not None}
+    numbers = {name: found[name] for name in KINDS if name in found}
+    samples = found.get(v.SAMPLE_BATCH_SIZE, found.get(v.BATCH_SIZE))
     if samples is not None:
-        said[v.SAMPLE_BATCH_SIZE] = samples
-    if v.TOKENS in numbers:
-        rest = max(numbers[v.TOKENS] - sum(said.get(name, 0) for name in KINDS[:3]), 0)
-        if v.TOKENS_RESPONSE in said:
-            said.setdefault(v.TOKENS_PROMPT, rest)
-        elif is_training or v.TOKENS_PROMPT in said:
-            said[v.TOKENS_RESPONSE] = rest
+        numbers[v.SAMPLE_BATCH_SIZE] = samples
+    if v.TOKENS in found:
+        rest = max(found[v.TOKENS] - sum(numbers.get(name, 0) for name in KINDS[:3]), 0)
+        if v.TOKENS_RESPONSE in numbers:
+            numbers.setdefault(v.TOKENS_PROMPT, rest)
         else:
-            said[v.TOKENS] = rest
-    return said
+            follows = v.TOKENS_RESPONSE if is_training or v.TOKENS_PROMPT in numbers else v.TOKENS
+            numbers[follows] = rest
+    return numbers
 
 
 def _number(value: Any) -> int | None:
@@ -190,29 +178,27 @@ def _number(value: Any) -> int | None:
     return int(value)
 
 
-def _filled(said: Said, more: Said) -> Said:
-    """Add what is not told yet."""
-    return {**{name: number for name, number in more.items() if name not in _told_by(said)}, **said}
+def _completed(numbers: Numbers, more: Numbers) -> Numbers:
+    return {**{name: number for name, number in more.items() if name not in _covered(numbers)}, **numbers}
 
 
-def _outer(parts: Mapping[int, _Part]) -> Said:
-    """Add up; of parts inside one another a number of the outer one counts."""
-    total: Said = {}
-    for part in parts.values():
-        outer = [_told_by(parts[span_id].said) for span_id in part.around & parts.keys()]
-        for name, number in part.said.items():
-            if not any(name in told for told in outer):
+def _outer(stages: Mapping[int, _Working]) -> Numbers:
+    """Add up; of stages inside one another a number of the outer one counts."""
+    total: Numbers = {}
+    for stage in stages.values():
+        outer = [_covered(stages[span_id].numbers) for span_id in stage.parents & stages.keys()]
+        for name, number in stage.numbers.items():
+            if not any(name in covered for covered in outer):
                 total[name] = total.get(name, 0) + number
     return total
 
 
-def _told_by(said: Said) -> set[str]:
+def _covered(numbers: Numbers) -> set[str]:
     """Name the numbers that count no further: all tokens hold those of prompts and responses."""
     more = {v.TOKENS: {v.TOKENS_PROMPT, v.TOKENS_RESPONSE}, v.TOKENS_RESPONSE: {v.TOKENS}}
-    return set(said).union(*(more[name] for name in said.keys() & more))
+    return set(numbers).union(*(more[name] for name in numbers.keys() & more))
 
 
 def _sum(numbers: Iterable[int | None]) -> int | None:
-    """Add what is known; None where nothing is."""
     known = [number for number in numbers if number is not None]
     return sum(known) if known else None

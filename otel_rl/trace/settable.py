@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from time import monotonic_ns
 from typing import Any
@@ -13,7 +14,6 @@ from otel_rl import vocabulary
 from otel_rl.guard import errors, guard
 from otel_rl.process.state import Trace, state
 from otel_rl.records import SpanEvent, SpanLink, Value
-from otel_rl.trace.content import is_content, text_of
 from otel_rl.trace.values import NUMBERS, clean, clean_all, clean_key
 
 MAX_KEPT = 1024
@@ -35,9 +35,9 @@ class Settable(Span):
     status: tuple[int, str] | None
 
     def set_attribute(self, key: str, value: Any) -> None:
-        """Set one attribute; any value is taken, a tensor on a device is described and not read.
+        """Set one attribute; a tensor on a device is described and not read.
 
-        Like everything else that is set on a stage which has ended, one that comes later is ignored.
+        On a stage that has ended, this and all else that is set is ignored.
         """
         if self.ended:
             return
@@ -110,10 +110,23 @@ class Settable(Span):
 
 
 def _with_room(items: list[Any] | None) -> list[Any]:
-    """Forget the oldest events or links of a stage that collects them without end."""
     if items is None:
         return []
     if len(items) >= MAX_KEPT:
         errors["keep more than 1,024 events or links of a stage"] += 1
         del items[0]
     return items
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception; nothing if the exception itself fails to say it."""
+    with guard("read the text of an exception"):
+        return str(error)
+    return ""
+
+
+def is_content(description: str) -> bool:
+    """Return whether a description repeats the text of the exception being handled, and texts are not to be kept."""
+    error = sys.exc_info()[1]
+    text = "" if error is None or state.config.capture_content else text_of(error)
+    return bool(text) and text in description

@@ -17,15 +17,16 @@ from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext, TraceFlags, f
 from otel_rl import vocabulary
 from otel_rl.guard import errors, guard
 from otel_rl.ids import random_bits
-from otel_rl.probes.memory import FRESH_NS, Reading
+from otel_rl.probes.memory import FRESH_NS, Reading, probes
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import QUEUE_LIMIT, Trace, state
 from otel_rl.records import SpanEvent, SpanLink, Value
-from otel_rl.trace.content import text_of
 from otel_rl.trace.current import CONTEXT, CURRENT, SPAN_KEY, is_shared, put, seen_without_us, with_span_of
 from otel_rl.trace.importlib_bootstrap import not_counted
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.noop import NoStage
 from otel_rl.trace.out_of_memory import is_out_of_memory, record_exhausted
-from otel_rl.trace.settable import Settable
+from otel_rl.trace.settable import Settable, text_of
 from otel_rl.trace.values import KEYS, NUMBERS, clean, clean_key
 from otel_rl.vocabulary import SHORT_NAMES
 
@@ -65,7 +66,7 @@ class Stage(Settable):
         self.token: Token[Any] | None = None
         """Makes it current no more."""
         self.outside: Any = None
-        """OpenTelemetry's context around it, if it is or was current there, too."""
+        """OpenTelemetry's context outside of it, if it is or was current there, too."""
         self.inner: Context | None = None
         """OpenTelemetry's context in which it is current."""
         self.outer: Any = None
@@ -88,19 +89,13 @@ class Stage(Settable):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        end = 0
-        try:
-            if self.trace is None:  # never opened: with torch.compile even to read a clock would break the graph
-                return
-            end = monotonic_ns()
-            if error is not None:
-                with guard("record an exception"):
-                    self.fail(error)
-            self.close(end)
-        except BaseException:  # a handler of a signal raised: the stage has ended all the same
-            self.close(end or monotonic_ns())
-            self._end_interrupted(end)  # where it had begun to
-            raise
+        if self.trace is None:  # never opened: with torch.compile even to read a clock would break the graph
+            return
+        end = monotonic_ns()
+        if error is not None:
+            with guard("record an exception"):
+                self.fail(error)
+        self.close(end)
 
     @not_counted
     def __call__(self, function: Function) -> Function:
@@ -121,7 +116,7 @@ class Stage(Settable):
 
         @functools.wraps(function)
         def in_stage(*args: Any, **kwargs: Any) -> Any:
-            if state.is_compiling():
+            if hooking.is_compiling():
                 return function(*args, **kwargs)
             with Stage(name, attributes and dict(attributes), coarse=coarse):
                 return function(*args, **kwargs)
@@ -139,56 +134,57 @@ class Stage(Settable):
             begin: when it began.
             is_current: whether what follows is inside it; otherwise its trace and parent are set already.
         """
-        current, context = CURRENT.get(), CONTEXT.get()
-        try:
-            if is_current:
-                shared = api._TRACER_PROVIDER is state.provider or state.config.join_spans
-                outer = context.get(SPAN_KEY)
-                parent = outer if shared and outer.__class__ is Stage else current
-                if parent is None or parent.ended or not parent.trace:
-                    parent = _parent_of(parent, outer if shared else None)
-                self.trace, self.parent_id = parent.trace, parent.span_id
-                self.span_id = random_bits(64) or 1
-                if outer is not parent and outer is not None:
-                    self._note_outer(outer, parent)
-                self.token = CURRENT.set(self)
-                if shared:
-                    self.outside = context
-                    self.inner = inner = Context(context)
-                    put(inner, SPAN_KEY, self)
-                    CONTEXT.set(inner)
-            now = monotonic_ns()
-            self.began = begin or now  # before anybody can find it among the open ones
-            if state.exhausted:
-                state.exhausted = 0  # the program goes on: another error may get the same id
-            state.open.add(self)
-            if now - state.probe_ns > FRESH_NS:
-                state.reading = state.read_memory()
-                state.probe_ns = now = monotonic_ns()
-                self.began = begin or now
-            self.before = state.reading
-            if state.device is not None:
-                state.device.begin(self)
-                if not self.ended:  # by an exit on another thread, meanwhile
-                    self.began = begin or monotonic_ns()
-        except BaseException:  # a handler of a signal raised: nobody ends what did not begin
-            CURRENT.set(current)
-            CONTEXT.set(context)
-            self.token = None
-            self.close(monotonic_ns())
-            raise
+        if is_current:
+            current, context = CURRENT.get(), CONTEXT.get()
+            shared = api._TRACER_PROVIDER is tracing.provider or state.config.join_spans
+            outer = context.get(SPAN_KEY)
+            parent = outer if shared and outer.__class__ is Stage else current
+            if parent is None or parent.ended or not parent.trace:
+                parent = _parent_of(parent, outer if shared else None)
+            self.trace, self.parent_id = parent.trace, parent.span_id
+            self.span_id = random_bits(64) or 1
+            if outer is not parent and outer is not None:
+                self._add_outer(outer, parent)
+            self.token = CURRENT.set(self)
+            if shared:
+                self.outside = context
+                self.inner = inner = Context(context)
+                put(inner, SPAN_KEY, self)
+                CONTEXT.set(inner)
+        now = monotonic_ns()
+        self.began = begin or now  # before anybody can find it among the open ones
+        if tracing.exhausted:
+            tracing.exhausted = 0  # the program goes on: another error may get the same id
+        tracing.open.add(self)
+        if now - probes.read_ns > FRESH_NS:
+            probes.reading = probes.read_memory()
+            probes.read_ns = now = monotonic_ns()
+            self.began = begin or now
+        self.before = probes.reading
+        if probes.device is not None:
+            probes.device.begin(self)
+            if not self.ended:  # by an exit on another thread, meanwhile
+                self.began = begin or monotonic_ns()
 
-    def _note_outer(self, outer: Any, parent: Stage) -> None:
-        """Note which span of somebody else surrounds this stage, once: stages below do not repeat it."""
-        with guard("note the span around a stage"):
+    def make_current(self) -> None:
+        """Make a span current that has its ids already."""
+        context = CONTEXT.get()
+        self.token = CURRENT.set(self)
+        if is_shared():
+            self.outside = context
+            self.inner = Context({**context, SPAN_KEY: self})
+            CONTEXT.set(self.inner)
+
+    def _add_outer(self, outer: Any, parent: Stage) -> None:
+        with guard("read the span outside a stage"):
             self.outer = outer
             context = outer.get_span_context()
             if outer is not parent.outer and outer.__class__ is not Stage and context is not None and context.is_valid:
-                noted: dict[str, Value] = {
+                named: dict[str, Value] = {
                     vocabulary.OUTER_TRACE: format_trace_id(context.trace_id),
                     vocabulary.OUTER_SPAN: format_span_id(context.span_id),
                 }
-                self.attributes = {**noted, **self.attributes} if self.attributes else noted
+                self.attributes = {**named, **self.attributes} if self.attributes else named
 
     def close(self, end: int, described: dict[str, Value] | None = None) -> None:
         """End at ``end`` (monotonic, ns); a second call does nothing, nor does one in a forked child.
@@ -197,32 +193,26 @@ class Stage(Settable):
             end: when it ended.
             described: further attributes; what has been set before counts only where they say nothing.
         """
-        try:
-            if self.token is not None:
-                self.leave()
-            if self.ended or self not in state.open:  # also while another thread ends it, as an exit does
-                return
-            self.ended = end if end > self.began else self.began
-            behind = state.behind
-            if behind is not None:
-                behind(self)
-            if isinstance(described, dict):
-                self.attributes = {**self.attributes, **described} if self.attributes else described
-            if end - state.probe_ns > FRESH_NS:
-                state.reading = state.read_memory()
-                state.probe_ns = end
-            self.after = state.reading
-            if state.device is not None:
-                state.device.end(self)
-            # First this: at every moment the flusher finds it in the queue or among the open ones.
-            if state.awake and len(state.queue) < QUEUE_LIMIT:
-                state.queue.append(self)
-            else:
-                state.add(self)
-            state.open.discard(self)
-        except BaseException:
-            self._end_interrupted(end)
-            raise
+        if self.token is not None:
+            self.leave()
+        if self.ended or self not in tracing.open:  # also while another thread ends it, as an exit does
+            return
+        self.ended = end if end > self.began else self.began
+        tracing.last_end = self.ended
+        if isinstance(described, dict):
+            self.attributes = {**self.attributes, **described} if self.attributes else described
+        if end - probes.read_ns > FRESH_NS:
+            probes.reading = probes.read_memory()
+            probes.read_ns = end
+        self.after = probes.reading
+        if probes.device is not None:
+            probes.device.end(self)
+        # First this: at every moment the flusher finds it in the queue or among the open ones.
+        if state.awake and len(state.queue) < QUEUE_LIMIT:
+            state.queue.append(self)
+        else:
+            state.add(self)
+        tracing.open.discard(self)
 
     def leave(self) -> None:
         """Be current no more, and stay open; what the program has put into the context meanwhile stays there."""
@@ -231,8 +221,6 @@ class Stage(Settable):
             return
         try:
             CURRENT.reset(token)
-        except RuntimeError:  # it was, before a handler of a signal raised
-            pass
         except ValueError:  # in another task or thread than it began in there is nothing to restore
             inner = None
         if inner is not None:
@@ -243,19 +231,9 @@ class Stage(Settable):
                 CONTEXT.set(with_span_of(self.outside, context))
         self.token = self.inner = None
 
-    def _end_interrupted(self, end: int) -> None:
-        """Give what is known of a stage to the flusher, once, where a handler of a signal raised while it ended."""
-        if self in state.open:
-            if state.device is not None:
-                state.device.forget(self)
-            self.ended = self.ended or max(end, self.began)
-            if self not in tuple(state.queue):
-                state.add(self)
-            state.open.discard(self)
-
     def fail(self, error: BaseException) -> None:
-        """Note how the stage ended; the end of an iterator, a coroutine or a program that succeeds is no failure."""
-        if self not in state.open or isinstance(error, (StopIteration, StopAsyncIteration, GeneratorExit)):
+        """Set how the stage ended; the end of an iterator, a coroutine or a program that succeeds is no failure."""
+        if self not in tracing.open or isinstance(error, (StopIteration, StopAsyncIteration, GeneratorExit)):
             return
         if isinstance(error, SystemExit) and not error.code:
             return
@@ -263,8 +241,8 @@ class Stage(Settable):
         if self.status is None:
             self.status = (2, text_of(error) if state.config.capture_content else "")
         self.record_exception(error)
-        if is_out_of_memory(error) and state.exhausted != id(error):
-            state.exhausted = id(error)  # never the error itself: it would keep every tensor of its frames alive
+        if is_out_of_memory(error) and tracing.exhausted != id(error):
+            tracing.exhausted = id(error)  # never the error itself: it would keep every tensor of its frames alive
             record_exhausted()
 
     # --- as the encoder reads it --------------------------------------------------------------------------------------
@@ -316,7 +294,7 @@ class Stage(Settable):
 
     def is_recording(self) -> bool:
         """Whether the stage is open and what is set on it will be kept."""
-        return self in state.open
+        return self in tracing.open
 
 
 _NO_STAGE = cast("Stage", NoStage())
@@ -327,7 +305,7 @@ def stage(name: str, /, **attributes: Any) -> Stage:
 
     Args:
         name: a name of the vocabulary without its ``rl.`` (``"reward"`` opens ``rl.reward``), or one of your own.
-        attributes: keyword ``k`` becomes the attribute ``rl.k``, ``rl.k`` stays as it is; any value is taken.
+        attributes: keyword ``k`` becomes the attribute ``rl.k``, ``rl.k`` stays as it is; any value is possible.
 
     Raises:
         TypeError: the decorator was written without its name.
@@ -337,7 +315,7 @@ def stage(name: str, /, **attributes: Any) -> Stage:
 
     Emits: a span, and its duration (histogram, s). Cost: at most 3 us (``benchmarks/hotpath.py``).
     """
-    if state.is_compiling():
+    if hooking.is_compiling():
         return _NO_STAGE
     if type(name) is not str:
         if callable(name):
@@ -365,7 +343,7 @@ def innermost() -> Stage | None:
 
 def current_stage() -> Stage | None:
     """Return the innermost open stage of this thread or task, else the container of this rank."""
-    return innermost() or cast("Stage | None", state.container)
+    return innermost() or tracing.container
 
 
 def current_parent() -> Any:
@@ -385,31 +363,31 @@ def _parent_of(parent: Stage | None, outer: Any) -> Stage:
             stand_in = _stand_in(context.trace_id, context.span_id, sampled=context.trace_flags.sampled)
             stand_in.outer = caller
             return stand_in
-        if state.container is None:
-            state.open_setup()
-    return state.container or _stand_in(random_bits(128), 0, sampled=True)
+        if tracing.container is None:
+            tracing.open_setup()
+    return tracing.container or _stand_in(random_bits(128), 0, sampled=True)
 
 
 def _caller(span: Any) -> Any:
-    """Return the span if this process works for it: it is another process's, or a server's that makes no steps."""
+    """Return the span if this process works for it: another process's, or a server's that makes no steps."""
     with guard("find the caller's span"):
         context = None if span is None else span.get_span_context()
-        if context is not None and context.is_valid and (context.is_remote or state.container is None):
+        if context is not None and context.is_valid and (context.is_remote or tracing.container is None):
             return span
     return None
 
 
 def _nearest_open(stage: Stage) -> Stage | None:
-    """Return the nearest open stage: a generator may leave one current that has ended. None: the container is."""
+    """Return the nearest open stage, since a generator may leave one current that has ended; None: the container."""
     if stage.trace is None or _is_container(stage):
         return None
-    if not stage.ended or not stage.trace.step:  # in a caller's trace that one stays the parent
+    if not stage.ended or not stage.trace.step or stage.trace.is_carried:  # in a caller's trace it stays the parent
         return stage
-    return next((one for one in state.open.copy() if isinstance(one, Stage) and one.span_id == stage.parent_id), None)
+    return next((one for one in tracing.open.copy() if isinstance(one, Stage) and one.span_id == stage.parent_id), None)
 
 
 def _is_container(stage: Stage) -> bool:
-    """A container that ended may be current again: behind a stage that began inside its step and outlived it."""
+    """Return whether a stage is a container; one that ended may be current again, after a stage that outlived it."""
     return stage.name.startswith(vocabulary.CONTAINER)
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from otel_rl import vocabulary
 from otel_rl.process.state import state
-from otel_rl.records import Count, Later, Point
+from otel_rl.records import Count, Deferred, Point
 from otel_rl.trace.stage import Stage
 
 ROLLOUT = (vocabulary.WORK, "rollout")
@@ -21,7 +21,7 @@ PADDING = ((vocabulary.TOKEN_KIND, "padding"),)
 
 
 class Done(NamedTuple):
-    """What was worked off; None is not known."""
+    """Counts of a step; None is not known."""
 
     samples: int | None = 0
     sample_tokens: int | None = 0
@@ -41,7 +41,7 @@ class Rates:
         self._cycle = Done()
 
     def step(self, begin: int, end: int, anchor: int, done: Done, *, has_rollout: bool) -> Iterator[Point]:
-        """Give the rates of a step that has ended, and of the cycle that ended where it began."""
+        """Return the rates of a step that has ended, and of the cycle that ended where it began."""
         yield from _rates(done, (end - begin) / 1e9, STEP, end + anchor)
         if begin != self._end:
             self._begin = 0
@@ -71,12 +71,12 @@ class Throughput:
 
     def rollout(self, samples: int, prompt: int, response: int, environment: int = 0) -> None:
         """Count a rollout of this rank."""
-        state.add(Later(self._rollout, (samples, prompt, response, environment)))
+        state.add(Deferred(self._rollout, (samples, prompt, response, environment)))
 
     def end_step(self, begin: int, end: int) -> None:
         """Record the rates of the step from ``begin`` to ``end`` (monotonic, ns)."""
         outside, self.outside_ns = self.outside_ns, 0
-        state.add(Later(self._end_step, (begin, end, outside, state.clock.anchor)))
+        state.add(Deferred(self._end_step, (begin, end, outside, state.clock.anchor)))
 
     # --- in the flusher -----------------------------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class Throughput:
 
 
 def add_padding(stage: Stage, positions: int) -> None:
-    """Add positions that a static batch computed for sequences that had ended to what the stage around it says."""
+    """Add positions that a static batch computed for sequences that had ended."""
     before: Any = (stage.attributes or {}).get(vocabulary.TOKENS_PADDING, 0)
     stage.set_attribute(vocabulary.TOKENS_PADDING, before + positions)
 

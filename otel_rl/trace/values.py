@@ -41,7 +41,7 @@ KEYS = Keys()
 
 
 def clean(value: Any) -> Value | None:
-    """Turn any object into an attribute value; None where there is nothing to say.
+    """Turn any object into an attribute value; None if there is none.
 
     A tensor on a device is described, never read: reading it would wait for the device. An object whose conversion
     fails is described by its type. Cost: 0.1 us for str, bool, int and float.
@@ -94,16 +94,16 @@ def _convert(value: Any, depth: int = MAX_DEPTH) -> Value | None:
 
 
 def _holds_remote(value: Any) -> bool:
-    """Say whether an object of the user's has a tensor of a device: a dataclass, for instance, prints what it has."""
-    held = getattr(value, "__dict__", None)
-    tensors = (one for one in held.values() if hasattr(one, "element_size")) if isinstance(held, dict) else ()
+    """Return whether an object has a tensor of a device; a dataclass prints what it has."""
+    fields = getattr(value, "__dict__", None)
+    tensors = (one for one in fields.values() if hasattr(one, "element_size")) if isinstance(fields, dict) else ()
     return not all(map(is_on_host, tensors))
 
 
 def is_on_host(value: Any) -> bool:
-    """Say whether a tensor or an array is one of the host's; to read another one waits for its device.
+    """Return whether a tensor or an array is on the host; to read another one waits for its device.
 
-    Torch's devices have a type, JAX's a platform, and what numpy gives is a text.
+    Torch's devices have a type, JAX's a platform, and numpy's is a text.
     """
     device = getattr(value, "device", None)
     kind = getattr(device, "type", None) or getattr(device, "platform", device)
@@ -130,14 +130,12 @@ def _collection(items: list[Any] | tuple[Any, ...] | Set[Any], depth: int) -> Va
 
 
 def _some(items: Iterable[Item], number: int) -> Iterator[Item]:
-    """Give those of so many items that are kept."""
     if number > MAX_ITEMS:
         _changed("items_cut")
     return itertools.islice(items, MAX_ITEMS)
 
 
 def _cut(text: Text) -> Text:
-    """Keep so much of a text that those that wait do not fill the memory."""
     if len(text) > MAX_LENGTH:
         _changed("huge_text_cut")
     return text[:MAX_LENGTH]

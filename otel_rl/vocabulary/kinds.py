@@ -1,4 +1,4 @@
-"""What a name of the vocabulary is: an attribute, a stage (span), a metric or an event (log record)."""
+"""The kinds of names in the vocabulary: attributes, stages (spans), metrics and events (log records)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ OURS: Final = "otel_rl"
 
 AttributeType = Literal["string", "int", "double", "boolean", "string[]", "int[]", "double[]"]
 
-ROWS: Final[list[Attribute | Stage | Metric | Event]] = []
-"""Every row of the vocabulary in the order of definition; the catalogue is generated from it."""
+DEFINITIONS: Final[list[Attribute | StageName | Metric | Event]] = []
+"""The whole vocabulary in the order of definition; the catalogue is generated from it."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Attribute:
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageName:
     """One span name."""
 
     name: str
@@ -38,8 +38,8 @@ class Stage:
 
     @property
     def duration(self) -> str:
-        """The histogram that counts the duration of every such span, sampled or not; empty where there is none."""
-        prefix = "gen_ai." if self.source == SEMCONV else ""  # the GenAI conventions give it to metrics, not to spans
+        """The histogram that counts the duration of every such span, sampled or not; empty if there is none."""
+        prefix = "gen_ai." if self.source == SEMCONV else ""  # GenAI metrics have the prefix, spans do not
         return f"{prefix}{self.name}.duration" if self.is_measured else ""
 
 
@@ -64,38 +64,56 @@ class Event:
     source: str = OURS
 
 
-def attribute(
-    key: str,
-    type: AttributeType,
-    where: Literal["resource", "span", "metric", "log"],
-    meaning: str,
-    source: str = OURS,
-) -> str:
-    """Define an attribute; returns its key."""
-    ROWS.append(Attribute(key, type, where, meaning, source))
-    return key
+def attribute(key: str, type: AttributeType, meaning: str, source: str = OURS) -> str:
+    """Define an attribute of spans; return its key, as the functions below return theirs."""
+    return _attribute(Attribute(key, type, "span", meaning, source))
+
+
+def label(key: str, meaning: str, source: str = OURS, *, type: AttributeType = "string") -> str:
+    """Define an attribute of metric points."""
+    return _attribute(Attribute(key, type, "metric", meaning, source))
+
+
+def resource(key: str, type: AttributeType, meaning: str, source: str = OURS) -> str:
+    """Define an attribute of the resource."""
+    return _attribute(Attribute(key, type, "resource", meaning, source))
+
+
+def log_attribute(key: str, type: AttributeType, meaning: str) -> str:
+    """Define an attribute of log records."""
+    return _attribute(Attribute(key, type, "log", meaning))
+
+
+def _attribute(found: Attribute) -> str:
+    DEFINITIONS.append(found)
+    return found.key
 
 
 def stage(name: str, meaning: str, source: str = OURS, *, is_measured: bool = True) -> str:
-    """Define a span; returns its name."""
-    ROWS.append(Stage(name, meaning, source, is_measured))
-    return name
+    """Define a span."""
+    return _named(StageName(name, meaning, source, is_measured))
 
 
-def metric(
-    name: str,
-    kind: Literal["counter", "gauge", "histogram"],
-    unit: str,
-    meaning: str,
-    source: str = OURS,
-    boundaries: tuple[float, ...] = (),
-) -> str:
-    """Define a metric; returns its name."""
-    ROWS.append(Metric(name, kind, unit, meaning, source, boundaries))
-    return name
+def counter(name: str, unit: str, meaning: str, source: str = OURS) -> str:
+    """Define a counter."""
+    return _named(Metric(name, "counter", unit, meaning, source))
+
+
+def gauge(name: str, unit: str, meaning: str, source: str = OURS) -> str:
+    """Define a gauge."""
+    return _named(Metric(name, "gauge", unit, meaning, source))
+
+
+def histogram(name: str, unit: str, meaning: str, boundaries: tuple[float, ...], source: str = OURS) -> str:
+    """Define a histogram, with boundaries for stores without exponential ones."""
+    return _named(Metric(name, "histogram", unit, meaning, source, boundaries))
 
 
 def event(name: str, meaning: str) -> str:
-    """Define a log record; returns its name."""
-    ROWS.append(Event(name, meaning))
-    return name
+    """Define a log record."""
+    return _named(Event(name, meaning))
+
+
+def _named(found: StageName | Metric | Event) -> str:
+    DEFINITIONS.append(found)
+    return found.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_rl.vocabulary.kinds import OURS, SEMCONV, attribute, metric
+from otel_rl.vocabulary.kinds import SEMCONV, attribute, counter, gauge, histogram, label
 
 REQUEST_TIME_BOUNDARIES: Final = (
     0.0001, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 10000.0,
@@ -16,192 +16,151 @@ REQUEST_TOKEN_BOUNDARIES: Final = (0.0, *(float(1 << power) for power in range(4
 OPERATION: Final = attribute(
     "gen_ai.operation.name",
     "string",
-    "span",
-    "`generate_content`, `chat` or `text_completion`; also of metrics; `execute_tool` of a tool's call",
+    "`generate_content`, `chat`, `text_completion`, or `execute_tool` for a tool; also of metrics",
     SEMCONV,
 )
-TOOL_NAME: Final = attribute("gen_ai.tool.name", "string", "span", "name of the tool; also of metrics", SEMCONV)
-TOOL_TYPE: Final = attribute("gen_ai.tool.type", "string", "span", "`function`", SEMCONV)
-PROVIDER: Final = attribute("gen_ai.provider.name", "string", "span", "the engine; also of metrics", SEMCONV)
-REQUEST_MODEL: Final = attribute("gen_ai.request.model", "string", "span", "the model; also of metrics", SEMCONV)
-MAX_TOKENS: Final = attribute("gen_ai.request.max_tokens", "int", "span", "output tokens that were allowed", SEMCONV)
-RESPONSE_ID: Final = attribute("gen_ai.response.id", "string", "span", "id of the request", SEMCONV)
+TOOL_NAME: Final = attribute("gen_ai.tool.name", "string", "name of the tool; also of metrics", SEMCONV)
+TOOL_TYPE: Final = attribute("gen_ai.tool.type", "string", "`function`", SEMCONV)
+PROVIDER: Final = attribute("gen_ai.provider.name", "string", "the engine; also of metrics", SEMCONV)
+REQUEST_MODEL: Final = attribute("gen_ai.request.model", "string", "the model; also of metrics", SEMCONV)
+MAX_TOKENS: Final = attribute("gen_ai.request.max_tokens", "int", "output tokens that were allowed", SEMCONV)
+RESPONSE_ID: Final = attribute("gen_ai.response.id", "string", "id of the request", SEMCONV)
 FINISH_REASONS: Final = attribute(
     "gen_ai.response.finish_reasons",
     "string[]",
-    "span",
     "`stop`, `length`, `abort`, `timeout`, `error` or the engine's own word",
     SEMCONV,
 )
-INPUT_TOKENS: Final = attribute("gen_ai.usage.input_tokens", "int", "span", "tokens of the prompt", SEMCONV)
-OUTPUT_TOKENS: Final = attribute("gen_ai.usage.output_tokens", "int", "span", "tokens of the response", SEMCONV)
+INPUT_TOKENS: Final = attribute("gen_ai.usage.input_tokens", "int", "tokens of the prompt", SEMCONV)
+OUTPUT_TOKENS: Final = attribute("gen_ai.usage.output_tokens", "int", "tokens of the response", SEMCONV)
 CACHED_TOKENS: Final = attribute(
-    "gen_ai.usage.cache_read.input_tokens", "int", "span", "of the prompt, read from the prefix cache", SEMCONV
+    "gen_ai.usage.cache_read.input_tokens", "int", "of the prompt, read from the prefix cache", SEMCONV
 )
 SUBMISSION: Final = attribute(
-    "rl.submission",
-    "string",
-    "span",
-    "`bulk`: all at once, so that TTFT is queue position; `streamed`; also of metrics",
+    "rl.submission", "string", "`bulk` (all at once: TTFT is the place in the queue) or `streamed`; also of metrics"
 )
-REPLICA: Final = attribute("rl.replica", "string", "span", "which of several equal engines; also of metrics")
-SAMPLE_ID: Final = attribute("rl.sample.id", "string", "span", "shared by the n sequences of one prompt")
-GROUP_ID: Final = attribute("rl.group.id", "string", "span", "the group of samples that rewards are compared in")
-TURN: Final = attribute("rl.turn", "int", "span", "turn of the conversation that the request is")
-REQUEST_TTFT: Final = attribute("rl.request.ttft", "double", "span", "first token - submit, s")
-REQUEST_QUEUE: Final = attribute("rl.request.queue", "double", "span", "scheduled - submit, s")
-REQUEST_PREFILL: Final = attribute("rl.request.prefill", "double", "span", "first token - scheduled, s")
-REQUEST_DECODE: Final = attribute("rl.request.decode", "double", "span", "last token - first token, s")
+REPLICA: Final = attribute("rl.replica", "string", "which of several equal engines; also of metrics")
+SAMPLE_ID: Final = attribute("rl.sample.id", "string", "shared by the n sequences of one prompt")
+GROUP_ID: Final = attribute("rl.group.id", "string", "the group of samples that rewards are compared in")
+TURN: Final = attribute("rl.turn", "int", "turn of the conversation that the request is")
+REQUEST_TTFT: Final = attribute("rl.request.ttft", "double", "first token - submit, s")
+REQUEST_QUEUE: Final = attribute("rl.request.queue", "double", "scheduled - submit, s")
+REQUEST_PREFILL: Final = attribute("rl.request.prefill", "double", "first token - scheduled, s")
+REQUEST_DECODE: Final = attribute("rl.request.decode", "double", "last token - first token, s")
 REQUEST_TPOT: Final = attribute(
-    "rl.request.tpot", "double", "span", "(last - first token) / (n - 1), s; absent below two tokens"
+    "rl.request.tpot", "double", "(last - first token) / (n - 1), s; absent below two tokens"
 )
-REQUEST_PREEMPTED: Final = attribute("rl.request.preempted", "int", "span", "times that the engine preempted it")
-REQUEST_ABORTED: Final = attribute("rl.request.is_aborted", "boolean", "span", "true where it was aborted")
-REQUEST_TIMED_OUT: Final = attribute("rl.request.is_timed_out", "boolean", "span", "true where it ran out of time")
+REQUEST_PREEMPTED: Final = attribute("rl.request.preempted", "int", "times that the engine preempted it")
+REQUEST_ABORTED: Final = attribute("rl.request.is_aborted", "boolean", "true if it was aborted")
+REQUEST_TIMED_OUT: Final = attribute("rl.request.is_timed_out", "boolean", "true if it timed out")
 REQUEST_KEPT: Final = attribute(
     "rl.request.kept",
     "string",
-    "span",
-    "why the request is a span: `failed`, `slowest`, `ttft`, `longest`, `sample`, with commas between",
+    "why the request is a span: `failed`, `slowest`, `ttft`, `longest`, `sample`, comma-separated",
 )
 POLICY_VERSION_END: Final = attribute(
-    "rl.policy.version.end", "int", "span", "optimizer updates in the weights of the last token"
+    "rl.policy.version.end", "int", "optimizer updates in the weights of the last token"
 )
 POLICY_LAG: Final = attribute(
-    "rl.policy.lag",
-    "int",
-    "span",
-    "updates from the first token's weights to the last one's; at consumption at least that",
+    "rl.policy.lag", "int", "updates between the weights of the first and the last token; at least that when consumed"
 )
 
-REQUEST_COUNT: Final = attribute("rl.request.count", "int", "span", "on rollouts: their requests on this process")
-REQUESTS_OMITTED: Final = attribute("rl.request.omitted_spans", "int", "span", "of them those that are no spans")
-REQUESTS_ABORTED: Final = attribute("rl.request.aborted_count", "int", "span", "of them aborted")
-REQUESTS_TIMED_OUT: Final = attribute("rl.request.timed_out_count", "int", "span", "of them timed out")
-REQUESTS_CLIPPED: Final = attribute("rl.request.clipped_count", "int", "span", "of them cut at the length limit")
-REQUESTS_FAILED: Final = attribute("rl.request.error_count", "int", "span", "of them failed with an error")
+REQUEST_COUNT: Final = attribute("rl.request.count", "int", "on rollouts: their requests on this process")
+REQUESTS_OMITTED: Final = attribute("rl.request.omitted_spans", "int", "of them those that are no spans")
+REQUESTS_ABORTED: Final = attribute("rl.request.aborted_count", "int", "of them aborted")
+REQUESTS_TIMED_OUT: Final = attribute("rl.request.timed_out_count", "int", "of them timed out")
+REQUESTS_CLIPPED: Final = attribute("rl.request.clipped_count", "int", "of them cut at the length limit")
+REQUESTS_FAILED: Final = attribute("rl.request.error_count", "int", "of them failed with an error")
 TAIL_1: Final = attribute(
-    "rl.rollout.tail.p1", "double", "span", "share of the rollout's time after 99 % of its requests had finished"
+    "rl.rollout.tail.p1", "double", "share of the rollout's time after 99 % of its requests had finished"
 )
-TAIL_5: Final = attribute("rl.rollout.tail.p5", "double", "span", "likewise after 95 %")
-TAIL_10: Final = attribute("rl.rollout.tail.p10", "double", "span", "likewise after 90 %")
+TAIL_5: Final = attribute("rl.rollout.tail.p5", "double", "likewise after 95 %")
+TAIL_10: Final = attribute("rl.rollout.tail.p10", "double", "likewise after 90 %")
 BUBBLE: Final = attribute(
     "rl.rollout.bubble.share",
     "double",
-    "span",
-    "slots of the engine that idle at the end: from the start of the last request on, the slots in use then times the "
-    "time until the last finish, minus the time that they were in use, over these slots times the rollout's time",
+    "idle slots x time of the engine from the start of the last request to the last finish, over slots x rollout "
+    "time; the slots are those in use at that start",
 )
 KV_PEAK_SPAN: Final = attribute(
-    "rl.engine.kv_cache.peak_usage", "double", "span", "on rollouts: highest KV-cache usage in the step so far"
+    "rl.engine.kv_cache.peak_usage", "double", "on rollouts: highest KV-cache usage in the step so far"
 )
 KV_BYTES_SPAN: Final = attribute(
     "rl.memory.kv_cache.size",
     "int",
-    "span",
-    "on rollouts: bytes taken ahead of time for the KV cache of this process's engine; absent where it grows",
+    "on rollouts: bytes reserved for the KV cache of this process's engine; absent if it grows",
 )
 KV_BYTES_PEAK_SPAN: Final = attribute(
-    "rl.memory.kv_cache.peak",
-    "int",
-    "span",
-    "on rollouts: bytes of keys and values that an engine kept at its highest in the step so far",
+    "rl.memory.kv_cache.peak", "int", "on rollouts: most bytes of keys and values of an engine in the step so far"
 )
 
-FINISH: Final = attribute("rl.request.finish", "string", "metric", "finish reason")
-FAILURE: Final = attribute("rl.request.failure", "string", "metric", "class of the exception")
-OUTCOME_KIND: Final = attribute(
-    "rl.request.outcome", "string", "metric", "`aborted`, `timed_out`, `clipped` or `error`"
-)
-SLOWEST: Final = attribute("rl.rollout.slowest", "string", "metric", "`0.01`, `0.05` or `0.1` of the requests")
+FINISH: Final = label("rl.request.finish", "finish reason")
+FAILURE: Final = label("rl.request.failure", "class of the exception")
+OUTCOME_KIND: Final = label("rl.request.outcome", "`aborted`, `timed_out`, `clipped` or `error`")
+SLOWEST: Final = label("rl.rollout.slowest", "`0.01`, `0.05` or `0.1` of the requests")
 
-TTFT: Final = metric(
+TTFT: Final = histogram(
     "gen_ai.server.time_to_first_token",
-    "histogram",
     "s",
     "first token - submit; under bulk submission the position in the queue",
-    SEMCONV,
     REQUEST_TIME_BOUNDARIES,
-)
-TPOT: Final = metric(
-    "gen_ai.server.time_per_output_token",
-    "histogram",
-    "s",
-    "(last token - first token) / (n - 1)",
     SEMCONV,
-    REQUEST_TIME_BOUNDARIES,
 )
-REQUEST_DURATION: Final = metric(
-    "gen_ai.server.request.duration", "histogram", "s", "end - submit", SEMCONV, REQUEST_TIME_BOUNDARIES
+TPOT: Final = histogram(
+    "gen_ai.server.time_per_output_token", "s", "(last token - first token) / (n - 1)", REQUEST_TIME_BOUNDARIES, SEMCONV
 )
-QUEUE_TIME: Final = metric(
-    "rl.request.queue_time", "histogram", "s", "scheduled - submit", OURS, REQUEST_TIME_BOUNDARIES
+REQUEST_DURATION: Final = histogram(
+    "gen_ai.server.request.duration", "s", "end - submit", REQUEST_TIME_BOUNDARIES, SEMCONV
 )
-PREFILL_TIME: Final = metric(
-    "rl.request.prefill_time", "histogram", "s", "first token - scheduled", OURS, REQUEST_TIME_BOUNDARIES
+QUEUE_TIME: Final = histogram("rl.request.queue_time", "s", "scheduled - submit", REQUEST_TIME_BOUNDARIES)
+PREFILL_TIME: Final = histogram("rl.request.prefill_time", "s", "first token - scheduled", REQUEST_TIME_BOUNDARIES)
+PROMPT_LENGTH: Final = histogram(
+    "rl.request.prompt_length", "{token}", "tokens of the prompt", REQUEST_TOKEN_BOUNDARIES
 )
-PROMPT_LENGTH: Final = metric(
-    "rl.request.prompt_length", "histogram", "{token}", "tokens of the prompt", OURS, REQUEST_TOKEN_BOUNDARIES
+OUTPUT_LENGTH: Final = histogram(
+    "rl.request.response_length", "{token}", "tokens of the response", REQUEST_TOKEN_BOUNDARIES
 )
-OUTPUT_LENGTH: Final = metric(
-    "rl.request.response_length", "histogram", "{token}", "tokens of the response", OURS, REQUEST_TOKEN_BOUNDARIES
+CACHED_LENGTH: Final = histogram(
+    "rl.request.cached_length", "{token}", "prompt tokens from the prefix cache", REQUEST_TOKEN_BOUNDARIES
 )
-CACHED_LENGTH: Final = metric(
-    "rl.request.cached_length",
-    "histogram",
-    "{token}",
-    "prompt tokens from the prefix cache",
-    OURS,
-    REQUEST_TOKEN_BOUNDARIES,
+REQUESTS: Final = counter("rl.request.finished", "{request}", "finished requests, by `rl.request.finish`")
+ABORTED: Final = counter("rl.request.aborted", "{request}", "aborted requests")
+TIMED_OUT: Final = counter("rl.request.timed_out", "{request}", "requests that timed out")
+CLIPPED: Final = counter("rl.request.clipped", "{request}", "responses cut at the length limit")
+REQUEST_ERRORS: Final = counter("rl.request.errors", "{request}", "failed requests, by `rl.request.failure`")
+PREEMPTIONS: Final = counter("rl.request.preemptions", "{preemption}", "preemptions, by what requests report")
+OMITTED: Final = counter("rl.request.omitted", "{request}", "requests that did not become spans")
+BAD_REQUESTS: Final = counter("rl.request.bad", "{request}", "requests with an impossible value, by `otel_rl.reason`")
+REQUEST_RATIO: Final = gauge(
+    "rl.request.ratio", "1", "share of a rollout's requests, by `rl.request.outcome`; one point per rollout"
 )
-REQUESTS: Final = metric(
-    "rl.request.finished", "counter", "{request}", "requests that are over, by `rl.request.finish`"
-)
-ABORTED: Final = metric("rl.request.aborted", "counter", "{request}", "aborted requests")
-TIMED_OUT: Final = metric("rl.request.timed_out", "counter", "{request}", "requests that ran out of time")
-CLIPPED: Final = metric("rl.request.clipped", "counter", "{request}", "responses cut at the length limit")
-REQUEST_ERRORS: Final = metric("rl.request.errors", "counter", "{request}", "failed requests, by `rl.request.failure`")
-PREEMPTIONS: Final = metric("rl.request.preemptions", "counter", "{preemption}", "preemptions, as requests tell them")
-OMITTED: Final = metric("rl.request.omitted", "counter", "{request}", "requests that did not become spans")
-BAD_REQUESTS: Final = metric(
-    "rl.request.bad", "counter", "{request}", "requests with something that cannot be, by `otel_rl.reason`"
-)
-REQUEST_RATIO: Final = metric(
-    "rl.request.ratio", "gauge", "1", "share of a rollout's requests, by `rl.request.outcome`; a point per rollout"
-)
-TAIL: Final = metric(
+TAIL: Final = gauge(
     "rl.rollout.tail",
-    "gauge",
     "1",
-    "share of a rollout's time spent on its slowest requests alone, by `rl.rollout.slowest`; a point per rollout",
+    "share of a rollout's time that its slowest requests take alone, by `rl.rollout.slowest`; one point per rollout",
 )
-ROLLOUT_BUBBLE: Final = metric(
-    "rl.rollout.bubble", "gauge", "1", "share of the engine's slots times time that idles at the end of a rollout"
+ROLLOUT_BUBBLE: Final = gauge(
+    "rl.rollout.bubble", "1", "share of the engine's slots times time that idles at the end of a rollout"
 )
-ROLLOUT_WALL: Final = metric("rl.rollout.time", "gauge", "s", "time of a rollout with requests; a point per rollout")
-RUNNING: Final = metric("rl.engine.requests.running", "gauge", "{request}", "requests that the engine works on")
-WAITING: Final = metric("rl.engine.requests.waiting", "gauge", "{request}", "requests that wait in the engine")
-KV_USAGE: Final = metric("rl.engine.kv_cache.usage", "gauge", "1", "share of the KV cache in use")
-KV_PEAK: Final = metric("rl.engine.kv_cache.peak", "gauge", "1", "highest share of the KV cache in use in a step")
-KV_BYTES: Final = metric(
+ROLLOUT_WALL: Final = gauge("rl.rollout.time", "s", "time of a rollout with requests; one point per rollout")
+RUNNING: Final = gauge("rl.engine.requests.running", "{request}", "requests that the engine works on")
+WAITING: Final = gauge("rl.engine.requests.waiting", "{request}", "requests that wait in the engine")
+KV_USAGE: Final = gauge("rl.engine.kv_cache.usage", "1", "share of the KV cache in use")
+KV_PEAK: Final = gauge("rl.engine.kv_cache.peak", "1", "highest share of the KV cache in use in a step")
+KV_BYTES: Final = gauge(
     "rl.memory.kv_cache.size",
-    "gauge",
     "By",
-    "bytes that this process has taken ahead of time for an engine's KV cache (a pool, a static cache)",
+    "bytes that this process reserved for an engine's KV cache (a pool, a static cache)",
 )
-KV_BYTES_PEAK: Final = metric(
+KV_BYTES_PEAK: Final = gauge(
     "rl.memory.kv_cache.peak",
-    "gauge",
     "By",
-    "highest bytes of keys and values in a step: of a pool its size x highest usage, of a cache that grows its "
-    "tensors when `generate` ends",
+    "most bytes of keys and values in a step: size x highest usage of a pool, or tensors of a growing cache at the "
+    "end of `generate`",
 )
-ENGINE_PREEMPTIONS: Final = metric(
-    "rl.engine.preemptions", "counter", "{preemption}", "preemptions, as the engine tells them"
-)
-SAMPLE_PADDING: Final = metric(
+ENGINE_PREEMPTIONS: Final = counter("rl.engine.preemptions", "{preemption}", "preemptions, by what the engine reports")
+SAMPLE_PADDING: Final = counter(
     "rl.sample.padding",
-    "counter",
     "{token}",
-    "positions that static batches computed for sequences that had ended (longest - own length, summed), by `rl.mode`",
+    "positions that static batches computed for ended sequences (longest - own length, summed), by `rl.mode`",
 )

@@ -26,7 +26,7 @@ LOGPROB: Final = stage("rl.logprob", "log-probabilities of given tokens; `rl.log
 VALUE: Final = stage("rl.value", "values by the critic")
 REWARD: Final = stage("rl.reward", "rewards; a child per reward function is named `rl.reward accuracy`", PROPOSAL)
 ADVANTAGE: Final = stage("rl.advantage", "advantages (and returns) from rewards")
-TRAIN: Final = stage("rl.train", "the policy update, where the framework has one call for it", PROPOSAL)
+TRAIN: Final = stage("rl.train", "the policy update, if the framework has one call for it", PROPOSAL)
 FORWARD: Final = stage("rl.train.forward", "forward and loss of one micro-batch")
 BACKWARD: Final = stage("rl.train.backward", "backward of one micro-batch")
 CLIP: Final = stage("rl.train.clip", "gradient clipping")
@@ -34,7 +34,7 @@ OPTIMIZER: Final = stage("rl.train.optimizer", "optimizer step")
 COMM: Final = stage(
     "rl.train.comm", "one collective or a metric's gather, among the longest of its stage", is_measured=False
 )
-SYNC: Final = stage("rl.sync", "new weights to the rollout engine", PROPOSAL)
+SYNC: Final = stage("rl.sync", "copying new weights to the rollout engine", PROPOSAL)
 CHECKPOINT: Final = stage("rl.checkpoint", "writing a checkpoint, or reading one (`rl.checkpoint.load`)")
 CHECKPOINT_STAGING: Final = stage(
     "rl.checkpoint.staging", "the part of an asynchronous checkpoint that blocks training"

@@ -41,7 +41,7 @@ def encoded(values: list[float]) -> bytes:
     """Count values as the flusher does, and encode them."""
     fold = Fold(5)
     fold.durations(NAME, values)
-    (request,) = SpanEncoder({}).encode_metrics(fold.take(9))
+    (request,) = SpanEncoder({}).encode_metrics(fold.drain(9))
     return request.payload
 
 

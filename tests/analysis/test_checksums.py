@@ -10,17 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.analysis.checksums import (
-    LogprobSums,
-    MaskSums,
-    TokenSums,
-    logprob_sums,
-    mask_sums,
-    nonfinite,
-    shape_checksum,
-    token_sums,
-    wrap,
-)
+from otel_rl.analysis.checksums import LogprobSums, MaskSums, TokenSums, shape_checksum, wrap
+from tests.ledger_sums import logprob_sums, mask_sums, nonfinite, token_sums
 
 
 def test_token_sums_by_hand() -> None:

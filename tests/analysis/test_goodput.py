@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from otel_rl import vocabulary
 from otel_rl.analysis.goodput import KIND_OF_STAGE, Goodput, Kind, goodput, kind_of, redone, total
-from otel_rl.analysis.partition import partition
+from otel_rl.analysis.intervals import partition
 from otel_rl.analysis.steps import Step
 
 times = st.integers(0, 40)

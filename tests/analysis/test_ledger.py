@@ -9,16 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.analysis.checksums import (
-    LogprobSums,
-    MaskSums,
-    logprob_sums,
-    mask_sums,
-    nonfinite,
-    shape_checksum,
-    token_sums,
-)
-from otel_rl.analysis.ledger import Fault, Limits, Mismatch, Row, check, inspect
+from otel_rl.analysis.checksums import LogprobSums, MaskSums, shape_checksum
+from otel_rl.analysis.ledger import Fault, Limits, Mismatch, Passage, check, inspect
+from tests.ledger_sums import logprob_sums, mask_sums, nonfinite, token_sums
 
 WIDTH = 24
 
@@ -33,10 +26,10 @@ class Batch:
         self.rollout = [[random.uniform(-4, -0.3) if true else 0.0 for true in row] for row in self.mask]
         self.train = [[value + random.uniform(-0.04, 0.04) for value in row] for row in self.rollout]
 
-    def row(self, boundary: str, step: int = 0, rank: int = 0) -> Row[int]:
+    def row(self, boundary: str, step: int = 0, rank: int = 0) -> Passage[int]:
         """Note the batch as it is now."""
         has_train = boundary == "train"
-        return Row(
+        return Passage(
             step=step,
             rank=rank,
             boundary=boundary,
@@ -51,7 +44,7 @@ class Batch:
 batches = st.integers(0, 2**32).map(lambda seed: Batch(Random(seed)))
 
 
-def faults(batch: Batch, before: Row[int]) -> list[tuple[str, Fault]]:
+def faults(batch: Batch, before: Passage[int]) -> list[tuple[str, Fault]]:
     """Check a batch that was noted before."""
     return [(found.boundary, found.fault) for found in check([before, batch.row("train")])]
 
@@ -92,7 +85,7 @@ def test_the_first_token_dropped(batch: Batch) -> None:
         setattr(batch, name, [[*row[1:], type(row[0])(0)] for row in getattr(batch, name)])
     assert [("rollout -> train", Fault.SHIFTED_MASK)] == faults(batch, before)
     without_mask = [
-        Row(step=0, rank=0, boundary=row.boundary, tokens=row.tokens) for row in (before, batch.row("train"))
+        Passage(step=0, rank=0, boundary=row.boundary, tokens=row.tokens) for row in (before, batch.row("train"))
     ]
     assert [Fault.SHIFTED_TOKENS] == [found.fault for found in check(without_mask)]
 
@@ -169,7 +162,7 @@ def test_a_permuted_batch(batch: Batch, order: list[int]) -> None:
 def test_a_permuted_batch_of_rows_of_one_token() -> None:
     """Its sums by column are those of a shift, too: nothing is left of a row."""
     before, after = (
-        Row(step=1, rank=0, boundary=name, tokens=token_sums([[token] for token in tokens]))
+        Passage(step=1, rank=0, boundary=name, tokens=token_sums([[token] for token in tokens]))
         for name, tokens in (("a", (5, 7, 9)), ("b", (9, 5, 7)))
     )
     assert [Fault.PERMUTED_BATCH] == [one.fault for one in check([before, after])]
@@ -203,39 +196,41 @@ def test_nan_on_one_rank(value: float) -> None:
 def test_another_shape() -> None:
     """Between two boundaries of a rank, with a boundary between them that does not say its shape."""
     shapes = {"rollout": 1, "reward": None, "train": 2}
-    rows = [Row(step=1, rank="a", boundary=name, shape=shape) for name, shape in shapes.items()]
+    rows = [Passage(step=1, rank="a", boundary=name, shape=shape) for name, shape in shapes.items()]
     assert [Mismatch(1, "rollout -> train", Fault.SHAPE, ("a",), 1)] == check(rows)
 
 
 def test_ranks_and_steps_are_never_compared_with_each_other() -> None:
     """Each has a batch of its own."""
-    rows = [Row(step=step, rank=rank, boundary="train", shape=step * 10 + rank) for step in (1, 2) for rank in (0, 1)]
+    rows = [
+        Passage(step=step, rank=rank, boundary="train", shape=step * 10 + rank) for step in (1, 2) for rank in (0, 1)
+    ]
     assert [] == check(rows)
 
 
 def test_logprobs_far_apart_for_no_known_reason() -> None:
     """No shift, no zeros; a handful of tokens is not judged, and the limit is the user's."""
     found = LogprobSums(100, 0.5, 0.5, 0.6, 0, (0.1, 0.99, 0.1))
-    assert [Fault.OTHER_LOGPROBS] == inspect(Row(step=0, rank=0, boundary="train", logprobs=found))
-    assert [] == inspect(Row(step=0, rank=0, boundary="train", logprobs=found), Limits(logprob_mean_abs=0.6))
-    assert [] == inspect(Row(step=0, rank=0, boundary="train", logprobs=found), Limits(logprob_mean_abs=0.5))
+    assert [Fault.OTHER_LOGPROBS] == inspect(Passage(step=0, rank=0, boundary="train", logprobs=found))
+    assert [] == inspect(Passage(step=0, rank=0, boundary="train", logprobs=found), Limits(logprob_mean_abs=0.6))
+    assert [] == inspect(Passage(step=0, rank=0, boundary="train", logprobs=found), Limits(logprob_mean_abs=0.5))
     few = LogprobSums(16, 0.5, 0.5, 0.6, 0, (None, None, None))
-    assert [Fault.OTHER_LOGPROBS] == inspect(Row(step=0, rank=0, boundary="train", logprobs=few))
+    assert [Fault.OTHER_LOGPROBS] == inspect(Passage(step=0, rank=0, boundary="train", logprobs=few))
     few = LogprobSums(15, 9.0, 9.0, 9.0, 15, (None, None, None))
-    assert [] == inspect(Row(step=0, rank=0, boundary="train", logprobs=few))
+    assert [] == inspect(Passage(step=0, rank=0, boundary="train", logprobs=few))
     without = LogprobSums(100, 0.5, 0.5, 0.6, 0, (None, None, None))
-    assert [Fault.OTHER_LOGPROBS] == inspect(Row(step=0, rank=0, boundary="train", logprobs=without))
+    assert [Fault.OTHER_LOGPROBS] == inspect(Passage(step=0, rank=0, boundary="train", logprobs=without))
 
 
 def test_what_is_not_enough_for_a_name() -> None:
     """A lag that is hardly better is no shift, and one zero of a hundred no padding."""
     found = LogprobSums(100, 0.5, 0.5, 0.6, 0, (0.6, 0.5, 0.1))
-    assert [Fault.OTHER_LOGPROBS] == inspect(Row(step=0, rank=0, boundary="train", logprobs=found))
+    assert [Fault.OTHER_LOGPROBS] == inspect(Passage(step=0, rank=0, boundary="train", logprobs=found))
     assert [Fault.SHIFTED_LOGPROBS] == inspect(
-        Row(step=0, rank=0, boundary="train", logprobs=found), Limits(lag_margin=0.05)
+        Passage(step=0, rank=0, boundary="train", logprobs=found), Limits(lag_margin=0.05)
     )
     zero = [LogprobSums(100, 0.1, 0.1, 0.6, zeros, (0.1, 0.99, 0.1)) for zeros in (1, 2)]
-    faults = [inspect(Row(step=0, rank=0, boundary="train", logprobs=one)) for one in zero]
+    faults = [inspect(Passage(step=0, rank=0, boundary="train", logprobs=one)) for one in zero]
     assert [[], [Fault.ZERO_LOGPROBS]] == faults
 
 
@@ -255,7 +250,7 @@ def test_what_is_not_enough_for_a_name() -> None:
 def test_masks_that_begin_and_end_elsewhere(first: int, last: int, expected: list[Fault]) -> None:
     """Two rows: off by one is a sum that is off by two; half of the rows, or two positions, are another fault."""
     masks = [MaskSums(40, 20, 2, 8, 30), MaskSums(40, 20, 2, first, last)]
-    rows = [Row(step=0, rank=0, boundary=name, mask=mask) for name, mask in zip("ab", masks, strict=True)]
+    rows = [Passage(step=0, rank=0, boundary=name, mask=mask) for name, mask in zip("ab", masks, strict=True)]
     assert expected == [found.fault for found in check(rows)]
 
 
@@ -274,7 +269,7 @@ def test_a_policy_that_was_updated_may_be_far_from_its_rollout() -> None:
     far = LogprobSums(100, 0.5, 0.0, 2.0, 0, (0.1, 0.6, 0.1))
     shifted = LogprobSums(100, 0.9, 0.0, 5.0, 0, (0.1, 0.1, 0.9))
     rows = [
-        Row(step=0, rank=0, boundary="train", logprobs=sums, is_updated=is_updated)
+        Passage(step=0, rank=0, boundary="train", logprobs=sums, is_updated=is_updated)
         for sums in (far, shifted)
         for is_updated in (False, True)
     ]
@@ -284,7 +279,7 @@ def test_a_policy_that_was_updated_may_be_far_from_its_rollout() -> None:
 
 def test_arrays_that_do_not_fit_each_other_are_a_fault_of_their_row() -> None:
     """Whatever the other boundaries say."""
-    assert [Fault.SHAPE, Fault.NONFINITE] == inspect(Row(step=0, rank=0, boundary="train", misfit=2, nonfinite=1))
+    assert [Fault.SHAPE, Fault.NONFINITE] == inspect(Passage(step=0, rank=0, boundary="train", misfit=2, nonfinite=1))
 
 
 def test_padding_on_the_other_side_is_no_other_mask() -> None:
@@ -292,11 +287,11 @@ def test_padding_on_the_other_side_is_no_other_mask() -> None:
     ids, mask = [[5, 7, 2, 0, 0], [9, 2, 3, 4, 0]], [[True] * 3 + [False] * 2, [True] * 4 + [False]]
     left_ids, left = [[0, 0, 5, 7, 2], [0, 9, 2, 3, 4]], [row[::-1] for row in mask]
     before, after = (
-        Row(step=1, rank=0, boundary=name, tokens=token_sums(*one), mask=mask_sums(one[1]))
+        Passage(step=1, rank=0, boundary=name, tokens=token_sums(*one), mask=mask_sums(one[1]))
         for name, one in (("a", (ids, mask)), ("b", (left_ids, left)))
     )
     assert [] == check([before, after])
-    exchanged = Row(step=1, rank=0, boundary="b", tokens=token_sums(left_ids[::-1], left[::-1]), mask=after.mask)
+    exchanged = Passage(step=1, rank=0, boundary="b", tokens=token_sums(left_ids[::-1], left[::-1]), mask=after.mask)
     assert [("a -> b", Fault.PERMUTED_BATCH)] == [(one.boundary, one.fault) for one in check([before, exchanged])]
-    without = Row(step=1, rank=0, boundary="b", mask=after.mask)
+    without = Passage(step=1, rank=0, boundary="b", mask=after.mask)
     assert [Fault.OTHER_MASK] == [one.fault for one in check([before, without])]

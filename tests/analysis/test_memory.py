@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from otel_rl.analysis.memory import (
     Composition,
     DeviceBytes,
-    Peak,
+    MemoryPeak,
     activation_peak,
     cache_peak,
     communication_buffers,
@@ -71,7 +71,7 @@ def test_the_peak_of_a_stage_lies_in_its_bounds(before: list[int], within: list[
     found = stage_peak(max(first), max(first + within), within[0], within[-1])
     assert found.low <= max(within) <= found.high
     if max(within) > max(first):
-        assert Peak(max(within), max(within)) == found
+        assert MemoryPeak(max(within), max(within)) == found
         assert found.is_exact
 
 
@@ -84,16 +84,16 @@ def test_a_peak_that_fell_was_reset() -> None:
 
 def test_bounds_are_as_close_as_the_readings() -> None:
     """The higher end of the stage, and the peak of the process."""
-    assert [Peak(60, 100), Peak(60, 100)] == [stage_peak(100, 100, 40, 60), stage_peak(100, 100, 60, 40)]
-    assert Peak(101, 101) == stage_peak(100, 101, 40, 60)
+    assert [MemoryPeak(60, 100), MemoryPeak(60, 100)] == [stage_peak(100, 100, 40, 60), stage_peak(100, 100, 60, 40)]
+    assert MemoryPeak(101, 101) == stage_peak(100, 101, 40, 60)
 
 
 def test_activations_are_what_forward_and_backward_add() -> None:
     """Both bounds lose what was live before, and none becomes negative."""
-    assert Peak(20, 30) == activation_peak(Peak(60, 70), 40)
-    assert Peak(0, 30) == activation_peak(Peak(30, 70), 40)
-    assert Peak(0, 0) == activation_peak(Peak(30, 40), 50)
-    assert not activation_peak(Peak(60, 70), 40).is_exact
+    assert MemoryPeak(20, 30) == activation_peak(MemoryPeak(60, 70), 40)
+    assert MemoryPeak(0, 30) == activation_peak(MemoryPeak(30, 70), 40)
+    assert MemoryPeak(0, 0) == activation_peak(MemoryPeak(30, 40), 50)
+    assert not activation_peak(MemoryPeak(60, 70), 40).is_exact
 
 
 def test_cache_and_buffers() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_rl.analysis.flops_peaks import USER, Peak, peak
+from otel_rl.analysis.flops_peaks import USER, DevicePeak, peak
 
 
 @pytest.mark.parametrize(
@@ -117,4 +117,4 @@ def test_a_form_with_a_row_of_its_own_has_it_in_any_spelling(device: str, tera: 
 
 def test_the_user_knows_better() -> None:
     """A given number wins, for known and unknown devices, and says that it was given."""
-    assert [Peak(1e15, USER)] * 2 == [peak("NVIDIA H100 PCIe", 1e15), peak("my accelerator", 1e15)]
+    assert [DevicePeak(1e15, USER)] * 2 == [peak("NVIDIA H100 PCIe", 1e15), peak("my accelerator", 1e15)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.analysis.stages import Comm, Piece, Slice, Tree
+from otel_rl.analysis.stages import Comm, RankSpan, SpanTree, StageTimes
 
 ROOT = b"root"
-WHOLE = Piece(ROOT, b"", "rl.rank 0", 0, 1000)
+WHOLE = RankSpan(ROOT, b"", "rl.rank 0", 0, 1000)
 
 
 def stage(
@@ -20,15 +20,15 @@ def stage(
     inside: Comm | None = None,
     hidden: bool = False,
     comm: bool = False,
-) -> Piece:
+) -> RankSpan:
     """Make a piece whose label is its key without digits."""
     label = key.rstrip("0123456789")
-    return Piece(key.encode(), parent.encode(), label, begin, end, is_comm=comm, comm=inside, is_hidden=hidden)
+    return RankSpan(key.encode(), parent.encode(), label, begin, end, is_comm=comm, comm=inside, is_hidden=hidden)
 
 
 def test_own_time_leaves_out_nested_collectives() -> None:
     """Collectives of a child are no own time of its parent either, and are counted once."""
-    tree = Tree(
+    tree = SpanTree(
         [
             stage("evaluate", "root", 0, 100, inside=Comm(2, 5)),
             stage("sample", "evaluate", 10, 60, inside=Comm(1, 20)),
@@ -36,45 +36,45 @@ def test_own_time_leaves_out_nested_collectives() -> None:
         ]
     )
     slices = tree.slices(WHOLE)
-    assert Slice((100,), 100, 75, Comm(3, 25), False, False) == slices[("evaluate",)]
-    assert Slice((50,), 50, 30, Comm(1, 20), False, False) == slices[("evaluate", "sample")]
+    assert StageTimes((100,), 100, 75, Comm(3, 25), False, False) == slices[("evaluate",)]
+    assert StageTimes((50,), 50, 30, Comm(1, 20), False, False) == slices[("evaluate", "sample")]
     assert {("evaluate",), ("evaluate", "sample")} == set(slices)
 
 
 def test_a_stage_without_a_sum_counts_its_comm_spans() -> None:
     """Where the writer gave no time of collectives, the spans stand for it."""
-    tree = Tree([stage("forward", "root", 0, 10), stage("comm", "forward", 2, 5, comm=True)])
-    assert Slice((10,), 10, 7, Comm(1, 3), False, False) == tree.slices(WHOLE)[("forward",)]
+    tree = SpanTree([stage("forward", "root", 0, 10), stage("comm", "forward", 2, 5, comm=True)])
+    assert StageTimes((10,), 10, 7, Comm(1, 3), False, False) == tree.slices(WHOLE)[("forward",)]
 
 
 def test_a_collective_below_the_container_is_a_row_without_own_time() -> None:
     """It lies in no stage, so it is one itself."""
-    tree = Tree([stage("comm", "root", 2, 5, comm=True)])
-    assert {("comm",): Slice((3,), 3, 0, Comm(1, 3), False, False)} == tree.slices(WHOLE)
+    tree = SpanTree([stage("comm", "root", 2, 5, comm=True)])
+    assert {("comm",): StageTimes((3,), 3, 0, Comm(1, 3), False, False)} == tree.slices(WHOLE)
 
 
 def test_collectives_under_no_stage_are_those_that_the_container_counted() -> None:
     """Only the longest of them are spans; the container knows of all, and without its word the spans count."""
     spans = [stage("comm1", "root", 2, 5, comm=True), stage("sample", "root", 5, 9, inside=Comm(7, 2))]
     containers = [stage("root", "", 0, 9, inside=Comm(40, 8)), stage("root", "", 0, 9)]
-    assert [Comm(40, 8), Comm(1, 3)] == [Tree(spans).direct_comm(container) for container in containers]
+    assert [Comm(40, 8), Comm(1, 3)] == [SpanTree(spans).direct_comm(container) for container in containers]
 
 
 def test_hidden_collectives_mark_the_stages_around_them() -> None:
     """Own time of a parent is as uncertain as that of its child."""
-    tree = Tree([stage("train", "root", 0, 9), stage("backward", "train", 1, 8, hidden=True)])
+    tree = SpanTree([stage("train", "root", 0, 9), stage("backward", "train", 1, 8, hidden=True)])
     assert [part.is_hidden for part in tree.slices(WHOLE).values()] == [True, True]
 
 
 def test_overlapping_calls_are_busy_once() -> None:
     """Busy time is a union, durations and own time belong to the calls."""
-    tree = Tree([stage("reward1", "root", 0, 10), stage("reward2", "root", 5, 20)])
-    assert Slice((10, 15), 20, 25, Comm(0, 0), False, False) == tree.slices(WHOLE)[("reward",)]
+    tree = SpanTree([stage("reward1", "root", 0, 10), stage("reward2", "root", 5, 20)])
+    assert StageTimes((10, 15), 20, 25, Comm(0, 0), False, False) == tree.slices(WHOLE)[("reward",)]
 
 
 def test_spans_that_point_at_each_other_end() -> None:
     """A damaged journal may hold a circle; it is walked once."""
-    tree = Tree([stage("a", "b", 0, 1), stage("b", "a", 0, 1)])
+    tree = SpanTree([stage("a", "b", 0, 1), stage("b", "a", 0, 1)])
     assert [piece.label for piece in tree.below(b"a")] == ["b"]
 
 
@@ -86,7 +86,9 @@ def test_own_time_takes_every_collective_away_once(shapes: list[tuple[int, int]]
     """However stages are nested, each loses the collectives of all stages that have it among their ancestors."""
     parents = [parent if parent < index else None for index, (parent, _) in enumerate(shapes)]
     pieces = [
-        Piece(bytes([index]), ROOT if parent is None else bytes([parent]), str(index), 0, 1000, comm=Comm(1, comm_ns))
+        RankSpan(
+            bytes([index]), ROOT if parent is None else bytes([parent]), str(index), 0, 1000, comm=Comm(1, comm_ns)
+        )
         for index, (parent, (_, comm_ns)) in enumerate(zip(parents, shapes, strict=True))
     ]
 
@@ -94,7 +96,7 @@ def test_own_time_takes_every_collective_away_once(shapes: list[tuple[int, int]]
         return [] if index is None else [index, *ancestors(parents[index])]
 
     inside = [sum(shape[1] for other, shape in enumerate(shapes) if i in ancestors(other)) for i in range(len(shapes))]
-    found = {path[-1]: part.own_ns for path, part in Tree(pieces).slices(WHOLE, depth=10).items()}
+    found = {path[-1]: part.own_ns for path, part in SpanTree(pieces).slices(WHOLE, depth=10).items()}
     assert {str(index): 1000 - comm_ns for index, comm_ns in enumerate(inside)} == found
 
 
@@ -104,46 +106,48 @@ times = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(0
 @given(times)
 def test_coverage_counts_every_level_once(spans: list[tuple[int, int, int]]) -> None:
     """Covered time of a container is the union of all spans below it, clipped to it, however they are nested."""
-    container = Piece(ROOT, b"", "rank", 5, 25)
+    container = RankSpan(ROOT, b"", "rank", 5, 25)
     pieces = [
         stage(f"s{index}", "root" if parent >= index else f"s{parent}", begin, end)
         for index, (begin, end, parent) in enumerate(spans)
     ]
     expected = {tick for begin, end, _ in spans for tick in range(max(5, begin), min(25, end))}
-    assert len(expected) == Tree(pieces).covered_ns(container)
+    assert len(expected) == SpanTree(pieces).covered_ns(container)
 
 
-def launch(key: str, end: int, device_ns: int | None, inside: Comm | None = None) -> Piece:
+def launch(key: str, end: int, device_ns: int | None, inside: Comm | None = None) -> RankSpan:
     """Make a forward that the host only launches."""
-    return Piece(key.encode(), ROOT, "forward", 0, end, comm=inside, is_host_clock=True, device_ns=device_ns)
+    return RankSpan(key.encode(), ROOT, "forward", 0, end, comm=inside, is_host_clock=True, device_ns=device_ns)
 
 
 def test_a_stage_that_the_device_timed_has_its_times() -> None:
     """All of its calls, or none: a mixture would be neither."""
     both = [launch("a", 3, 40), launch("b", 5, 60)]
-    assert {("forward",): Slice((40, 60), 100, 100, Comm(0, 0), False, False, True)} == Tree(both).slices(WHOLE)
+    assert {("forward",): StageTimes((40, 60), 100, 100, Comm(0, 0), False, False, True)} == SpanTree(both).slices(
+        WHOLE
+    )
     mixed = [launch("a", 3, 40), launch("b", 5, None)]
-    assert {("forward",): Slice((3, 5), 5, 8, Comm(0, 0), False, True)} == Tree(mixed).slices(WHOLE)
+    assert {("forward",): StageTimes((3, 5), 5, 8, Comm(0, 0), False, True)} == SpanTree(mixed).slices(WHOLE)
 
 
 def test_waits_for_collectives_are_a_part_of_the_time_of_the_device() -> None:
     """They run on streams of their own, so own time is not known."""
-    tree = Tree([launch("a", 3, 40, Comm(2, 1))])
-    assert {("forward",): Slice((40,), 40, 40, Comm(2, 1), True, False, True)} == tree.slices(WHOLE)
+    tree = SpanTree([launch("a", 3, 40, Comm(2, 1))])
+    assert {("forward",): StageTimes((40,), 40, 40, Comm(2, 1), True, False, True)} == tree.slices(WHOLE)
 
 
 def test_a_stage_whose_host_waits_keeps_the_hosts_time() -> None:
     """A rollout: the host waits for its tokens."""
-    tree = Tree([Piece(b"a", ROOT, "sample", 0, 50, device_ns=40)])
-    assert {("sample",): Slice((50,), 50, 50, Comm(0, 0), False, False)} == tree.slices(WHOLE)
+    tree = SpanTree([RankSpan(b"a", ROOT, "sample", 0, 50, device_ns=40)])
+    assert {("sample",): StageTimes((50,), 50, 50, Comm(0, 0), False, False)} == tree.slices(WHOLE)
 
 
 def test_what_outlives_its_step_counts_inside_of_it() -> None:
     """A rollout of a task, or an upload of another thread: its call stays as long as it was."""
-    container = Piece(ROOT, b"", "rl.rank 0", 10, 30)
-    tree = Tree([stage("sample1", "root", 12, 500, inside=Comm(1, 5)), stage("sample2", "root", 28, 90)])
-    whole = {("sample",): Slice((488, 62), 18, 15, Comm(1, 5), False, False)}
+    container = RankSpan(ROOT, b"", "rl.rank 0", 10, 30)
+    tree = SpanTree([stage("sample1", "root", 12, 500, inside=Comm(1, 5)), stage("sample2", "root", 28, 90)])
+    whole = {("sample",): StageTimes((488, 62), 18, 15, Comm(1, 5), False, False)}
     assert whole == tree.slices(container)
-    alone = Tree([stage("upload", "root", 25, 500)]).slices(container)
-    assert {("upload",): Slice((475,), 5, 5, Comm(0, 0), False, False)} == alone
+    alone = SpanTree([stage("upload", "root", 25, 500)]).slices(container)
+    assert {("upload",): StageTimes((475,), 5, 5, Comm(0, 0), False, False)} == alone
     assert 18 == tree.covered_ns(container)

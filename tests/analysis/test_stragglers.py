@@ -12,12 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.analysis.activity import Activity, activity
-from otel_rl.analysis.balance import Slowest
 from otel_rl.analysis.many_steps import SlowComm, Straggler
 from otel_rl.analysis.stage_calls import Met, StageCall, keyed
-from otel_rl.analysis.stragglers import Slow, between_stages, costs
-from otel_rl.analysis.waits import Waited, call_waits, is_symmetric, transfers, waits
+from otel_rl.analysis.stragglers import Slowest, between_stages, costs, is_straggler, slowest
+from otel_rl.analysis.waits import Activity, Waited, activity, call_waits, is_symmetric, transfers, waits
 from tests.timelines import (
     MOST_MEETINGS,
     MS,
@@ -154,8 +152,10 @@ def test_slow_ranks_are_those_of_a_brute_force_search(timeline: Timeline) -> Non
         if others > 0 and own[rank] >= 1.2 * others and own[rank] - others >= limit_s:
             expected.add((stage, rank))
     found = slow_ranks(played.calls)
-    assert expected == {(slow.stage, slow.rank.rank) for slow in found}
-    assert sorted((slow.rank.excess_s for slow in found), reverse=True) == [slow.rank.excess_s for slow in found]
+    assert expected == {(stage, slow.rank) for stage, slow in found.items()}
+    assert sorted((slow.excess_s for slow in found.values()), reverse=True) == [
+        slow.excess_s for slow in found.values()
+    ]
 
 
 def steps(slow: tuple[int, str] | None, *, transfer: int = 5 * MS, noise: int = MS) -> list[StageCall[int]]:
@@ -183,7 +183,7 @@ def test_a_rank_slowed_by_100_ms_is_named_in_every_step(stage: str) -> None:
     """With the right stage and a median cost within a hundredth, wherever it is slow."""
     calls = steps((2, stage))
     named = [
-        (found[0].rank.rank, found[0].stage)
+        next((slow.rank, stage) for stage, slow in found.items())
         for step in range(STEPS)
         if (found := slow_ranks(call for call in calls if call.step == step))
     ]
@@ -221,7 +221,7 @@ def test_a_stage_whose_collectives_are_hidden_names_nobody() -> None:
         StageCall(0, 0, "reward", 10),
         StageCall(0, 1, "reward", 50),
     ]
-    assert [Slow("reward", Slowest(1, 5e-8, 1e-8))] == slow_ranks(calls)
+    assert {"reward": Slowest(1, 5e-8, 1e-8)} == slow_ranks(calls)
     assert {"reward": 0} == transfers(calls)
     assert {0: Activity(10, 0, 0, 90, 0, 5), 1: Activity(50, 0, 0, 10, 0, 45)} == activity(calls, {0: 105, 1: 105})
 
@@ -236,7 +236,7 @@ def test_two_ranks_that_are_slow_alike_are_both_named() -> None:
 def test_a_stage_of_one_rank_only_is_no_straggling() -> None:
     """Rank 0 alone writes checkpoints; and a collective of some ranks says nothing of all."""
     calls = [StageCall(0, 0, "checkpoint", 90, 20), StageCall(0, 0, "forward", 9, 5), StageCall(0, 1, "forward", 9, 4)]
-    assert [] == slow_ranks(calls)
+    assert {} == slow_ranks(calls)
     assert {"forward": 4} == transfers(calls)
 
 
@@ -318,7 +318,7 @@ def test_ranks_that_are_slow_alike_are_held_against_the_others() -> None:
 
 def test_nothing_recorded_names_nothing() -> None:
     """No calls, no collective, no time: no answer and no error."""
-    assert ([], [], [], {}, {}) == (
+    assert ({}, [], [], {}, {}) == (
         slow_ranks([]),
         many([]).stragglers(),
         many([]).slow_communication(),
@@ -474,3 +474,29 @@ def test_a_rank_that_is_slow_under_no_stage_costs_what_it_is_late() -> None:
     calls = [StageCall(0, rank, "forward", 10 * MS) for rank in range(3)]
     between_s = {0: 0.001, 1: 0.031, 2: 0.001}
     assert {(1, "rl.other"): pytest.approx(0.03)} == costs(calls, 41 * MS, between_s)
+
+
+@given(st.lists(st.floats(0, 1e3), min_size=2, max_size=9))
+def test_the_slowest_rank_is_compared_with_the_others_only(own_s: list[float]) -> None:
+    """Its own time is no part of the median that it is held against."""
+    found = slowest(dict(enumerate(own_s)))
+    assert found is not None
+    assert max(own_s) == found.own_s
+    assert median(own_s[: found.rank] + own_s[found.rank + 1 :]) == found.others_s
+
+
+def test_one_rank_is_compared_with_nobody() -> None:
+    """Alone nobody is slow."""
+    assert None is slowest({0: 1.0})
+
+
+def test_a_straggler_needs_a_ratio() -> None:
+    """1.2 times the others, and others that do the same work."""
+    cases = [Slowest(1, 1.2, 1.0), Slowest(1, 1.19, 1.0), Slowest(0, 5.0, 0.0)]
+    assert [True, False, False] == [is_straggler(case) for case in cases]
+
+
+def test_ranks_that_are_as_slow_tie() -> None:
+    """Less than 5 % between them; a rank is never named alone because its number is lower."""
+    assert Slowest(2, 3.0, 1.0, tied=(4,)) == slowest({0: 1.0, 1: 1.0, 2: 3.0, 3: 1.0, 4: 2.9})
+    assert Slowest(2, 3.0, 1.0) == slowest({0: 1.0, 1: 1.0, 2: 3.0, 3: 1.0, 4: 2.8})

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.analysis.summary import Summary, quantile, summarize
+from otel_rl.analysis.summary import GAP, TICKS, Summary, Trend, buckets, quantile, sparkline, summarize, trend
 
 numbers = st.lists(st.floats(-1e9, 1e9), min_size=2, max_size=30)
 
@@ -44,3 +45,53 @@ def test_a_quantile_of_nothing_is_an_error(values: list[float], share: float) ->
 def test_one_value_is_every_quantile() -> None:
     """A single value is its own median and p95."""
     assert Summary(1, 3.0, 3.0, 3.0) == summarize([3.0])
+
+
+any_floats = st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=40)
+
+
+def test_a_trend_counts_what_is_not_finite() -> None:
+    """NaN and infinite values are counted and are neither end nor extreme."""
+    assert Trend(2.0, 1.0, 3.0, 1.0, 5.0, 2) == trend([math.nan, 2.0, 5.0, 4.0, 1.0, math.inf])
+
+
+def test_a_trend_of_nothing_finite_has_no_ends() -> None:
+    """What does not exist is None, not NaN."""
+    assert Trend(None, None, None, None, None, 1) == trend([math.nan])
+
+
+def test_a_rising_line_rises() -> None:
+    """Eight values use the eight blocks in order."""
+    assert sparkline([float(value) for value in range(8)], 8) == TICKS
+
+
+def test_a_gap_shows() -> None:
+    """A stretch without a finite value is no zero."""
+    assert f"▁{GAP}█" == sparkline([0.0, math.nan, 1.0], 3)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -7.0])
+def test_a_constant_is_a_flat_low_line(value: float) -> None:
+    """Also where the means of its stretches differ by their rounding: 100 times 0.1 in 7 stretches."""
+    assert ["▁▁▁", "▁" * 7] == [sparkline([value] * 3, 8), sparkline([value] * 100, 7)]
+
+
+def test_the_largest_numbers_have_a_picture() -> None:
+    """Their span is infinite as a float."""
+    assert "▁█" == sparkline([-1.7e308, 1.7e308], 2)
+    assert "▁" == sparkline([1.7976931348623157e308] * 3, 1)
+
+
+@given(any_floats, st.integers(1, 20))
+def test_a_line_never_exceeds_its_width(values: list[float], width: int) -> None:
+    """Whatever the values are, the picture fits and has one mark per stretch."""
+    line = sparkline(values, width)
+    assert min(width, len(values)) == len(line)
+    assert set(line) <= set(TICKS + GAP)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40), st.integers(1, 50))
+def test_buckets_lose_no_value(values: list[float], width: int) -> None:
+    """Means of equal stretches stay between the extremes."""
+    means = buckets(values, width)
+    assert all(min(values) - 1e-6 <= mean <= max(values) + 1e-6 for mean in means)

@@ -6,16 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.read import open_run
-from otel_rl.records import MetricPoints, Number
 from tests.backend.otlp import send
 from tests.backends import collector, prometheus, wait_for
 
@@ -78,28 +75,3 @@ def test_every_number_is_found_again(tmp_path: Path) -> None:
     assert not {values[name] for name in REFUSED} & set(stored.values())
     assert len(REFUSED) == result.stderr.count(" is not recorded: ")
     assert len(CLASHES) == result.stderr.count(" alike; ")
-
-
-def test_every_metric_of_ours_has_a_series_of_its_own(tmp_path: Path) -> None:
-    """And none is called a ratio that is none, as Prometheus calls every gauge whose unit is 1."""
-    rows = [row for row in v.METRICS.values() if row.kind != "histogram"]
-    now = time.time_ns()
-    points = [
-        MetricPoints(row.name, row.kind, row.unit, row.meaning, [Number(now, place)], now)
-        for place, row in enumerate(rows)
-    ]
-    with prometheus(tmp_path) as store, collector(tmp_path, OTEL_RL_PROMETHEUS=store.url) as found:
-        for request in SpanEncoder({v.SERVICE_NAME: "test", v.ROLE: "trainer"}, "1").encode_metrics(points):
-            assert "OK" == send(found.grpc, "metrics", ExportMetricsServiceRequest.FromString(request.payload))
-        assert wait_for(lambda: store.query("rl_step_time_seconds"))
-        stored = store.query('{rl_role="trainer",__name__!="target_info"}')
-    names = {rows[int(one["value"][1])].name: one["metric"]["__name__"] for one in stored}
-    assert {row.name for row in rows} == set(names)
-    assert len(rows) == len(set(names.values()))
-    ratios = {row.name for row in rows if row.unit == "1"}
-    assert ratios == {name for name, series in names.items() if series.endswith("_ratio")}
-    assert ("hw_status", "rl_train_loss", "rl_sample_response_length") == (
-        names[v.HW_STATUS],
-        names[v.LOSS],
-        names[v.RESPONSE_LENGTH],
-    )

@@ -10,7 +10,7 @@ import pytest
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.trace.steps import know_attempt
+from otel_rl.trace.attempt import know_attempt
 from tests.backends import need
 from tests.fixtures import RUN, WALL_NS, Recording
 from tests.rules import RULES

@@ -48,7 +48,7 @@ def every_metric() -> list[MetricPoints]:
                 fold.count(name, 1, labels)
             else:
                 fold.durations(name, [1.0], labels)
-    return fold.take(now_ns)
+    return fold.drain(now_ns)
 
 
 def post(found: Collector, resource: dict[str, Any], points: Iterable[MetricPoints]) -> None:

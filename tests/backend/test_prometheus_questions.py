@@ -157,7 +157,7 @@ def post_facts(found: Collector) -> None:
             for name in STAGES:
                 fold.durations(v.STAGES[name].duration, [0.12] * 50)
             of_run = {v.RUN_ID: run, v.ATTEMPT_ID: "a", v.ROLE: "trainer", v.RANK: 0}
-            post(found, of_run, fold.take(now_ns - ago_s * 10**9))
+            post(found, of_run, fold.drain(now_ns - ago_s * 10**9))
 
 
 def points_of(samples: list[Sample]) -> list[MetricPoints]:

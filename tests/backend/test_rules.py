@@ -89,7 +89,7 @@ def test_the_series_have_these_names_and_labels(tmp_path: Path) -> None:
         fold = Fold(now_ns - 1, is_exponential=is_exponential)
         for name in stages:
             fold.durations(name, [1.0])
-        made += fold.take(now_ns)
+        made += fold.drain(now_ns)
     wanted = series_of_rules()
     with prometheus(tmp_path) as store:
         _send(store, RESOURCE, made)

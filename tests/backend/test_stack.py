@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from otel_rl.stack.plan import PORTS
-from otel_rl.stack.ports import taken
+from otel_rl.stack.processes import taken
 from otel_rl.stack.programs import find_all, missing
 from tests.backend.otlp import metrics, send, span, traces
 from tests.backends import NAMED, TEMPO, get, wait_for

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from otel_rl.catalogue import telemetry
 from otel_rl.config import settings
-from otel_rl.vocabulary import ROWS
+from otel_rl.vocabulary import DEFINITIONS
 
 ROOT = Path(__file__).parents[2]
 
@@ -16,7 +16,9 @@ def test_the_documented_catalogue_is_the_rendered_one() -> None:
 
 def test_every_row_of_the_vocabulary_is_a_row_of_a_table() -> None:
     """No place, no kind of row and no setting is left out."""
-    assert len(ROWS) + len(settings({})) == sum(line.startswith("| `") for line in telemetry.render().splitlines())
+    assert len(DEFINITIONS) + len(settings({})) == sum(
+        line.startswith("| `") for line in telemetry.render().splitlines()
+    )
 
 
 def test_a_bar_in_a_cell_does_not_split_it() -> None:

@@ -15,7 +15,8 @@ from otel_rl.cli import conclusion
 from otel_rl.cli.conclusion import conclude
 from otel_rl.guard import errors
 from otel_rl.journal.read import Run, open_run
-from otel_rl.report.build import build_report, read_points
+from otel_rl.report.build import build_report
+from otel_rl.report.source import read_points
 from tests.made_runs import Plan, write_run
 
 

@@ -17,7 +17,7 @@ from otel_rl import vocabulary as v
 from otel_rl.cli import app
 from otel_rl.journal.read import open_run
 from otel_rl.runs.otlp_json import lines
-from otel_rl.trace.steps import know_attempt
+from otel_rl.trace.attempt import know_attempt
 from tests.fixtures import ATTEMPT, RUN, Recording
 from tests.made_runs import Plan, write_run
 

@@ -51,15 +51,6 @@ def test_a_name_of_no_integration_is_the_trainings_to_mind(root: Path, monkeypat
     assert {"report": 0, "export": 0, "stack status": NOT_FOUND} == codes
 
 
-def test_a_terminal_that_does_not_know_its_width_shows_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """COLUMNS=0, as some that are no terminals set it."""
-    write_run(root)
-    monkeypatch.setenv("COLUMNS", "80")
-    expected = cli.invoke(app, ["report"]).stdout
-    monkeypatch.setenv("COLUMNS", "0")
-    assert expected == cli.invoke(app, ["report"]).stdout
-
-
 def test_a_run_is_named_by_its_path(root: Path) -> None:
     """Any directory with a journal is a run."""
     path = write_run(root / "elsewhere", Plan(run_id="other"))
@@ -88,6 +79,22 @@ def test_json_goes_to_standard_output_alone(root: Path) -> None:
     write_run(root)
     document = json.loads(cli.invoke(app, ["report", "healthy", "--json"]).stdout)
     assert ("otel_rl.report/1", "healthy", 12) == (document["format"], document["run"], document["steps"]["recorded"])
+
+
+def test_markdown_goes_to_standard_output_alone(root: Path) -> None:
+    """With tables, without a colour."""
+    write_run(root)
+    shown = cli.invoke(app, ["report", "healthy", "--format", "markdown"], color=True).stdout
+    assert (True, False) == ("\n| rl.sample | " in shown, "\x1b" in shown)
+
+
+@pytest.mark.parametrize(
+    "options", [["--json", "--live"], ["--json", "--format=markdown"], ["--live", "--format=markdown"]]
+)
+def test_a_report_has_one_format(root: Path, options: list[str]) -> None:
+    """What excludes each other is wrong usage."""
+    write_run(root)
+    assert 2 == cli.invoke(app, ["report", *options]).exit_code
 
 
 def test_a_run_that_is_over_is_not_followed(root: Path) -> None:
@@ -210,22 +217,6 @@ def test_an_encoding_without_our_characters(root: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     write_run(root)
     assert (0, "") == shell(root, command)
-
-
-def test_a_working_directory_that_is_gone(tmp_path: Path) -> None:
-    """A relative root is nowhere then."""
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    otel_rl = shlex.join([sys.executable, "-c", "from otel_rl.cli import main; main()"])
-    done = subprocess.run(
-        ["bash", "-c", f"rmdir {gone}; OTEL_RL_DIR=runs {otel_rl} report"],
-        cwd=gone,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (3, True) == (done.returncode, done.stderr.startswith("otel-rl: nothing was recorded below runs")), done
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from otel_rl.cli import app, beside
-from otel_rl.cli.beside import sending
+from otel_rl.cli import app
 from otel_rl.cli.child import FORWARDED, run_child
 from otel_rl.cli.commands.run import child_environment, recorded_since
 from otel_rl.cli.conclusion import conclude
+from otel_rl.cli.sending import sending
 from otel_rl.config import Config
 from otel_rl.guard import errors
 from otel_rl.journal.identity import WriterIdentity
@@ -448,10 +448,10 @@ def test_a_command_runs_though_no_thread_can_be_started(tmp_path: Path, monkeypa
 def test_a_look_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody joins a thread for ever that waits for a file server."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
-    monkeypatch.setattr(beside, "LOOK_S", 0.001)
-    monkeypatch.setattr(beside, "JOIN_S", 0.001)
+    monkeypatch.setattr("otel_rl.cli.sending.CHECK_S", 0.001)
+    monkeypatch.setattr("otel_rl.cli.sending.JOIN_S", 0.001)
     looks, goes_on = threading.Event(), threading.Event()
-    monkeypatch.setattr(Keeper, "look", lambda *_: (looks.set(), goes_on.wait(20)))
+    monkeypatch.setattr(Keeper, "check", lambda *_: (looks.set(), goes_on.wait(20)))
     (tmp_path / "mine").mkdir()
     with sending(tmp_path, "mine", Config()):
         (thread,) = [thread for thread in threading.enumerate() if thread.name == "otel_rl-sidecar"]

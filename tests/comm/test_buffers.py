@@ -6,10 +6,11 @@ import pytest
 
 from otel_rl import vocabulary as v
 from otel_rl.comm import buffers
+from otel_rl.comm.memory import comm
 from otel_rl.hooks import CollectiveHook
 from otel_rl.hooks.hook import wrap
 from otel_rl.probes.device import DeviceInUse
-from otel_rl.probes.memory import cuda_reader
+from otel_rl.probes.memory import cuda_reader, probes
 from otel_rl.process.state import state
 from tests.fake_cuda import FakeCuda
 from tests.fixtures import Recording
@@ -26,13 +27,13 @@ class Group:
 
 def use(cuda: FakeCuda) -> None:
     """Have a device in use."""
-    state.read_device = cuda_reader(cuda)
-    state.device = DeviceInUse(cuda)
+    probes.read_device = cuda_reader(cuda)
+    probes.device = DeviceInUse(cuda)
 
 
 def points(recording: Recording) -> list[float]:
     """End the recording and give what it says of communicators."""
-    state.read_device = None
+    probes.read_device = None
     return [point.value for point in recording.stop().points(v.COMM_BUFFERS)]
 
 
@@ -75,7 +76,7 @@ def test_without_a_device_nothing_is_estimated(recording: Recording) -> None:
     cuda.lost = True
     buffers.begin()
     buffers.end()
-    assert (0, []) == (state.comm.buffers, points(recording))
+    assert (0, []) == (comm.buffers, points(recording))
 
 
 def test_a_collective_that_fails_made_nothing(recording: Recording) -> None:

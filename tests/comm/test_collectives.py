@@ -14,15 +14,19 @@ import otel_rl
 from otel_rl import vocabulary
 from otel_rl.comm import collectives
 from otel_rl.comm.collectives import Collective
-from otel_rl.flusher.dispatch import Intake
+from otel_rl.comm.memory import comm
+from otel_rl.flusher.dispatch import Dispatcher
 from otel_rl.hooks import CollectiveHook
 from otel_rl.hooks.collective import input_bytes
 from otel_rl.hooks.hook import wrap
 from otel_rl.metrics.record import Fold
 from otel_rl.probes.device import DeviceInUse
+from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
 from otel_rl.runs.calls import tells_waits
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
+from otel_rl.trace.tree import close_phase
 from tests.fake_cuda import FakeCuda
 from tests.fixtures import Recording, Tree, orphans, trees
 
@@ -59,10 +63,10 @@ def test_the_longest_of_a_stage_become_spans(recording: Recording) -> None:
 @pytest.mark.parametrize("is_full", [False, True])
 def test_a_stage_that_ends_while_its_collectives_are_counted_has_them_all(recording: Recording, is_full: bool) -> None:
     """What of it came in one cycle waits for the end of the stage, which comes in the next, or behind a full slice."""
-    intake, stage = Intake(Fold(0)), Stage("rl.train.forward")
+    dispatcher, stage = Dispatcher(Fold(0)), Stage("rl.train.forward")
 
     def drained() -> tuple[tuple[Any, ...], list[Any]]:
-        found = tuple(state.open), list(state.queue)
+        found = tuple(tracing.open), list(state.queue)
         state.queue.clear()
         return found
 
@@ -71,8 +75,8 @@ def test_a_stage_that_ends_while_its_collectives_are_counted_has_them_all(record
             collect(recording, 1)
         opened, records = drained()
         collect(recording, 1)
-    intake.take(() if is_full else opened, records, is_asked=False, is_all=not is_full, is_last=False)
-    intake.take(*drained(), is_asked=False, is_all=True, is_last=False)
+    dispatcher.dispatch(() if is_full else opened, records, is_asked=False, is_all=not is_full, is_last=False)
+    dispatcher.dispatch(*drained(), is_asked=False, is_all=True, is_last=False)
     assert stage.attributes is not None
     assert (8, 0.008) == (stage.attributes[vocabulary.COMM_COUNT], stage.attributes[vocabulary.COMM_TIME])
 
@@ -137,7 +141,7 @@ def test_one_that_outlives_its_stage_is_emitted(recording: Recording) -> None:
         assert otel_rl.flush()
         collective.close()
         assert otel_rl.flush()
-        assert {} == recording.flusher.intake._in_stage
+        assert {} == recording.flusher.dispatcher._collectives._by_stage
     run = recording.stop()
     assert (1, []) == (sum(span.name == "rl.train.comm" for span in run.spans()), orphans(run))
 
@@ -145,7 +149,7 @@ def test_one_that_outlives_its_stage_is_emitted(recording: Recording) -> None:
 def test_outside_of_every_stage_they_are_counted(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is nothing that their spans could hang below."""
     stubbed.start()
-    state.phase.close(stubbed.clock.ns)
+    close_phase(stubbed.clock.ns)
     collect(stubbed, 1)
     run = stubbed.stop()
     assert ("rl.train.comm" not in {span.name for span in run.spans()}, 1) == (
@@ -302,9 +306,9 @@ def test_a_launched_collective_is_what_it_is_waited_for(recording: Recording) ->
     with otel_rl.step(1):
         first, second = (launch(np.zeros(size), group, True) for size in (1, 2))
         launch(np.zeros(3), group=group, async_op=True)  # nobody keeps it
-        assert 2 == len(state.comm.launched)
+        assert 2 == len(comm.launched)
         assert wait(second) is wait(self=first) is wait(second) is True
-    assert {} == state.comm.launched
+    assert {} == comm.launched
     assert [
         ("all_reduce", "default_pg", 2, True, 16, 3),
         ("all_reduce", "default_pg", 1, True, 8, 3),
@@ -315,7 +319,7 @@ def test_a_launched_collective_is_what_it_is_waited_for(recording: Recording) ->
 def test_what_a_device_does_says_that_it_was_launched(recording: Recording) -> None:
     """Its duration is that of the launch, and tells no wait; what lies on the host blocks it, beside a device too."""
     state.identify(world_size=2)
-    state.device = DeviceInUse(FakeCuda())
+    probes.device = DeviceInUse(FakeCuda())
     group = ProcessGroup()
 
     def all_reduce(tensor: Any, group: Any = None, async_op: bool = False) -> Work:
@@ -473,7 +477,7 @@ def test_the_error_of_a_collective_passes_and_ends_it(recording: Recording) -> N
             assert caught.value is error
     run = recording.stop()
     assert 2 == run.last_points(vocabulary.COMM_DURATION)[0].count
-    assert set() == state.open
+    assert set() == tracing.open
 
 
 def test_asynchronous_and_lonely_collectives_are_not_recorded(recording: Recording) -> None:

@@ -22,9 +22,11 @@ import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.comm import ddp_wait
 from otel_rl.comm.collectives import Collective
+from otel_rl.comm.memory import comm
 from otel_rl.hooks.collective import input_bytes
 from otel_rl.journal.read import Run
 from otel_rl.process.state import state
+from otel_rl.trace.memory import tracing
 from tests.fixtures import WALL_NS, Recording
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -98,13 +100,13 @@ def test_the_wait_is_open_while_it_lasts(ranks: Recording) -> None:
     def look() -> None:
         otel_rl.flush()
         ranks.tick(50)
-        seen.extend((ranks.clock.ns, state.comm.seen_in, ranks.run().open_stages()))
+        seen.extend((ranks.clock.ns, comm.seen_in, ranks.run().open_stages()))
 
     at_the_end_of(model, look)
     with otel_rl.step(1):
         began = ranks.clock.ns
         model(torch.ones(2, 4)).sum().backward()
-        assert not [one for one in state.open if isinstance(one, Collective)]
+        assert not [one for one in tracing.open if isinstance(one, Collective)]
     ended, seen_in, opened = seen
     (wait,) = [one for one in opened if one.name == v.COMM]
     (around,) = [one for one in opened if one.name == v.BACKWARD]
@@ -132,7 +134,7 @@ def test_a_wait_that_was_none_is_open_no_longer(ranks: Recording, what: str, is_
     def end() -> None:
         if is_journaled:
             otel_rl.flush()
-        opened.extend(one.span_id for one in state.open if isinstance(one, Collective))
+        opened.extend(one.span_id for one in tracing.open if isinstance(one, Collective))
         if what == "fails":
             raise ValueError
         dist.all_reduce(torch.ones(1))
@@ -141,7 +143,7 @@ def test_a_wait_that_was_none_is_open_no_longer(ranks: Recording, what: str, is_
     with otel_rl.step(1):
         with suppress(ValueError):
             model(torch.ones(2, 4)).sum().backward()
-        assert not [one for one in state.open if isinstance(one, Collective)]
+        assert not [one for one in tracing.open if isinstance(one, Collective)]
     run = ranks.stop()
     assert ([], is_journaled, 1) == (run.open_stages(), opened[0] > 0, len(opened))
     assert [one.to_bytes(8, "big") for one in opened if is_journaled] == waits(run)
@@ -151,7 +153,7 @@ def test_a_wait_in_which_a_backward_began_is_not_open(ranks: Recording) -> None:
     """DDP may have waited in the middle."""
     model, opened = wrapped(), []
     batch = torch.ones(2, 4, requires_grad=True)
-    at_the_end_of(model, lambda: opened.append([one for one in state.open if isinstance(one, Collective)]))
+    at_the_end_of(model, lambda: opened.append([one for one in tracing.open if isinstance(one, Collective)]))
     with otel_rl.step(1):
         checkpoint(model, batch, use_reentrant=True).sum().backward()
     assert ([[]], []) == (opened, waits(ranks.stop()))

@@ -17,7 +17,9 @@ from otel_rl.hooks.collective import wrap_method
 from otel_rl.hooks.hook import wrap
 from otel_rl.probes import exposed
 from otel_rl.probes.device import DeviceInUse
+from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 from tests.comm.test_collectives import ProcessGroup
 from tests.fake_cuda import FakeCuda, Stream
@@ -45,7 +47,7 @@ class Work:
 def cuda(recording: Recording) -> FakeCuda:
     """A device that is in use by two ranks while a recording is on."""
     cuda = FakeCuda()
-    state.device = DeviceInUse(cuda)
+    probes.device = DeviceInUse(cuda)
     state.identify(world_size=2)
     return cuda
 
@@ -152,14 +154,14 @@ def test_autograd_s_own_thread_waits_in_the_backward(
 
 def test_nothing_is_recorded_during_a_capture(cuda: FakeCuda, reduce: Callable[..., Any]) -> None:
     """The stand-in raises if it is; the stage has its time and no sum."""
-    clock, stage = state.device.clock, Stage(v.FORWARD)
+    clock, stage = probes.device.clock, Stage(v.FORWARD)
     clock.begin(stage)
-    state.container, before = stage, state.container
+    tracing.container, before = stage, tracing.container
     cuda.capturing = True
     reduce(VALUE, GROUP, seconds=0.5)
     cuda.capturing = False
     reduce(VALUE, GROUP, seconds=0.5)
-    state.container = before
+    tracing.container = before
     clock.end(stage)
     cuda.wait(9.0)
     clock.resolve()
@@ -261,7 +263,7 @@ def test_without_a_device_nothing_is_timed(recording: Recording) -> None:
     with otel_rl.step(1):
         with otel_rl.stage("train.forward"):
             call(VALUE, GROUP)
-        state.device = DeviceInUse(cuda)
+        probes.device = DeviceInUse(cuda)
         with otel_rl.stage("idle"):
             call(VALUE, GROUP)
     recording.stop()
@@ -278,7 +280,7 @@ def test_torch_s_own_collectives_are_timed(recording: Recording, tmp_path: Path)
     try:
         recording.start("torch")
         cuda = FakeCuda()
-        state.device, state.has_context = DeviceInUse(cuda), None
+        probes.device, probes.has_context = DeviceInUse(cuda), None
         state.identify(world_size=2)  # a single process records no collectives
         tensor, records = torch.ones(4), []
         with otel_rl.step(1):
@@ -310,7 +312,7 @@ def test_a_real_device(recording: Recording, tmp_path: Path) -> None:
     dist.init_process_group("nccl", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
     try:
         recording.start("torch")
-        state.device = DeviceInUse(torch.cuda)
+        probes.device = DeviceInUse(torch.cuda)
         state.identify(world_size=2)  # a single process records no collectives
         large, matrix = torch.ones(1 << 28, device="cuda"), torch.ones(4096, 4096, device="cuda")
         for number in (1, 2):  # the first makes the communicator

@@ -11,7 +11,7 @@ import pytest
 
 from otel_rl.comm import groups
 from otel_rl.comm.groups import Group, group_of
-from otel_rl.process.state import state
+from otel_rl.comm.memory import comm
 from tests.fixtures import Recording
 
 
@@ -86,10 +86,10 @@ def test_a_group_is_not_kept_alive(recording: Recording) -> None:
     """It holds communicators; the next one may have its address and is another."""
     process_group = ProcessGroup("5")
     assert 0 == group_of(process_group).sequence  # type: ignore[union-attr]
-    assert 1 == len(state.comm.groups)
+    assert 1 == len(comm.groups)
     del process_group
     gc.collect()
-    assert {} == state.comm.groups
+    assert {} == comm.groups
 
 
 def test_descriptions_of_metrics_are_few(recording: Recording) -> None:

@@ -12,8 +12,8 @@ import pytest
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
-from otel_rl.report.data.efficiency import Efficiency
-from otel_rl.report.data.report import Rank
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.time_use import Efficiency
 from otel_rl.sidecar.self_journal import OwnJournal
 from tests.peers import BEGIN_NS, WORLD, Did, Met, Peer
 from tests.watched import DEAD, SIDECAR, FakeClock, Watched, clock, compared

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from otel_rl import vocabulary as v
-from otel_rl.flusher.activations import Activations
+from otel_rl.flusher.completers import ActivationCompleter
 from otel_rl.probes.memory import Device
 from otel_rl.process.state import Trace
 from otel_rl.records import Point
@@ -27,8 +27,8 @@ def stage(name: str, ends: tuple[int, int], peaks: tuple[int, int], **attributes
 
 def seen(*stages: Stage) -> list[tuple[Any, Any]]:
     """What the stages say of activations: bytes, and whether they are exact."""
-    activations = Activations(lambda point: None)
-    found = [activations.see(one) for one in stages]
+    activations = ActivationCompleter(lambda point: None)
+    found = [activations.complete(one, []) for one in stages]
     return [(one.get(v.ACTIVATION_PEAK), one.get(v.ACTIVATION_PEAK_EXACT)) for one in found]
 
 
@@ -84,33 +84,33 @@ def test_a_forward_of_an_evaluation_has_no_backward() -> None:
 def test_a_step_has_its_highest() -> None:
     """One point, with the end of its last backward, once the step is over; none without a backward."""
     points: list[Point] = []
-    activations = Activations(points.append)
+    activations = ActivationCompleter(points.append)
     for live in (10, 5, 20):
-        activations.see(stage(F, (live, 50), (90, 90)))
-        activations.see(stage(B, (50, live), (90, 90)))
-    activations.tell(TRACE, ())
-    activations.tell(None, [stage(B, (0, 0), (0, 0))])
+        activations.complete(stage(F, (live, 50), (90, 90)), [])
+        activations.complete(stage(B, (50, live), (90, 90)), [])
+    activations.fold(TRACE, ())
+    activations.fold(None, [stage(B, (0, 0), (0, 0))])
     before = list(points)
     alone = stage(F, (10, 50), (90, 90))
     alone.trace = Trace(2, 0)
-    activations.see(alone)
-    activations.tell(alone.trace, [stage(v.CHECKPOINT, (0, 0), (0, 0))])
-    activations.tell(None, ())
+    activations.complete(alone, [])
+    activations.fold(alone.trace, [stage(v.CHECKPOINT, (0, 0), (0, 0))])
+    activations.fold(None, ())
     assert ([], [Point(v.ACTIVATION, 45, 5)]) == (before, points)
 
 
 def test_steps_may_come_by_turns() -> None:
     """Where the device is late, stages of the next step that are not timed come before the last backward of this."""
     points: list[Point] = []
-    activations, following, found = Activations(points.append), Trace(2, 0), []
+    activations, following, found = ActivationCompleter(points.append), Trace(2, 0), []
     for name, ends, trace in (
         (F, (10, 50), TRACE), (v.IDLE, (0, 0), following), (F, (5, 50), following), (B, (50, 10), TRACE),
         (B, (50, 5), following),
     ):  # fmt: skip
         one = stage(name, ends, (90, 90))
         one.trace = trace
-        found.append(activations.see(one).get(v.ACTIVATION_PEAK))
-    activations.tell(None, ())
+        found.append(activations.complete(one, []).get(v.ACTIVATION_PEAK))
+    activations.fold(None, ())
     assert [None, None, None, 40, 45] == found
     assert [40, 45] == [point.value for point in points]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,16 +12,18 @@ from hypothesis import strategies as st
 
 from otel_rl import guard
 from otel_rl import vocabulary as v
-from otel_rl.comm.collectives import SPANS_PER_STAGE, Collective, InStage
+from otel_rl.comm.collectives import SPANS_PER_STAGE, Collective, StageCollectives
 from otel_rl.comm.groups import Group
 from otel_rl.flusher import stage_metrics, step_time
-from otel_rl.flusher.dispatch import Intake
+from otel_rl.flusher.dispatch import Dispatcher
 from otel_rl.flusher.open_stages import OpenStages
 from otel_rl.metrics.record import Fold
-from otel_rl.process.state import Trace, state
+from otel_rl.observing.book import book
+from otel_rl.process.state import Trace
 from otel_rl.records import Distribution, Point
 from otel_rl.requests import parents
-from otel_rl.requests.parents import EVALUATION, Place, Purpose, Stages
+from otel_rl.requests.parents import EVALUATION, ForeignParent, Purpose, Stages
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 
 fewer = settings(max_examples=50)
@@ -34,14 +35,14 @@ GROUPS = (None, Group("default", "default", 2), Group("tp 1", "tp", 2), Group("t
 def _nothing_open() -> Iterator[None]:
     """Nothing is left of what a test opens, nor of its errors."""
     yield
-    state.open.clear()
+    tracing.open.clear()
     guard.errors.clear()
 
 
 def collective(stage: Stage | None, began: int, ended: int, **about: Any) -> Collective:
     """Make one that is over."""
     made = Collective(about.get("operation", "all_reduce"), about.get("size", 0), about.get("group"))
-    state.open.discard(made)
+    tracing.open.discard(made)
     made.stage, made.began, made.ended = stage, began, ended
     return made
 
@@ -112,15 +113,15 @@ def without_exemplars() -> Iterator[None]:
 def taken(made: list[Any], cycle: int) -> tuple[list[Any], dict[str, Any]]:
     """Take records in, so many a cycle; give the spans as they would be encoded, and the metrics."""
     fold = Fold(0)
-    intake = Intake(fold)
-    state.open.update(one for one in made if isinstance(one, Stage))
+    dispatcher = Dispatcher(fold)
+    tracing.open.update(one for one in made if isinstance(one, Stage))
     spans = []
     for first in range(0, len(made), cycle):
         some = made[first : first + cycle]
-        state.open.difference_update(some)
-        spans += intake.take(tuple(state.open), some, is_asked=False, is_all=True, is_last=False).spans
+        tracing.open.difference_update(some)
+        spans += dispatcher.dispatch(tuple(tracing.open), some, is_asked=False, is_all=True, is_last=False).spans
     told = [(one.name, one.parent_id, one.trace_id, one.start_ns, one.end_ns, one.attributes) for one in spans]
-    return told, {points.name: {str(one.attributes): one for one in points.points} for points in fold.take(0)}
+    return told, {points.name: {str(one.attributes): one for one in points.points} for points in fold.drain(0)}
 
 
 @fewer
@@ -175,8 +176,8 @@ def test_a_record_that_fails_takes_no_other_with_it() -> None:
     broken = collective(made[0], 1, 2, operation=["no operation"])
     made = [made[0], broken, *made[1:], collective(made[3], 1, 3)]
     fold = Fold(0)
-    Intake(fold).take((), made, is_asked=False, is_all=True, is_last=False)
-    found = {points.name: points.points[0] for points in fold.take(0)}
+    Dispatcher(fold).dispatch((), made, is_asked=False, is_all=True, is_last=False)
+    found = {points.name: points.points[0] for points in fold.drain(0)}
     assert (2, 1) == tuple(sum(found[name].counts) for name in (v.STAGE_DURATION, v.COMM_DURATION))  # type: ignore[union-attr]
     assert {
         "count a record": 1,
@@ -202,10 +203,10 @@ def test_the_longest_are_those_of_a_sort(drawn: list[tuple[int, bool]], cycle: i
         one.span_id = number + 1 if is_open else 0
     must = [one for one in some if one.span_id]
     free = sorted((one for one in some if not one.span_id), key=lambda one: -one.ended)
-    inside = InStage()
+    inside = StageCollectives()
     for first in range(0, len(some), cycle):
         inside.ended += some[first : first + cycle]
-        inside.settle()
+        inside.add_up()
     omitted = len(free) - SPANS_PER_STAGE
     assert {
         v.COMM_COUNT: len(some),
@@ -245,7 +246,7 @@ def test_a_purpose_is_that_of_any_stage_around(drawn: list[Any]) -> None:
     known = Stages()
     known.remember(reversed(stages))
     trace = Trace(1, 0)
-    places = [Place(trace, stage.span_id) for stage in stages]
+    places = [ForeignParent(trace, stage.span_id) for stage in stages]
     assert {parents: walk(parents.span_id) for parents in places} == known.purposes(places)
 
 
@@ -259,7 +260,7 @@ def test_so_many_stages_are_known_and_no_more_than_twice(monkeypatch: pytest.Mon
         known.remember([stage, "none of ours"])
         stage.attributes = {v.MODE: "eval"}
         known.remember([stage])
-        last = [Place(trace, one) for one in range(max(1, number - 9), number + 1)]
+        last = [ForeignParent(trace, one) for one in range(max(1, number - 9), number + 1)]
         assert dict.fromkeys(last, Purpose(EVALUATION, is_judging=False)) == known.purposes(last)
         assert len(known._known) + len(known._before) <= 20
 
@@ -275,7 +276,7 @@ def test_what_has_ended_is_forgotten_once_it_is_counted() -> None:
         stage = Stage(f"number {number}")
         stage.trace, stage.span_id, stage.began = Trace(1, 0), number + 1, 1
         stages.append(stage)
-    state.open.update(stages)
+    tracing.open.update(stages)
     assert 4 == len(opened.logs(stages, []))
     for stage in stages[:3]:
         stage.ended = 2
@@ -286,13 +287,13 @@ def test_what_has_ended_is_forgotten_once_it_is_counted() -> None:
 
 def test_the_time_of_a_step_is_kept_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of its collectives, too."""
-    monkeypatch.setattr(step_time, "MOST_ROWS", 10)
+    monkeypatch.setattr(step_time, "MOST_STAGES", 10)
     stage = Stage("mine")
     stage.trace = Trace(1, 0, step="train 1")
     times = step_time.StepTime(Fold(0))
     for number in range(25):
-        times.take(iter([collective(stage, number, number + 1)]))
-    (kept,) = times._rows.values()
+        times.add(iter([collective(stage, number, number + 1)]))
+    (kept,) = times._steps.values()
     assert kept is not None
     assert ([(number, number + 1) for number in range(15, 25)], 15) == (
         kept.collectives,
@@ -313,6 +314,7 @@ def test_what_was_observed_is_closed_behind_the_last_record(
         asked.append(is_last)
         return []
 
-    monkeypatch.setattr(state.training, "observed", SimpleNamespace(due=due, ended=lambda *_: None))
-    Intake(Fold(0)).take((), [], is_asked=False, is_all=is_all, is_last=is_last)
+    monkeypatch.setattr(book, "is_open", True)
+    monkeypatch.setattr(book, "due", due)
+    Dispatcher(Fold(0)).dispatch((), [], is_asked=False, is_all=is_all, is_last=is_last)
     assert [expected] == asked

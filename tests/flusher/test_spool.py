@@ -1,4 +1,4 @@
-"""What is held: a process that is killed in its set-up loses the last second only, and one that ends leaves nothing."""
+"""The spool: a process that is killed in its set-up loses the last second only, and one that ends leaves nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.flusher import spool, thread
-from otel_rl.journal import held, segment
+from otel_rl.journal import segment
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.read import Run, open_run
 from otel_rl.process import directories
@@ -26,7 +26,7 @@ from otel_rl.process.state import state
 from otel_rl.records import Count
 from otel_rl.report.build import build_report
 from otel_rl.runs.locate import find_run, last_written, recorded_below
-from otel_rl.trace.steps import know_attempt
+from otel_rl.trace.attempt import know_attempt
 from tests.fixtures import RUN, WALL_NS, Recording, in_child, modules_with
 from tests.flusher.test_thread import Disk
 from tests.programs.launch import HERE, start
@@ -34,10 +34,9 @@ from tests.programs.launch import HERE, start
 PROGRAM = str(HERE / "processes.py")
 
 
-def held_files(directory: Path) -> list[str]:
-    """The signals of which something is held in a directory."""
-    found = [held.NAME.fullmatch(path.name) for path in directory.iterdir()]
-    return sorted(match[2] for match in found if match)
+def spooled(directory: Path) -> list[str]:
+    """List the signals that have a spool in a directory."""
+    return sorted(path.name.split(".")[-3] for path in directory.glob("*.spool.otlp"))
 
 
 def dead(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
@@ -152,68 +151,48 @@ def expected(number: int) -> tuple[list[Any], list[float], list[float]]:
     return [*range(number)], [*range(number)], [number]
 
 
-def test_what_is_held_is_no_part_of_a_living_process_journal(
-    rank_1: Recording, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It will be, with what is known by then; of a dead one it is all that there is. For the owner only."""
+def test_what_waits_is_in_the_spool(rank_1: Recording) -> None:
+    """Readers see it as a part of the journal. It is for the owner only."""
     record(3)
     assert not otel_rl.flush()
     directory = pending(rank_1)
-    assert ["metrics", "traces"] == held_files(directory)
+    assert ["metrics", "traces"] == spooled(directory)
     assert {0o600} == {path.stat().st_mode & 0o777 for path in directory.iterdir()}
-    assert ([], [], []) == told(open_run(directory))
+    assert expected(3) == told(open_run(directory))
     record(2, 3)
     assert not otel_rl.flush()
-    assert expected(5) == told(dead(directory, monkeypatch))
+    assert expected(5) == told(open_run(directory))
 
 
 def test_a_report_shows_what_a_living_rank_did(rank_1: Recording) -> None:
-    """How long calls of the stage took in which it may hang, and its own numbers; an export waits for what is final."""
+    """How long calls of the stage took in which it may hang, and its own numbers."""
     with otel_rl.stage("load"):
         rank_1.tick(2_000)
     record(3)
     with otel_rl.stage("load"):
         otel_rl.flush()
-        run = open_run(pending(rank_1))
-        assert ([], []) == (list(run.spans()), list(run.points()))
-        report = build_report(run, WALL_NS + 33_000_000_000)
+        report = build_report(open_run(pending(rank_1)), WALL_NS + 33_000_000_000)
     (row,) = report.open_stages
     assert (1, "load", 30.0, 2.0, True) == (row.rank, row.stage, row.open_s, row.longest_s, row.is_hanging)
     assert ["my.metric"] == [series.name for series in report.numbers]
 
 
-def test_what_was_held_goes_once_it_is_journaled(rank_1: Recording) -> None:
+def test_the_spool_goes_once_it_is_journaled(rank_1: Recording) -> None:
     """The files move with the journal, and each goes when its own records are there."""
     record(3)
     assert not otel_rl.flush()
     know_attempt("abc", "together")
     assert not otel_rl.flush()
-    assert ["metrics"] == held_files(rank_1.root / "together")
+    assert ["metrics"] == spooled(rank_1.root / "together")
     assert [] == list((rank_1.root / ".pending").iterdir())
     with otel_rl.step(1):
         assert otel_rl.flush()
-        assert [] == held_files(rank_1.root / "together")
+        assert [] == spooled(rank_1.root / "together")
     otel_rl.uninstrument()
     assert expected(3) == told(rank_1.run("together"))
 
 
-def test_who_is_killed_on_the_way_leaves_nothing_twice(rank_1: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once the first record of a signal is in the journal, what is held of it is passed over."""
-    record(3)
-    otel_rl.flush()
-    monkeypatch.setattr(held.HeldFiles, "remove", lambda self, signals: None)
-    know_attempt("abc", "together")
-    otel_rl.flush()
-    directory = rank_1.root / "together"
-    assert ["metrics", "traces"] == held_files(directory)
-    assert expected(3) == told(dead(directory, monkeypatch))
-    with otel_rl.step(1):
-        otel_rl.flush()
-    assert ["metrics", "traces"] == held_files(directory)
-    assert expected(3) == told(dead(directory, monkeypatch))
-
-
-def test_spans_of_another_library_do_not_hide_what_is_held(rank_1: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_of_another_library_are_read_with_the_spool(rank_1: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """They wait for nothing, and are in the journal before."""
     from opentelemetry import trace
 
@@ -227,14 +206,14 @@ def test_spans_of_another_library_do_not_hide_what_is_held(rank_1: Recording, mo
     assert 1 == len({span.trace_id for span in run.spans()})
 
 
-def test_a_process_is_found_by_what_it_holds(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_is_found_by_its_spool(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it has nothing else (the size cap removed its logs): it is a run, with a time, and the newest one."""
     state.add(Count(v.TRAIN_STEPS, 3))
     assert not otel_rl.flush()
     directory = recording.root / RUN
     for path in directory.glob("*.logs.*"):
         path.unlink()
-    assert (["metrics"], 1) == (held_files(directory), len(list(directory.iterdir())))
+    assert (["metrics"], 1) == (spooled(directory), len(list(directory.iterdir())))
     assert ([directory], directory) == (recorded_below(recording.root), find_run(None, recording.root))
     assert last_written(directory) > 0
     run = dead(directory, monkeypatch)
@@ -256,8 +235,8 @@ def test_a_resource_that_becomes_known_is_told_of_all_that_waits(
     assert {"trl-trainer"} == {str(point.resource[v.SERVICE_NAME]) for point in run.points()}
 
 
-def test_a_long_set_up_is_not_written_again_and_again(rank_1: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cycle appends what is new, however much waits; nothing new writes nothing."""
+def test_a_set_up_is_written_when_it_changes(rank_1: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing new writes nothing; a file that took long is not written again for a while."""
     record(1000)
     otel_rl.flush()
     written: list[int] = []
@@ -266,25 +245,18 @@ def test_a_long_set_up_is_not_written_again_and_again(rank_1: Recording, monkeyp
         watched.setattr(os, "write", lambda to, data: (written.append(len(data)), real(to, data))[1])
         otel_rl.flush()
         assert [] == written
+        rank_1.flusher._spool._next = 0.0
         record(1, 1000)
         otel_rl.flush()
-    assert (2, True) == (len(written), sum(written) < 5_000)  # spans and metrics
-    assert expected(1001) == told(dead(pending(rank_1), monkeypatch))
-
-
-def test_what_changes_all_the_time_stays_small(rank_1: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts and histograms are cumulative: their file is written anew where it has grown, with the last ones."""
-    monkeypatch.setattr(spool, "SMALL", 2_000)
-    sizes = []
-    for _ in range(100):
-        state.add(Count(v.TRAIN_STEPS, 1))
-        state.add(Count(v.NONFINITE, 2, ((v.METRIC_NAME, "x" * 100),)))
+        assert expected(1001) == told(open_run(pending(rank_1)))
+        rank_1.flusher._spool._next = float("inf")
+        written.clear()
+        record(1, 1001)
         otel_rl.flush()
-        sizes.append(sum(path.stat().st_size for path in pending(rank_1).glob("*.held.otlp")))
-    run = dead(pending(rank_1), monkeypatch)
-    last = [[point.value for point in run.last_points(name)] for name in (v.TRAIN_STEPS, v.NONFINITE)]
-    assert ([[100], [200]], True) == (last, max(sizes) < 6_000)
-    assert sum(later < earlier for earlier, later in itertools.pairwise(sizes)) > 3
+        assert [] == written
+    know_attempt("abc", "together")
+    otel_rl.uninstrument()
+    assert expected(1002) == told(rank_1.run("together"))
 
 
 # --- a run that ends --------------------------------------------------------------------------------------------------
@@ -340,7 +312,7 @@ def play(recording: Recording, rank: int, actions: list[str], root: Path) -> dic
             act(recording, "stage", 0)
         otel_rl.uninstrument()
     (directory,) = root.glob("[!.]*")
-    assert ([], []) == (held_files(directory), list((root / ".pending").glob("*")))
+    assert ([], []) == (spooled(directory), list((root / ".pending").glob("*")))
     run = open_run(directory)
     return {signal: [(frame.payload, frame.offset) for _, frame in run.frames(signal)] for signal in SIGNALS}
 
@@ -348,15 +320,15 @@ def play(recording: Recording, rank: int, actions: list[str], root: Path) -> dic
 @pytest.mark.medium
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(rank=st.integers(0, 1), actions=st.lists(st.sampled_from(ACTIONS), max_size=12))
-def test_a_run_that_ends_is_as_if_nothing_had_been_held(
+def test_a_run_that_ends_is_as_without_a_spool(
     stubbed: Recording, tmp_path: Path, rank: int, actions: list[str]
 ) -> None:
     """Byte for byte, and no other file is left."""
     root = tmp_path / os.urandom(4).hex()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spool.Held, "settle", lambda self, writer, resource: None)
+        patch.setattr(spool.Spool, "update", lambda self, writer, resource: None)
         plain = play(stubbed, rank, actions, root / "plain")
-    assert plain == play(stubbed, rank, actions, root / "held")
+    assert plain == play(stubbed, rank, actions, root / "spooled")
 
 
 # --- the disk, the cap, a fork ----------------------------------------------------------------------------------------
@@ -380,17 +352,17 @@ def test_a_disk_that_refuses_holds_nobody_up(
         record(1, number)
         assert not otel_rl.flush()
         assert expected(3) == told(dead(pending(rank_1), monkeypatch))
-    assert "cannot hold" in str(rank_1.flusher._writer.stats.failure)  # type: ignore[union-attr]
+    assert "cannot write the spool" in str(rank_1.flusher._writer.failure)  # type: ignore[union-attr]
     assert 1 == caplog.text.count("up to 64 MiB of records wait in memory; training goes on")
     disk.error = None
     record(1, 6)
     otel_rl.flush()
     assert expected(7) == told(dead(pending(rank_1), monkeypatch))
-    assert rank_1.flusher._writer.stats.failure is None  # type: ignore[union-attr]
+    assert rank_1.flusher._writer.failure is None  # type: ignore[union-attr]
     know_attempt("abc", "together")
     otel_rl.uninstrument()
     assert expected(7) == told(rank_1.run("together"))
-    assert [] == held_files(rank_1.root / "together")
+    assert [] == spooled(rank_1.root / "together")
 
 
 def test_a_disk_that_refuses_from_the_start(rank_1: Recording, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,10 +377,10 @@ def test_a_disk_that_refuses_from_the_start(rank_1: Recording, disk: Disk, monke
 
 
 def test_a_file_that_somebody_removes_is_begun_anew(rank_1: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the next record that is held, with all that waits."""
+    """By the next record, with all that waits."""
     record(3)
     otel_rl.flush()
-    for path in pending(rank_1).glob("*.held.otlp"):
+    for path in pending(rank_1).glob("*.spool.otlp"):
         path.unlink()
     rank_1.flusher._beat -= 2 * thread.HEARTBEAT_S
     record(1, 3)
@@ -417,9 +389,7 @@ def test_a_file_that_somebody_removes_is_begun_anew(rank_1: Recording, monkeypat
     assert expected(4) == told(dead(pending(rank_1), monkeypatch))
 
 
-def test_what_the_disk_takes_late_is_held_until_then(
-    rank_1: Recording, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_spool_stays_while_the_disk_is_full(rank_1: Recording, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The attempt becomes known while the disk is full: the file goes when the records are in the journal."""
     record(3)
     otel_rl.flush()
@@ -427,17 +397,17 @@ def test_what_the_disk_takes_late_is_held_until_then(
     know_attempt("abc", "together")
     assert not otel_rl.flush()
     directory = rank_1.root / "together"
-    assert ["metrics", "traces"] == held_files(directory)
+    assert ["metrics", "traces"] == spooled(directory)
     assert expected(3) == told(dead(directory, monkeypatch))
     disk.error = None
     with otel_rl.step(1):
         assert otel_rl.flush()
-    assert [] == held_files(directory)
+    assert [] == spooled(directory)
     otel_rl.uninstrument()
     assert expected(3) == told(rank_1.run("together"))
 
 
-def test_what_goes_elsewhere_at_the_end_is_held_no_more(
+def test_records_that_go_elsewhere_at_the_end_leave_no_spool(
     rank_1: Recording, disk: Disk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The run's disk takes nothing, the folder for temporary files has all."""
@@ -455,11 +425,11 @@ def test_what_goes_elsewhere_at_the_end_is_held_no_more(
     monkeypatch.setattr(segment.os, "write", write)
     otel_rl.uninstrument()
     assert expected(3) == told(open_run(tmp_path / "fallback" / "together"))
-    assert [] == held_files(rank_1.root / "together")
+    assert [] == spooled(rank_1.root / "together")
 
 
-def test_a_journal_that_is_full_holds_nothing(rank_1: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is held stays below the cap with the rest, and goes before the journal does."""
+def test_a_full_journal_has_no_spool(rank_1: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The spool stays below the cap with the rest, and goes before segments do."""
     record(50)
     otel_rl.flush()
     writer = rank_1.flusher._writer
@@ -471,7 +441,8 @@ def test_a_journal_that_is_full_holds_nothing(rank_1: Recording, monkeypatch: py
     with otel_rl.stage("load"):
         rank_1.tick(10)
         otel_rl.flush()  # that it is open goes into the journal
-    assert [] == held_files(pending(rank_1))
+    assert total(pending(rank_1)) <= size
+    assert len(spooled(pending(rank_1))) < 2
     know_attempt("abc", "together")
     monkeypatch.setattr(writer, "_max_bytes", 1 << 30)
     otel_rl.uninstrument()
@@ -483,7 +454,7 @@ def total(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.iterdir())
 
 
-def test_a_forked_child_holds_its_own(rank_1: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_child_has_a_spool_of_its_own(rank_1: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """It writes nothing into its parent's files, and closes none of them."""
     record(3)
     otel_rl.flush()

@@ -22,7 +22,8 @@ from otel_rl.flusher.step_time import StepTime
 from otel_rl.journal.read import Run
 from otel_rl.metrics.record import Fold
 from otel_rl.process.state import Trace, state
-from otel_rl.records import Late, Point
+from otel_rl.records import PendingAttributes, Point
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 from tests.fixtures import MS, WALL_NS, Recording
 
@@ -151,7 +152,7 @@ def test_the_kinds_add_up_to_the_time_since_the_process_began(recording: Recordi
                 timed(recording, "sample", 3)
                 recording.tick(1)
             timed(recording, "log", 2)
-    state.training.loop.end()
+    tracing.loop.end()
     recording.tick(5)
     ended = recording.clock.ns
     found = kinds(recording.stop())
@@ -176,7 +177,7 @@ def test_a_stage_that_waits_for_its_device_counts_in_time(recording: Recording) 
     with otel_rl.step(1):
         with otel_rl.stage("train.forward") as stage:
             recording.tick(3)
-            stage.attributes = late = Late()
+            stage.attributes = late = PendingAttributes()
         recording.flusher._cycles()
         recording.tick(1)
     with otel_rl.step(2):
@@ -288,11 +289,11 @@ def test_a_forked_child_counts_nothing_of_its_parents_step(recording: Recording)
             with otel_rl.stage("reward") as stage:
                 pass
             hand(times, stage)
-            is_free = not times._rows and stage.trace is container.trace  # type: ignore[union-attr]
+            is_free = not times._steps and stage.trace is container.trace  # type: ignore[union-attr]
             with otel_rl.step(7) as own:
                 pass
             times._place(own.trace)  # type: ignore[union-attr]
-            os._exit(0 if is_free and len(times._rows) == 1 else 1)
+            os._exit(0 if is_free and len(times._steps) == 1 else 1)
         assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
@@ -309,7 +310,7 @@ def folded() -> Iterator[tuple[StepTime, Fold]]:
 
 def hand(times: StepTime, *records: Any) -> None:
     """Hand over what has ended."""
-    times.take(iter(records))
+    times.add(iter(records))
 
 
 def made(name: str, began: int, ended: int, of: Trace, attributes: Any = None) -> Stage:
@@ -323,7 +324,7 @@ def found_in(fold: Fold) -> dict[tuple[str, str], float]:
     """Take the numbers by metric and kind, activity or reason."""
     return {
         (points.name, str(next(iter(point.attributes.values())))): point.value  # type: ignore[union-attr]
-        for points in fold.take(0)
+        for points in fold.drain(0)
         for point in points.points
     }
 
@@ -337,7 +338,7 @@ def test_steps_that_do_not_end_are_given_up(folded: tuple[StepTime, Fold]) -> No
     assert {v.GOODPUT_TIME, v.ACTIVITY_TIME} == {name for name, _ in found_in(fold)}
     for one in traces[1:]:
         hand(times, made("rl.reward", 0, 9, one))
-    assert (traces[2:], {"count the time of a step that does not end": 1}) == (list(times._rows), dict(guard.errors))
+    assert (traces[2:], {"count the time of a step that does not end": 1}) == (list(times._steps), dict(guard.errors))
     for number in range(3 * step_time.MOST_STEPS):
         hand(times, made("rl.reward", 0, 9, Trace(number, 0)))
     assert step_time.MOST_STEPS == len(times._foreign)
@@ -345,7 +346,7 @@ def test_steps_that_do_not_end_are_given_up(folded: tuple[StepTime, Fold]) -> No
 
 def test_a_step_without_end_does_not_grow(folded: tuple[StepTime, Fold], monkeypatch: pytest.MonkeyPatch) -> None:
     """The older half of too many stages is given up, counted, and its time is other."""
-    monkeypatch.setattr(step_time, "MOST_ROWS", 10)
+    monkeypatch.setattr(step_time, "MOST_STAGES", 10)
     times, fold = folded
     step = Trace(1, 0, step="train 1")
     for number in range(11):
@@ -363,9 +364,9 @@ def test_stages_inside_stages_are_not_kept(folded: tuple[StepTime, Fold]) -> Non
     for number in range(1_000):
         hand(times, made("rl.train.forward", number, number + 1, step))
     hand(times, made("rl.train", 0, 1_000, step))
-    kept = times._rows[step]
+    kept = times._steps[step]
     assert kept is not None
-    assert [(step_time.KINDS.index(step_time.Kind.PRODUCTIVE), step_time.ACTIVE, 0, 1_000, "")] == kept.rows
+    assert [(step_time.KINDS.index(step_time.Kind.PRODUCTIVE), step_time.ACTIVE, 0, 1_000, "")] == kept.stages
 
 
 def test_a_users_stage_may_be_called_as_a_container(recording: Recording) -> None:
@@ -400,7 +401,7 @@ def test_what_always_fails_ends(recording: Recording, monkeypatch: pytest.Monkey
     def fail(self: StepTime, records: Iterator[Any]) -> None:
         raise ValueError("as the test wants")
 
-    monkeypatch.setattr(StepTime, "take", fail)
+    monkeypatch.setattr(StepTime, "add", fail)
     with otel_rl.step(1):
         timed(recording, "reward", 3)
     assert {"rl.loop", "rl.rank 0", v.REWARD} <= set(recording.spans())
@@ -484,7 +485,7 @@ def test_every_moment_counts_once(rows: list[Drawn], window: tuple[int, int]) ->
     for name, low, high, reason, is_hidden in rows:
         if name == "comm":
             collective = Collective("all_reduce", 0)
-            state.open.discard(collective)
+            tracing.open.discard(collective)
             collective.stage, collective.began, collective.ended = container, low, high
             hand(times, collective)
         else:
@@ -507,5 +508,5 @@ def test_points_are_those_of_the_steps_end(folded: tuple[StepTime, Fold]) -> Non
     times, fold = folded
     step = Trace(1, 1_000, step="train 1")
     hand(times, made("rl.rank 0", 5, 9, step, {v.ITERATION: 1}))
-    (points,) = [points.points for points in fold.take(0) if points.name == v.ACTIVITY_TIME]
+    (points,) = [points.points for points in fold.drain(0) if points.name == v.ACTIVITY_TIME]
     assert [Point(v.ACTIVITY_TIME, 4e-9, 1_009, ((v.ACTIVITY, "other"),))] == list(points)

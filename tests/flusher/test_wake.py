@@ -6,7 +6,7 @@ import sys
 import threading
 from typing import Any
 
-from otel_rl.flusher.wake import Wake
+from otel_rl.flusher.thread import _Wake as Wake
 
 
 def test_it_is_set_until_it_was_waited_for() -> None:

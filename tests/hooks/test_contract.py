@@ -31,6 +31,7 @@ from otel_rl.hooks import (
 from otel_rl.hooks.hook import wrap
 from otel_rl.hooks.install import find
 from otel_rl.integrations import OURS, choice
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.testing.contract import CHECKS, BrokenContractError, Check, applies, check_integration, variants
 from tests.fixtures import Recording
@@ -243,7 +244,7 @@ def test_a_constructor_is_called_without_frames_of_torch(stubbed: Recording) -> 
     """Where torch.compile is known and does not look at what is called."""
     pytest.importorskip("torch._dynamo")
     stubbed.start("torch")
-    assert state.uncompiled(telling) is telling
+    assert hooking.uncompiled(telling) is telling
 
 
 def test_a_decorated_function_does_not_count_our_frame(recording: Recording) -> None:
@@ -274,14 +275,14 @@ def test_attachments_are_taken_back(stubbed: Recording) -> None:
     stubbed.start("torch")
     assert tuple(number + 1 for number in before) == attached()
     compiler = torch.compiler
-    assert (state.is_compiling, state.is_tracing) == (compiler.is_compiling, compiler.is_dynamo_compiling)
-    assert state.compiler is compiler
+    assert (hooking.is_compiling, hooking.is_tracing) == (compiler.is_compiling, compiler.is_dynamo_compiling)
+    assert hooking.compiler is compiler
     assert entry._parts.patches._detach
     otel_rl.uninstrument()
     assert before == attached()
-    assert not state.is_compiling()
-    assert not state.is_tracing()
-    assert not state.compiler._is_compiling_flag
+    assert not hooking.is_compiling()
+    assert not hooking.is_tracing()
+    assert not hooking.compiler._is_compiling_flag
 
 
 # --- pickling ---------------------------------------------------------------------------------------------------------

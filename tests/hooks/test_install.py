@@ -21,7 +21,9 @@ from otel_rl.hooks import Attachment, CallbackHook, CollectiveHook, Memory, Retu
 from otel_rl.hooks.hook import wrap
 from otel_rl.hooks.install import Patches, find
 from otel_rl.hooks.overrides import Overrides
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
+from otel_rl.trace.memory import tracing
 from tests.fixtures import Recording, Tree, trees
 
 SOURCE = """
@@ -300,9 +302,9 @@ def test_a_call_is_a_stage_with_what_is_captured(package: str, recording: Record
         package,
         "work",
         stage="rl.reward",
-        before=lambda args, kwargs: told.append(("before", args, kwargs, len(state.open))),
+        before=lambda args, kwargs: told.append(("before", args, kwargs, len(tracing.open))),
         capture=lambda args, kwargs, result: {"sum": result, "odd": (1,)},
-        after=lambda args, kwargs, result: told.append(("after", result, len(state.open))),
+        after=lambda args, kwargs, result: told.append(("after", result, len(tracing.open))),
     )
     with otel_rl.step(1):
         assert 5 == module.work(2, y=3)
@@ -388,7 +390,7 @@ def test_a_host_error_passes_and_ends_the_stage(package: str, recording: Recordi
             module.fail(error)
         assert caught.value is error
         assert heard.pop() is error
-    assert set() == {stage for stage in state.open if stage.name == "rl.reward"}
+    assert set() == {stage for stage in tracing.open if stage.name == "rl.reward"}
 
 
 def test_an_asynchronous_target_stays_one(package: str, recording: Recording) -> None:
@@ -457,7 +459,7 @@ def test_a_failure_of_ours_is_unseen(package: str, recording: Recording, which: 
     module = install(package, "work", **({"stage": "rl.reward"} | {which: fails}))
     with otel_rl.step(1):
         assert 3 == module.work(2)
-        assert {"rl.loop", "rl.rank 0"} == {stage.name for stage in state.open}
+        assert {"rl.loop", "rl.rank 0"} == {stage.name for stage in tracing.open}
     what = {"stage": "begin", "before": "begin", "capture": "describe", "after": "follow"}[which]
     assert {f"{what} {package}:work": 1} == guard.errors
 
@@ -487,9 +489,9 @@ def test_while_compiling_and_after_us_a_wrapper_only_passes_on(
     install(package, "Thing.static", CollectiveHook, before=never)
     with monkeypatch.context() as compiling:
         if way == "Dynamo traces the caller":
-            compiling.setattr(state, "is_tracing", lambda: True)
+            compiling.setattr(hooking, "is_tracing", lambda: True)
         else:
-            compiling.setattr(state, "compiler", SimpleNamespace(_is_compiling_flag=True))
+            compiling.setattr(hooking, "compiler", SimpleNamespace(_is_compiling_flag=True))
         assert (2, 5) == (module.work(1), module.Thing.static(5))
     state.on = False
     assert (2, 5) == (module.work(1), module.Thing.static(5))

@@ -19,7 +19,7 @@ from otel_rl import entry
 from otel_rl.cli.checks import Finding, recorded
 from otel_rl.hooks import CallbackHook, Hook, StageHook
 from otel_rl.hooks.signatures import fits
-from otel_rl.process.state import state
+from otel_rl.process.hooked import hooking
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Loss
 from tests.fixtures import Recording, Tree, trees
@@ -63,7 +63,7 @@ class Host:
 
     def once(self, trainer: Any, recording: Recording) -> None:
         """Call the method and find that it passes, and counts once."""
-        state.follow(trainer)
+        hooking.follow(trainer)
         with otel_rl.step(1):
             assert ["rolled", trainer, 7] == trainer.roll(7)
         assert [("before", 7), ("after", 7)] == self.seen
@@ -138,7 +138,7 @@ def test_a_method_that_another_library_replaces_counts_once(
     kind = host.module.Trainer
     TRAINERS[:] = [kind()]
     if is_late:
-        state.follow(TRAINERS[0])
+        hooking.follow(TRAINERS[0])
     replace(kind)
     theirs = dict(vars(kind))
     host.once(TRAINERS[0], recording)
@@ -158,8 +158,8 @@ def test_an_attribute_of_an_object_counts_once(host: Host, recording: Recording,
         "of the class": types.MethodType(host.module.Trainer.roll, trainer),
     }[kind]
     theirs = trainer.roll
-    state.follow(other)
-    state.follow(trainer)
+    hooking.follow(other)
+    hooking.follow(trainer)
     assert ["rolled", other, 5] == other.roll(5)
     assert [("before", 5), ("after", 5)] == host.seen
     host.seen.clear()
@@ -171,7 +171,7 @@ def test_nothing_of_ours_keeps_an_object(host: Host) -> None:
     """Its attribute that is hooked does not either."""
     trainer = host.module.Trainer()
     trainer.roll = functools.partial(trainer.roll)
-    state.follow(trainer)
+    hooking.follow(trainer)
     trainer.roll(1)
     ended = weakref.ref(trainer)
     del trainer
@@ -191,7 +191,7 @@ def test_a_method_that_is_put_back_counts_again(host: Host) -> None:
     """What was in its place for a while was hooked meanwhile."""
     trainer = host.module.Trainer()
     with mock.patch.object(host.module.Trainer, "roll", lambda self, prompts: prompts):
-        state.follow(trainer)
+        hooking.follow(trainer)
         trainer.roll(1)
     trainer.roll(2)
     assert [("before", 1), ("after", 1), ("before", 2), ("after", 2)] == host.seen
@@ -209,7 +209,7 @@ def test_one_that_takes_other_arguments_is_told_once(
     host.module.Trainer.roll = roll
     trainer = host.module.Trainer()
     for _ in range(3):
-        state.follow(trainer)
+        hooking.follow(trainer)
     with otel_rl.step(1):
         assert (1, 2) == trainer.roll(1, 2)
     run, name = recording.stop(), f"{__name__}.{roll.__qualname__}"
@@ -224,7 +224,7 @@ def test_one_that_takes_other_arguments_and_calls_ours_is_recorded_inside(host: 
     """By the hooked method."""
     former = host.module.Trainer.roll
     host.module.Trainer.roll = lambda self, scale, prompts: former(self, prompts)
-    state.follow(host.module.Trainer())
+    hooking.follow(host.module.Trainer())
     host.module.Trainer().roll(1, 2)
     assert [("before", 2), ("after", 2)] == host.seen
 
@@ -237,7 +237,7 @@ def test_the_first_steps_look_for_what_is_replaced(host: Host) -> None:
         with otel_rl.step(number):
             host.module.helper(number)
     host.module.helper = lambda x, more=0: former(x)
-    state.look_again()
+    hooking.look_again()
     host.module.helper(6)
     expected = [(what, number) for number in (1, 2, 3, 6) for what in ("before", "after")]
     assert expected == host.seen
@@ -368,6 +368,6 @@ def test_a_class_of_its_own_that_takes_a_hooked_method_counts_once(host: Host) -
     class Unrelated:
         roll = host.module.Trainer.roll
 
-    state.follow(kept(host.module.Trainer)())
+    hooking.follow(kept(host.module.Trainer)())
     Unrelated().roll(4)
     assert [("before", 4), ("after", 4)] == host.seen

@@ -26,7 +26,7 @@ def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainings]:
 def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
     """Record the OpenAI client, and take the rows before the flusher does."""
     notes = Notes()
-    monkeypatch.setattr("otel_rl.integrations.openai.hooks.note", notes)
+    monkeypatch.setattr("otel_rl.integrations.openai.hooks.record_requests", notes)
     otel_rl.instrument(["openai"])
     yield notes
     otel_rl.uninstrument()

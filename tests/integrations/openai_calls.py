@@ -22,7 +22,7 @@ class Notes:
         self.rows: list[Request] = []
 
     def __call__(self, read: Callable[..., Any], *arguments: Any, parent: Any = None) -> None:
-        rows = list(read(*arguments))
+        rows = list(map(Request._make, read(*arguments)))
         self.rows += rows
         self.parents += [parent] * len(rows)
 
@@ -32,12 +32,12 @@ class Notes:
 
 
 def keep(kept: list[Any]) -> Callable[..., None]:
-    """Stand for ``note`` while the flusher does not come."""
+    """Stand for ``record_requests`` while the flusher does not come."""
 
-    def note(read: Callable[..., Any], *arguments: Any, parent: Any = None) -> None:
+    def record(read: Callable[..., Any], *arguments: Any, parent: Any = None) -> None:
         kept.append((read, arguments))
 
-    return note
+    return record
 
 
 def row(**fields: Any) -> Request:

@@ -158,7 +158,7 @@ def test_an_error_is_not_kept(
 ) -> None:
     """Nor what its frames hold, until the flusher reads: of a call and of a stream."""
     kept: list[Any] = []
-    monkeypatch.setattr("otel_rl.integrations.openai.hooks.note", keep(kept))
+    monkeypatch.setattr("otel_rl.integrations.openai.hooks.record_requests", keep(kept))
     server.answer = answer
     try:
         list(client.chat.completions.create(**STREAM))

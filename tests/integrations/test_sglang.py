@@ -66,8 +66,7 @@ class Manager:
 def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
     """Record, and take the rows before the flusher does."""
     notes = Notes()
-    monkeypatch.setattr(sglang, "note", notes)
-    monkeypatch.setattr(sglang, "note_many", lambda one, number: notes(one[0], *one[3:], parent=one[1]))
+    monkeypatch.setattr(sglang, "record_requests", notes)
     monkeypatch.setattr(Manager, "generate_request", wrap(HOOK, Manager.generate_request))
     otel_rl.instrument([])
     yield notes
@@ -250,7 +249,7 @@ def test_an_error_is_the_callers(
 def test_an_error_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor what its frames hold, until the flusher reads."""
     kept: list[Any] = []
-    monkeypatch.setattr(sglang, "note", keep(kept))
+    monkeypatch.setattr(sglang, "record_requests", keep(kept))
     try:
         read(Refusal())
     except Refusal as error:

@@ -22,8 +22,8 @@ from opentelemetry.context import get_current
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.process.state import state
 from otel_rl.trace.current import CURRENT, SPAN_KEY
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.training import training
 from tests.programs.launch import HERE, launcher, run
 from tests.programs.recorded import COLLECTIVE, Node, Recorded
@@ -241,7 +241,7 @@ def test_a_step_of_an_optimizer_that_raises_ends_with_the_step_of_the_training(
     assert (None, None, []) == (
         get_current().get(SPAN_KEY),
         CURRENT.get(),
-        [one.name for one in state.open if one.name == v.OPTIMIZER],
+        [one.name for one in tracing.open if one.name == v.OPTIMIZER],
     )
     (step,) = recorded().steps().values()
     (raised,) = step.children
@@ -367,7 +367,7 @@ def test_the_old_names_of_saving_and_loading(recorded: Callable[[], Recorded], t
 def wait_until_saved() -> None:
     """Wait until the checkpoint has ended: callbacks of a future run behind its result."""
     deadline = time.monotonic() + 60
-    while any(getattr(one, "name", "") == v.CHECKPOINT for one in tuple(state.open)) and time.monotonic() < deadline:
+    while any(getattr(one, "name", "") == v.CHECKPOINT for one in tuple(tracing.open)) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 

@@ -93,5 +93,5 @@ def test_a_forked_child_does_not_ask_the_store(untold: Recording) -> None:
     """Its connection is the parent's: two that talk on it would read each other's answers."""
     child = os.fork()
     if not child:
-        os._exit(state.comm.ask_again is not None)
-    assert (0, True) == (os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), state.comm.ask_again is not None)
+        os._exit(state.ask_again is not None)
+    assert (0, True) == (os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), state.ask_again is not None)

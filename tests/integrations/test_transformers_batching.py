@@ -24,7 +24,8 @@ from otel_rl.clock import Clock, perf_counter_shift
 from otel_rl.demo import task
 from otel_rl.integrations.transformers import batching
 from otel_rl.process.state import state
-from otel_rl.requests.queue import UNKNOWN, KvCache, Load, Request
+from otel_rl.requests.memory import generation
+from otel_rl.requests.queue import UNKNOWN, EngineLoad, KvCache, Request
 from tests.noted import held, take
 from tests.test_races import together
 
@@ -291,7 +292,7 @@ def test_single_requests_are_streamed(recording: None, model: Any) -> None:
     assert ["mine", "req_0", "req_1"] == [row.id.partition(".")[2] for row in by_number(taken.rows)]
     ordered = sorted(zip(taken.rows, taken.parents, strict=True), key=lambda pair: pair[0].submitted)
     assert stages == [parent for _, parent in ordered]
-    (engine,) = state.training.batching.values()
+    (engine,) = batching.batching.engines.values()
     assert ({}, {}) == (engine.open, engine.firsts)
 
 
@@ -315,7 +316,7 @@ def test_requests_that_are_cancelled_or_fail(recording: None, model: Any) -> Non
     assert [True] * 3 == [row.submitted < row.scheduled < row.first_token < row.ended for row in rows]
     assert [0] * 3 == [row.last_token for row in rows]
     assert 0 < rows[1].output_tokens < rows[0].output_tokens == rows[2].output_tokens
-    (engine,) = state.training.batching.values()
+    (engine,) = batching.batching.engines.values()
     assert ({}, {}) == (engine.open, engine.firsts)
 
 
@@ -350,7 +351,7 @@ def test_a_request_may_be_over_before_it_is_submitted(held: None, model: Any, mo
             pass
         over.set()
         thread.join()
-    (engine,) = state.training.batching.values()
+    (engine,) = batching.batching.engines.values()
     taken = take()
     manager.stop(block=True)
     assert ([stage], {}, 0) == (taken.parents, engine.open, engine.unfinished)
@@ -368,7 +369,7 @@ def test_a_request_that_is_not_taken_is_not_inside(recording: None, model: Any) 
     for given in ({}, {"request_id": "mine"}):
         with pytest.raises(queue.Full):
             manager.add_request(prompts()[1], **given)
-    (engine,) = state.training.batching.values()
+    (engine,) = batching.batching.engines.values()
     assert [first] == list(engine.open)
 
 
@@ -395,7 +396,7 @@ def test_a_stopped_manager_takes_no_requests(recording: None, model: Any) -> Non
     manager.background_thread_status.request_stop(1, 0)
     assert (None, None) == (manager.add_request(prompts()[0]), manager.add_request(prompts()[0], request_id="mine"))
     manager.stop(block=True)
-    (engine,) = state.training.batching.values()
+    (engine,) = batching.batching.engines.values()
     assert ({}, []) == (engine.open, take().rows)
 
 
@@ -410,8 +411,8 @@ def test_a_span_of_transformers_is_no_rollout(recording: None) -> None:
 def test_rank_0_alone_counts_under_tensor_parallelism(recording: None) -> None:
     """The other ranks compute the same sequences, and have the same load."""
     manager = SimpleNamespace(is_tp_driver=False, num_return_sequences=1)
-    engine = batching.Engine(manager)
-    state.training.generating.engine = engine
+    engine = batching.BatchingEngine(manager)
+    generation.thread.engine = engine
     processor = SimpleNamespace(scheduler=SimpleNamespace(active_requests={"req_0": None}, waiting_requests={}))
     batching._computed((processor,), {})
     batching._updated((processor,), {}, None)
@@ -423,7 +424,7 @@ def test_rank_0_alone_counts_under_tensor_parallelism(recording: None) -> None:
 @pytest.mark.parametrize(("is_tp_driver", "expected"), [(True, 3), (False, 0)])
 def test_sequences_that_never_end_are_counted(recording: None, is_tp_driver: bool, expected: int) -> None:
     """Of each prompt as many as are not over; under tensor parallelism rank 0 counts them."""
-    engine = batching.Engine(SimpleNamespace(is_tp_driver=is_tp_driver, num_return_sequences=2))
+    engine = batching.BatchingEngine(SimpleNamespace(is_tp_driver=is_tp_driver, num_return_sequences=2))
     engine.open = {name: batching.Origin(None, 2) for name in ("req_0", "req_1")}
     engine.origin("req_0")
     assert expected == engine.unfinished
@@ -446,7 +447,7 @@ def test_sequences_inside_a_dropped_manager_are_counted(
         batching._submit((manager, [1, 2], name), {})
     del manager
     assert expected == [count.value for count in take().counts]
-    assert 0 == len(state.training.batching)
+    assert 0 == len(batching.batching.engines)
 
 
 def test_times_of_transformers_4(recording: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -484,9 +485,9 @@ def test_the_paged_cache_is_told_with_each_batch(recording: None, model: Any) ->
     assert uses == sorted(uses)
 
 
-def loads() -> list[Load]:
+def loads() -> list[EngineLoad]:
     """Find what was told of the engine's load."""
-    return [one for one in tuple(state.queue) if isinstance(one, Load)]
+    return [one for one in tuple(state.queue) if isinstance(one, EngineLoad)]
 
 
 def test_the_load_is_told_with_each_batch(recording: None, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -268,14 +268,6 @@ def test_the_caller_may_write_into_what_it_was_given(recording: None, model: Any
     assert [(7, 2, "stop", 8), (7, 8, "stop", 8), (9, 8, "length", 8), (6, 1, "stop", 8)] == counts(take().rows)
 
 
-def test_criteria_are_followed_from_the_first_call_that_needs_it(recording: None, model: Any) -> None:
-    """What the output shows is not asked of them at every token."""
-    model.generate(**inputs(), max_new_tokens=3)
-    assert state.training.criteria is None
-    model.generate(**inputs(), max_new_tokens=3, stopping_criteria=[Stops(9, 5, 9, 30, 1)])
-    assert state.training.criteria is not None
-
-
 def test_several_end_tokens(recording: None, model: Any) -> None:
     """Each of them ends a sequence."""
     ends = Ends(9, 3, 4, 5, 6, token=8)

@@ -15,7 +15,7 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.trained import Trained
 from otel_rl.integrations.trl import hooks, memory, models
 from otel_rl.journal.read import Run
-from otel_rl.process.state import state
+from otel_rl.observing.book import book
 from tests.analysis.test_flops import forward_flops, train_flops
 from tests.programs.launch import Trained as Program
 from tests.programs.launch import Trainings
@@ -135,14 +135,14 @@ def scored(**changes: Any) -> dict[str, Any]:
     return {**found, "old_per_token_logps": old, "sampling_per_token_logps": rolled, **changes}
 
 
-def test_rollouts_that_follow_at_once_are_not_all_looked_at(recording: Any) -> None:
+def test_rollouts_that_follow_at_once_are_not_all_ledger_rollout(recording: Any) -> None:
     """Two within half a second, then one behind it."""
     with otel_rl.step(1):
         for name, wait_ms in (("a", 0), ("b", 400), ("c", 200)):
             recording.tick(wait_ms)
             memory.rollouts.open["train"] = SimpleNamespace(id=name)
             models.see_rollout(scored())
-            assert ("" if name == "b" else name) == state.training.observed.looked_at
+            assert ("" if name == "b" else name) == book.ledger_rollout
     rows = [log.attributes for log in recording.stop().logs(v.LEDGER)]
     tokens = [row[v.LEDGER_LOGPROBS][0] for row in rows if v.LEDGER_LOGPROBS in row]
     assert [2 * (4 * 12 - 1)] == tokens

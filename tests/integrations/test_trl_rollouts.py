@@ -26,7 +26,7 @@ from otel_rl.demo import task
 from otel_rl.integrations.trl import memory
 from otel_rl.integrations.trl.rollouts import Sampling
 from otel_rl.process.identity import training_of
-from otel_rl.process.state import state
+from otel_rl.requests.memory import generation
 from otel_rl.requests.queue import UNKNOWN, Request
 from tests.noted import Taken, held, take
 
@@ -115,7 +115,7 @@ def test_every_sample_of_a_training_is_a_request(
         padding = max(rollout["lengths"]) * 8 - sum(rollout["lengths"])
         assert (None if changes else padding) == stage.attributes.get(v.TOKENS_PADDING)
     assert 3 == len({row.group.partition(".")[0] for row in taken.rows})
-    assert (None, 3) == (state.training.sampling, memory.rollouts.begun)
+    assert (None, 3) == (generation.sampling, memory.rollouts.begun)
 
 
 # --- a server ---------------------------------------------------------------------------------------------------------
@@ -170,8 +170,8 @@ def client(held: None) -> Iterator[Any]:
 def sampling(*prompts: str, size: int = 2) -> Sampling:
     """Begin a rollout, as TRL does."""
     trainer = SimpleNamespace(accelerator=SimpleNamespace(process_index=0))
-    state.training.sampling = Sampling(trainer, prompts, mode="train", policy=6, size=size)
-    return state.training.sampling
+    generation.sampling = Sampling(trainer, prompts, mode="train", policy=6, size=size)
+    return generation.sampling
 
 
 def test_a_server_tells_tokens_and_durations(client: Any) -> None:

@@ -6,7 +6,6 @@ With a real engine: ``tests/vllm``.
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections import deque
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -20,11 +19,14 @@ from otel_rl.hooks.install import wrap
 from otel_rl.integrations import choice
 from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.integrations.trl.rollouts import Sampling
-from otel_rl.integrations.vllm import hooks, over
-from otel_rl.integrations.vllm import rows as vllm_rows
-from otel_rl.integrations.vllm.rows import remembered
-from otel_rl.process.state import Training, state
-from otel_rl.requests.queue import UNKNOWN, KvCache, Load, Request
+from otel_rl.integrations.vllm import hooks
+from otel_rl.integrations.vllm import memory as vllm_memory
+from otel_rl.integrations.vllm.memory import vllm
+from otel_rl.process.state import state
+from otel_rl.requests.memory import generation
+from otel_rl.requests.queue import UNKNOWN, EngineLoad, KvCache, Request
+from otel_rl.trace.memory import tracing
+from otel_rl.trace.tree import close_phase
 from tests.fixtures import MS, Recording
 from tests.integrations.vllm_shapes import (
     HOOKS,
@@ -93,7 +95,7 @@ def test_a_finished_sequence_is_a_row(recording: Recording, version: str) -> Non
         limit=32,
     )
     assert ([row], [stage]) == (taken.rows, taken.parents)
-    assert ({}, {}, {}) == opened(processor)
+    assert {} == vllm.engine(processor).open
 
 
 @pytest.mark.parametrize("kind", list(Kind))
@@ -166,7 +168,7 @@ def test_a_stream_knows_no_wall_clock_but_where_it_begins(
     recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An hour that the clock was put forward before, behind our anchor, is in no time of the request."""
-    monkeypatch.setattr(vllm_rows, "time", lambda: wall(2.25) + 3600)
+    monkeypatch.setattr(vllm_memory, "time", lambda: wall(2.25) + 3600)
     processor = Processor("0.32.0")
     at(recording, 2.25)
     sequence = processor.submit("7", wall(2.0) + 3600, kind=Kind.DELTA, queue=Queue())
@@ -189,7 +191,7 @@ def test_a_stream_of_one_token_is_over_when_its_caller_gets_it(recording: Record
 
     asyncio.run(iterate())
     assert [(0.0, 2.75, 2.75, 2.75)] == [times(row) for row in take().rows]
-    assert {} == remembered().shown
+    assert {} == vllm.streams
 
 
 def test_a_frontend_that_is_busy_with_submitting_changes_no_time(recording: Recording) -> None:
@@ -205,24 +207,6 @@ def test_a_frontend_that_is_busy_with_submitting_changes_no_time(recording: Reco
     assert pytest.approx((2.01, 2.1, 4.0)) == (row.scheduled / S, row.first_token / S, row.last_token / S)
 
 
-def test_what_is_over_is_read_later(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its tokens are counted at once, since the caller has their list; where much waits, nothing of it is kept."""
-    processor, rows = Processor("0.32.0"), []
-    for most in (10, 0):
-        for module in (hooks, over):
-            monkeypatch.setattr(module, "MOST_HELD", most)
-        sequence = processor.submit("7", wall(2.0), queue=Queue(), parent=Parent("7"))
-        assert sequence.detokenizer is not None
-        processor.process_outputs([(sequence.request_id, [1, 2, 3], FinishReason.STOP)])
-        sequence.detokenizer.token_ids.clear()
-        gone = weakref.ref(sequence)
-        del sequence
-        assert (most == 0) == (gone() is None)
-        rows += take().rows
-    assert [(3, "7", True)] * 2 == [(row.output_tokens, row.sample, row.streamed) for row in rows]
-    assert rows[0] == rows[1]
-
-
 @pytest.mark.guarded
 def test_an_iteration_that_fails_ends_what_it_had_finished(recording: Recording) -> None:
     """With its own reason, though the engine is dead by then."""
@@ -233,12 +217,6 @@ def test_an_iteration_that_fails_ends_what_it_had_finished(recording: Recording)
         processor.process_outputs([("7-5eed", [1], FinishReason.STOP), ("8-5eed", None, None)])  # type: ignore[list-item]
     processor.propagate_error(EngineDeadError())
     assert [("7", "stop"), ("8", "error")] == [(row.sample, row.finish) for row in take().rows]
-
-
-def opened(processor: Processor) -> tuple[Any, Any, Any]:
-    """Give what is remembered of an engine's requests."""
-    engine = remembered().engine(processor)
-    return engine.open, engine.parents, engine.arrivals
 
 
 @every_version
@@ -253,7 +231,7 @@ def test_without_statistics_only_the_caller_s_side_is_known(recording: Recording
     assert (12, 2, "length", UNKNOWN, False) == (
         row.input_tokens, row.output_tokens, row.finish, row.preemptions, row.streamed,
     )  # fmt: skip
-    assert ({}, {}, {}) == opened(processor)
+    assert {} == vllm.engine(processor).open
 
 
 @pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.ABORT])
@@ -269,7 +247,7 @@ def test_a_stream_shows_its_first_token_without_statistics(recording: Recording,
     (row,) = take().rows
     assert (3 * S, 5 * S if reason is FinishReason.STOP else 0) == (row.first_token, row.last_token)
     assert (0, 5 * S, True, str(reason)) == (row.scheduled, row.ended, row.streamed, row.finish)
-    assert {} == remembered().shown
+    assert {} == vllm.streams
 
 
 @pytest.mark.parametrize("has_statistics", [True, False])
@@ -330,7 +308,7 @@ def test_an_abort_is_a_row(recording: Recording, version: str) -> None:
     ]
     first = taken.rows[0]
     assert (round(2.5 * S), round(2.75 * S), 0, 4 * S, True) == (*first[3:6], first.ended, first.streamed)
-    assert ({}, {}, {}) == opened(processor)
+    assert {} == vllm.engine(processor).open
 
 
 def test_what_comes_after_an_abort_is_ignored(recording: Recording) -> None:
@@ -354,7 +332,7 @@ def test_a_dead_engine_fails_what_it_had_taken(recording: Recording, version: st
     assert [("error", "EngineDeadError", "0"), ("error", "EngineDeadError", "1")] == [
         (row.finish, row.error, row.sample) for row in rows
     ]
-    assert 1 == len(remembered().engine(other).open)
+    assert 1 == len(vllm.engine(other).open)
 
 
 def test_an_llm_fails_with_its_engine_only(recording: Recording) -> None:
@@ -378,7 +356,7 @@ def test_a_refused_request_is_a_row(recording: Recording) -> None:
     processor.submit("8", wall(2.0), queue=Queue())
     processor.refuse(refused.request_id, ValueError("paused"))
     assert [("error", "ValueError", "7")] == [(row.finish, row.error, row.sample) for row in take().rows]
-    assert ["8-5eed"] == list(remembered().engine(processor).open)
+    assert ["8-5eed"] == list(vllm.engine(processor).open)
 
 
 def test_a_refused_stream_has_no_first_token(recording: Recording) -> None:
@@ -387,8 +365,8 @@ def test_a_refused_stream_has_no_first_token(recording: Recording) -> None:
     refused = processor.submit("7", wall(2.0), kind=Kind.DELTA, queue=Queue())
     processor.refuse(refused.request_id, ValueError("paused"))
     assert [("error", "ValueError", 0)] == [(row.finish, row.error, row.first_token) for row in take().rows]
-    assert ({}, {}, {}) == opened(processor)
-    assert {} == remembered().shown
+    assert {} == vllm.engine(processor).open
+    assert {} == vllm.streams
 
 
 class Sessions(Processor):
@@ -420,8 +398,8 @@ def test_sessions_are_no_requests(recording: Recording, end: str) -> None:
     else:
         processor.abort_requests([sequence.request_id], True)
     assert [] == take().rows
-    assert ({}, {}, {}) == opened(processor)
-    assert {} == remembered().shown
+    assert {} == vllm.engine(processor).open
+    assert {} == vllm.streams
 
 
 def test_pooling_is_no_request(recording: Recording) -> None:
@@ -431,7 +409,7 @@ def test_pooling_is_no_request(recording: Recording) -> None:
     sequence.detokenizer = None
     processor.process_outputs([(sequence.request_id, [], FinishReason.STOP)])
     assert [] == take().rows
-    assert ({}, {}, {}) == opened(processor)
+    assert {} == vllm.engine(processor).open
 
 
 def test_a_request_from_before_the_recording_counts(recording: Recording) -> None:
@@ -447,10 +425,10 @@ def test_a_request_from_before_the_recording_counts(recording: Recording) -> Non
 @pytest.mark.guarded
 def test_open_requests_are_bounded(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest is forgotten, and that is counted; it still becomes a row where it ends."""
-    monkeypatch.setattr("otel_rl.integrations.vllm.rows.QUEUE_LIMIT", 2)
+    monkeypatch.setattr("otel_rl.integrations.vllm.memory.QUEUE_LIMIT", 2)
     processor = Processor("0.32.0")
     first, _, _ = (processor.submit(str(number), wall(2.0)) for number in range(3))
-    assert [2, 2] == [len(part) for part in opened(processor)[:2]]
+    assert 2 == len(vllm.engine(processor).open)
     assert {"keep more than 200,000 open requests of vLLM": 1} == guard.errors
     processor.process_outputs([(first.request_id, [1], FinishReason.STOP)])
     assert 1 == len(take().rows)
@@ -458,20 +436,20 @@ def test_open_requests_are_bounded(recording: Recording, monkeypatch: pytest.Mon
 
 def test_streams_that_nobody_ends_are_bounded(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that is dropped takes its requests along, not the queues of their callers."""
-    monkeypatch.setattr("otel_rl.integrations.vllm.rows.QUEUE_LIMIT", 2)
+    monkeypatch.setattr("otel_rl.integrations.vllm.memory.QUEUE_LIMIT", 2)
     queues = [Queue() for _ in range(3)]
     for queue in queues:
         Processor("0.32.0", log_stats=False).submit("7", wall(2.0), kind=Kind.DELTA, queue=queue)
-    assert queues[1:] == list(remembered().shown)
+    assert queues[1:] == list(vllm.streams)
 
 
 @pytest.mark.parametrize("is_copy", [False, True])
 def test_requests_that_never_end_are_counted(recording: Recording, is_copy: bool) -> None:
     """At the end of the process, once, unless another process counts them."""
     processor = Processor("0.32.0")
-    remembered().engine(processor).is_copy = False
+    vllm.engine(processor).is_copy = False
     sequences = [processor.submit(name, wall(2.0)) for name in "789"]
-    remembered().engine(processor).is_copy = is_copy
+    vllm.engine(processor).is_copy = is_copy
     at(recording, 3.0)
     processor.process_outputs([(sequences[0].request_id, [1], FinishReason.STOP)])
     points = recording.stop().last_points(v.BAD_REQUESTS)
@@ -485,10 +463,10 @@ def test_an_engine_is_forgotten_with_its_requests(recording: Recording, is_copy:
     processor = Processor("0.32.0")
     for name in "78":
         processor.submit(name, wall(2.0))
-    assert 1 == len(remembered().engines)
-    remembered().engine(processor).is_copy = is_copy
+    assert 1 == len(vllm.engines)
+    vllm.engine(processor).is_copy = is_copy
     del processor
-    assert 0 == len(remembered().engines)
+    assert 0 == len(vllm.engines)
     points = recording.stop().last_points(v.BAD_REQUESTS)
     expected = [] if is_copy else [(2, "unfinished")]
     assert expected == [(point.value, point.attributes[v.REASON]) for point in points]
@@ -498,7 +476,7 @@ def test_what_the_last_recording_has_counted_does_not_count_again(recording: Rec
     """Its engine is dropped behind it, while another recording runs."""
     processor = Processor("0.32.0")
     processor.submit("7", wall(2.0))
-    state.training = Training()
+    generation.renew()
     del processor
     assert [] == take().counts
 
@@ -594,9 +572,9 @@ def places(rows: list[Request]) -> list[tuple[int, int, str, str]]:
 def test_a_rollout_names_the_requests_of_its_llm(recording: Recording, version: str) -> None:
     """Samples in the order in which they were handed over; what comes behind the rollout is none of it."""
     llm = Offline(Processor(version))
-    state.training.sampling = rollout(rank=1)
+    generation.sampling = rollout(rank=1)
     rows = llm.generate("10", "11", "12", "13")
-    state.training.sampling = None
+    generation.sampling = None
     expected = [(6, 6, f"train-3.{index}", f"train-3.{index // 2}") for index in range(4, 8)]
     assert expected == places(rows)
     assert [(UNKNOWN, UNKNOWN, "14", "")] == places(llm.generate("14"))
@@ -606,7 +584,7 @@ def test_a_rollout_names_the_requests_of_its_llm(recording: Recording, version: 
 def test_a_turn_of_other_rows_has_a_policy_and_no_place(recording: Recording, prompts: str) -> None:
     """Which samples go on is the trainer's secret; weights that the user numbers have that number."""
     llm = Offline(Processor("0.32.0"))
-    state.training.sampling = rollout()
+    generation.sampling = rollout()
     assert [(6, 6, name, "") for name in prompts] == places(llm.generate(*prompts))
     sequence = llm.processor.request_states[llm.add(["9"], None)[0]]
     sequence.weight_version_starts = [("3", 0), ("4", 2)]
@@ -617,7 +595,7 @@ def test_a_turn_of_other_rows_has_a_policy_and_no_place(recording: Recording, pr
 def test_weights_of_a_name_have_the_trainer_s_version(recording: Recording) -> None:
     """By a word alone vLLM calls those that nobody numbers."""
     llm = Offline(Processor("0.32.0"))
-    state.training.sampling = rollout()
+    generation.sampling = rollout()
     expected = []
     for starts, policies in (([("default", 0)], (6, 6)), ([("default", 0), ("7", 1)], (UNKNOWN, 7))):
         (request_id,) = llm.add(["9"], None)
@@ -635,7 +613,7 @@ def test_ranks_of_one_model_have_the_samples_of_all_of_them(
     launched = {"distributed_executor_backend": "external_launcher", "pipeline_parallel_size": 1}
     llm = Offline(Processor("0.32.0"))
     Frontend(config(tensor_parallel_size=2, **launched), llm.processor)
-    state.training.sampling = rollout(rank=2)
+    generation.sampling = rollout(rank=2)
     expected = [(6, 6, f"train-3.{index}", f"train-3.{index // 2}") for index in range(8, 16)]
     assert expected == places(llm.generate(*map(str, range(8))))
 
@@ -647,7 +625,7 @@ def test_a_function_of_the_user_s_names_no_samples(recording: Recording, monkeyp
     llm = Offline(Processor("0.32.0"))
     Frontend(config(tensor_parallel_size=2, **launched), llm.processor)
     trainer = SimpleNamespace(accelerator=SimpleNamespace(process_index=0), rollout_func=print)
-    state.training.sampling = Sampling(trainer, ["a"] * 4, mode="train", policy=6, size=2)
+    generation.sampling = Sampling(trainer, ["a"] * 4, mode="train", policy=6, size=2)
     assert [(6, 6, "1", "")] == places(llm.generate("1"))
     assert [(6, 6, name, "") for name in "23"] == places(llm.generate("2", "3"))
 
@@ -655,7 +633,7 @@ def test_a_function_of_the_user_s_names_no_samples(recording: Recording, monkeyp
 def test_only_an_llm_s_requests_are_a_rollout_s(recording: Recording) -> None:
     """An engine that is asked one by one may be asked by others, too."""
     processor = Processor("0.32.0")
-    state.training.sampling = rollout()
+    generation.sampling = rollout()
     for queue in (None, Queue()):
         sequence = processor.submit("7", wall(2.0), queue=queue)
         processor.process_outputs([(sequence.request_id, [1], FinishReason.STOP)])
@@ -700,13 +678,13 @@ def test_ranks_of_one_model_count_once(
     found: dict[str, list[int]] = {"requests": [], "loads": [], "open": []}
     for rank in range(4):
         monkeypatch.setenv("RANK", str(rank))
-        state.training.vllm = None
+        vllm.renew()
         processor = Processor("0.32.0", log_stats=has_statistics)
         Frontend(config(**launched), processor)
         ended = processor.submit("1", wall(2.0))
         processor.submit("2", wall(2.0))
         processor.process_outputs([(ended.request_id, [1], FinishReason.STOP)])
-        found["open"] += [rank] * len(remembered().engine(processor).open)
+        found["open"] += [rank] * len(vllm.engine(processor).open)
         found["requests"] += [rank] * len(take().rows)
         Loggers().record(**told(1, 0, 0.5))
         found["loads"] += [rank] * len(loads())
@@ -747,8 +725,8 @@ def test_a_caller_elsewhere_is_the_parent(recording: Recording) -> None:
 def test_a_request_of_nobody_belongs_to_the_process(recording: Recording) -> None:
     """Never to the span of another caller, which the task that handles outputs may still hold."""
     processor = Processor("0.32.0")
-    state.phase.close(recording.clock.ns)
-    assert state.container is None
+    close_phase(recording.clock.ns)
+    assert tracing.container is None
     sequence = processor.submit("1", wall(2.0), queue=Queue())
     with otel_rl.stage("sample"):
         processor.process_outputs([(sequence.request_id, [1], FinishReason.STOP)])
@@ -783,7 +761,7 @@ def told(running: int, waiting: int, usage: float, preempted: int = 0, **more: A
 
 def loads() -> list[tuple[Any, ...]]:
     """Take the loads away from the flusher."""
-    found = [record for record in state.queue if isinstance(record, Load)]
+    found = [record for record in state.queue if isinstance(record, EngineLoad)]
     state.queue.clear()
     return found
 

@@ -14,7 +14,7 @@ import pytest
 
 import otel_rl
 from otel_rl.hooks.install import wrap
-from otel_rl.integrations.vllm.rows import remembered
+from otel_rl.integrations.vllm.memory import vllm
 from otel_rl.requests.queue import UNKNOWN, Request
 from otel_rl.trace import context
 from tests.fixtures import Recording
@@ -206,7 +206,7 @@ def test_what_is_refused_without_a_request_is_none(recording: Recording) -> None
         Offline(engine).render([stop := KeyboardInterrupt()], Params(), broken=stop)
     with pytest.raises(VLLMValidationError):
         Offline(SimpleNamespace(output_processor=object())).validate([error], Params(), broken=error)
-    remembered().engine(processor).is_copy = True
+    vllm.engine(processor).is_copy = True
     with pytest.raises(VLLMValidationError):
         engine.add_request("7", error, Params())
     assert [] == take().rows

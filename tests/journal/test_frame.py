@@ -132,25 +132,6 @@ def claiming(length: int, type: int = 1) -> bytes:
     return head + struct.pack("<I", crc32(head))
 
 
-def test_headers_that_claim_everything_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A journal that was made to be slow is given up after four times its size; what is whole before is read."""
-    summed: list[int] = []
-
-    def counted(data: bytes) -> int:
-        summed.append(len(data))
-        return crc32(data)
-
-    number = 2000
-    good = frame.pack(1, b"x", 1, 2, 3)
-    crafted = b"".join(claiming(HEADER_BYTES * (number - one - 1)) for one in range(number))
-    data = good + crafted
-    monkeypatch.setattr(frame, "crc32", counted)
-    items = list(frame.scan(data))
-    last = items[-1]
-    assert (0, len(data), "hopeless") == (items[0].offset, covered(data)[-1], getattr(last, "reason", ""))
-    assert sum(size for size in summed if size > HEADER_BYTES) <= (frame.MAX_VAIN + 2) * 2 * len(data)
-
-
 def test_a_payload_larger_than_any_is_not_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     """No writer makes one, so its header is damage, and the frame behind it is found."""
     monkeypatch.setattr(frame, "MAX_PAYLOAD_BYTES", 2)

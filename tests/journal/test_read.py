@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from otel_rl import vocabulary
 from otel_rl.journal import frame
-from otel_rl.journal.files import Segment
+from otel_rl.journal.files import SegmentFile
 from otel_rl.journal.frame import Damage
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.otlp.encode import SpanEncoder
@@ -226,14 +226,6 @@ def test_stages_whose_spans_were_removed(tmp_path: Path) -> None:
     assert [60] == [int.from_bytes(stage.span_id, "big") for stage in run.open_stages()]
 
 
-def test_an_odd_open_record(tmp_path: Path) -> None:
-    """A record with nonsense in it is read as far as it goes."""
-    journal = Journaled(tmp_path)
-    journal.opened(1, **{vocabulary.START_TIME: "soon", vocabulary.PARENT_ID: "not hex"})
-    (stage,) = open_run(tmp_path).open_stages()
-    assert (1_500, b"") == (stage.start_ns, stage.parent_id)
-
-
 # --- damage
 
 
@@ -333,15 +325,15 @@ def test_a_frame_that_is_finished_while_it_is_read_is_no_damage(
     whole = path.read_bytes()
     path.write_bytes(whole[:-10])
     run = open_run(tmp_path)
-    lives, items = [True], Segment.items
+    lives, items = [True], SegmentFile.items
 
-    def read(segment: Segment) -> Any:
+    def read(segment: SegmentFile) -> Any:
         found = list(items(segment))
         path.write_bytes(whole)
         lives.clear()
         yield from found
 
-    monkeypatch.setattr(Segment, "items", read)
+    monkeypatch.setattr(SegmentFile, "items", read)
     monkeypatch.setattr(WriterIdentity, "is_alive", lambda *_: bool(lives))
     assert [] == run.damage
 
@@ -552,16 +544,3 @@ def test_the_end_of_a_process_that_cannot_be_looked_up(tmp_path: Path) -> None:
     run = open_run(joined)
     assert states == {one.identity.writer: one.alive() for one in run.journals}
     assert ([], [1, 1]) == (run.damage, ids(run))
-
-
-def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
-    """A sparse file of 200 GB is damage in a moment; the journal beside it is read."""
-    journal = Journaled(tmp_path)
-    journal.spans(1)
-    journal.writer.close()
-    path = tmp_path / "sparse.traces.000000.otlp"
-    with path.open("wb") as file:
-        file.truncate(200 << 30)
-    run = open_run(tmp_path)
-    assert [Damage(0, 200 << 30, "too large", str(path))] == run.damage
-    assert 1 == len(list(run.spans()))

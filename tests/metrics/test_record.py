@@ -30,7 +30,7 @@ from otel_rl.process.state import state
 from otel_rl.records import Count, Distribution, Exemplar, MetricPoints, Number
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Loss
-from otel_rl.report.terminal.screen import render
+from otel_rl.report.terminal import render
 from tests.fixtures import MS, WALL_NS, Recording
 
 LABELS = st.sampled_from([(), (("a", "1"),), (("a", "2"), ("b", "x"))])
@@ -41,7 +41,7 @@ SECONDS = st.floats(0, 20_000)
 
 def taken(fold: Fold, now_ns: int = 9) -> dict[str, list[Any]]:
     """Take what changed, by name."""
-    return {points.name: list(map(plain, points.points)) for points in fold.take(now_ns)}
+    return {points.name: list(map(plain, points.points)) for points in fold.drain(now_ns)}
 
 
 def plain(point: Any) -> Any:
@@ -113,8 +113,8 @@ def test_sifting_is_taking_one_by_one(records: list[Point | Count | None]) -> No
             one_by_one.point(record)
         elif record is not None:
             one_by_one.count(*record)
-    assert [None] * records.count(None) == list(fold.sift(records))
-    assert repr(one_by_one.take(9)) == repr(fold.take(9))
+    assert [None] * records.count(None) == list(fold.add(records))
+    assert repr(one_by_one.drain(9)) == repr(fold.drain(9))
 
 
 def test_sifting_keeps_what_came_before_a_failure() -> None:
@@ -126,7 +126,7 @@ def test_sifting_keeps_what_came_before_a_failure() -> None:
         raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):
-        list(fold.sift(made()))
+        list(fold.add(made()))
     assert 1 == fold.num_points
 
 
@@ -162,7 +162,7 @@ def test_the_vocabulary_says_unit_meaning_and_boundaries(kind: str) -> None:
     fold.durations("rl.reward.duration", [1.0])
     fold.durations("own", [1.0])
     fold.point(Point("my.metric", 1, 2))
-    rows = {points.name: points for points in fold.take(9)}
+    rows = {points.name: points for points in fold.drain(9)}
     assert [("counter", "{token}", 5), (kind, "s", 5), (kind, "s", 5), ("gauge", "", 0)] == [
         (rows[name].kind, rows[name].unit, rows[name].start_ns)
         for name in (vocabulary.TRAIN_TOKENS, "rl.reward.duration", "own", "my.metric")
@@ -172,21 +172,18 @@ def test_the_vocabulary_says_unit_meaning_and_boundaries(kind: str) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["count", "duration", "point", "exemplar", "look"]), NUMBERS, LABELS)))
-def test_what_is_looked_at_waits_all_the_same(events: list[tuple[str, int, Labels]]) -> None:
-    """A look shows what has changed since the last one, so that all of them show what is taken in the end."""
-    fold, untouched, looks = Fold(5), Fold(5), []
+def test_peek_leaves_everything_waiting(events: list[tuple[str, int, Labels]]) -> None:
+    """It returns what take does."""
+    fold, untouched = Fold(5), Fold(5)
     for kind, number, labels in events:
         for one in (fold, untouched):
             change(one, kind, number, labels)
         if kind == "look":
-            looks += fold.peek(9, is_all=False)
-            fold.mark_held()
-            assert ([], untouched.is_waiting) == (fold.peek(9, is_all=False), fold.is_waiting)
-    looks += fold.peek(9, is_all=False)
-    whole = fold.peek(9, is_all=True)
-    assert last(whole) == last(looks)
-    assert untouched.take(9) == whole == fold.take(9)
-    assert [] == fold.peek(9, is_all=True)
+            fold.peek(9)
+    whole = fold.peek(9)
+    assert untouched.is_pending == fold.is_pending
+    assert untouched.drain(9) == whole == fold.drain(9)
+    assert [] == fold.peek(9)
 
 
 def change(fold: Fold, kind: str, number: int, labels: Labels) -> None:

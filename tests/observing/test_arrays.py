@@ -14,10 +14,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.analysis import checksums
-from otel_rl.analysis.checksums import LogprobSums, MaskSums, TokenSums
-from otel_rl.analysis.pairs import Moments, Pairs
+from otel_rl.analysis.checksums import LogprobSums, MaskSums, Moments, Pairs, TokenSums
 from otel_rl.observing import arrays
+from tests import ledger_sums
 
 SIZES = st.tuples(st.integers(0, 5), st.integers(0, 7))
 
@@ -45,9 +44,9 @@ def test_token_sums_are_their_definition(drawn: Any, numbers: list[int]) -> None
     """With holes in the mask, with sums that leave int64, with rows in place and by their own number."""
     ids, mask = drawn
     found = arrays.token_sums(table(ids, np.int64), table(mask, bool))
-    assert checksums.token_sums(ids, mask) == found
+    assert ledger_sums.token_sums(ids, mask) == found
     by_number = arrays.token_sums(table(ids, np.int64), table(mask, bool), np.array(numbers[: len(ids)], np.int64))
-    assert checksums.token_sums(ids, mask, numbers) == by_number
+    assert ledger_sums.token_sums(ids, mask, numbers) == by_number
 
 
 @given(masked(WIDE), st.integers(0, 5))
@@ -55,25 +54,25 @@ def test_parts_of_a_batch_join_to_the_whole(drawn: Any, cut: int) -> None:
     """Wherever it is cut into micro-batches."""
     ids, mask = drawn
     parts = [(ids[:cut], mask[:cut]), (ids[cut:], mask[cut:])]
-    tokens = [checksums.token_sums(*part) for part in parts]
-    masks = [checksums.mask_sums(part[1]) for part in parts]
-    assert checksums.token_sums(ids, mask) == tokens[0].joined(tokens[1], len(parts[0][0]))
-    assert checksums.mask_sums(mask) == masks[0].joined(masks[1])
+    tokens = [ledger_sums.token_sums(*part) for part in parts]
+    masks = [ledger_sums.mask_sums(part[1]) for part in parts]
+    assert ledger_sums.token_sums(ids, mask) == tokens[0].joined(tokens[1], len(parts[0][0]))
+    assert ledger_sums.mask_sums(mask) == masks[0].joined(masks[1])
 
 
 @given(masked(st.booleans()))
 def test_mask_sums_are_their_definition(drawn: Any) -> None:
     """Rows without a true position among them."""
     _, mask = drawn
-    assert checksums.mask_sums(mask) == arrays.mask_sums(table(mask, bool))
+    assert ledger_sums.mask_sums(mask) == arrays.mask_sums(table(mask, bool))
 
 
 @given(masked(st.sampled_from([0.5, math.nan, math.inf, -math.inf])))
 def test_nonfinite_counts_are_their_definition(drawn: Any) -> None:
     """With the mask and without."""
     values, mask = drawn
-    assert checksums.nonfinite(values, mask) == arrays.nonfinite(table(values, float), table(mask, bool))
-    assert checksums.nonfinite(values) == arrays.nonfinite(table(values, float))
+    assert ledger_sums.nonfinite(values, mask) == arrays.nonfinite(table(values, float), table(mask, bool))
+    assert ledger_sums.nonfinite(values) == arrays.nonfinite(table(values, float))
 
 
 LOGPROBS = st.one_of(st.just(0.0), st.just(math.nan), st.floats(-20, -0.001).map(lambda value: round(value, 3)))
@@ -99,7 +98,7 @@ def test_logprob_sums_are_their_definition(drawn: Any, cut: int) -> None:
     """Zeros, NaN and holes among them, in one piece and in two."""
     both, mask = drawn
     rollout, train = ([[pair[side] for pair in row] for row in both] for side in (0, 1))
-    expected = checksums.logprob_sums(rollout, train, mask)
+    expected = ledger_sums.logprob_sums(rollout, train, mask)
     parts = [
         arrays.pairs(table(rollout[rows], float), table(train[rows], float), table(mask[rows], bool))
         for rows in (slice(0, cut), slice(cut, None))
@@ -117,7 +116,7 @@ def test_correlations_of_a_larger_batch() -> None:
     mask[:, 60:] = False
     parts = [arrays.pairs(rollout[at : at + 2], train[at : at + 2], mask[at : at + 2]) for at in range(0, 8, 2)]
     found = reduce(Pairs.joined, parts).sums
-    close(checksums.logprob_sums(rollout.tolist(), train.tolist(), mask.tolist()), found)
+    close(ledger_sums.logprob_sums(rollout.tolist(), train.tolist(), mask.tolist()), found)
     assert (1, True) == (found.lag, found.correlations[2] > 0.99)
 
 
@@ -145,6 +144,6 @@ def test_ids_of_other_types() -> None:
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5))
 def test_sample_sums(numbers: list[int]) -> None:
     """The same in another order; of as many other samples with the same sum they differ."""
-    expected = checksums.sample_sums(numbers)
+    expected = ledger_sums.sample_sums(numbers)
     assert [expected] * 2 == [arrays.sample_sums(np.array(one, np.int64)) for one in (numbers, numbers[::-1])]
-    assert checksums.sample_sums([1, 5, 6])[1] != checksums.sample_sums([2, 3, 7])[1]
+    assert ledger_sums.sample_sums([1, 5, 6])[1] != ledger_sums.sample_sums([2, 3, 7])[1]

@@ -10,13 +10,13 @@ pytest.importorskip("numpy")
 
 import numpy as np
 
-from otel_rl.observing.batch import Part, lengths_of, read
+from otel_rl.observing.batch import BatchPart, lengths_of, read
 
 IDS = np.arange(1, 13).reshape(2, 6)
 LEFT = np.array([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0]])
 
 
-def shown(part: Part) -> dict[str, Any]:
+def shown(part: BatchPart) -> dict[str, Any]:
     """Say what was found, as plain values."""
     found = {
         "rows": part.rows,

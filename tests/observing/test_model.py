@@ -21,7 +21,7 @@ from otel_rl.analysis.architecture import architecture
 from otel_rl.analysis.flops import passes
 from otel_rl.analysis.trained import FULL, Parameter, Trained
 from otel_rl.observing.api import show
-from otel_rl.observing.network import Seen, formula_of, read
+from otel_rl.observing.network import Network, formula_of, read
 from tests.analysis.test_flops import QWEN_0_5B, train_flops
 
 SMALL = {
@@ -36,7 +36,7 @@ def qwen(kind: str = "Qwen2ForCausalLM", **changes: Any) -> Any:
         return getattr(transformers, kind)(transformers.Qwen2Config(**{**SMALL, **changes}))
 
 
-def total(seen: Seen, lengths: list[int]) -> int:
+def total(seen: Network, lengths: list[int]) -> int:
     """Count forward and backward."""
     return formula_of(seen).count(lengths, None, is_training=True)
 
@@ -47,7 +47,7 @@ def test_the_short_way_to_count_is_the_long_one(lengths: list[int], logits: int 
     windows = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 12} if is_windowed else {}
     config = {**QWEN_0_5B, **windows}
     names = ["model.layers.9.mlp.up_proj.weight", "model.layers.7.self_attn.q_proj.lora_A.default.weight"]
-    seen = Seen(config, tuple(Parameter(name, (7, 896), is_trained=True) for name in names))
+    seen = Network(config, tuple(Parameter(name, (7, 896), is_trained=True) for name in names))
     formula = formula_of(seen)
     found = passes(architecture(config), lengths, formula.trained, logits=logits)
     assert is_windowed == (formula.costs is None)

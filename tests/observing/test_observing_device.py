@@ -73,20 +73,6 @@ def test_host_and_device_may_take_turns(
 
 
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize(
-    "odd", [{"layout": torch.jagged, "is_nested": True}, {"layout": torch.sparse_coo}, {"is_quantized": True}]
-)
-def test_the_rest_of_a_batch_is_used(recording: Recording, odd: dict[str, Any]) -> None:
-    """Of what is sparse, nested or quantized no copy can be launched."""
-    strange = Remote(torch.ones(2, 2))
-    vars(strange).update(odd, detach=lambda: pytest.fail("it is copied"))
-    with otel_rl.step(1), otel_rl.stage("train.forward"):
-        otel_rl.observe(batch={"input_ids": Remote(torch.ones(2, 2)), "logprobs": strange})
-    run = recording.stop()
-    assert ({"unreadable_batch": [1]}, 1) == (numbers(run, v.SELF_DROPPED), len(list(run.logs(v.LEDGER))))
-
-
-@pytest.mark.usefixtures("device")
 def test_apple_s_devices_are_not_read(recording: Recording) -> None:
     """Their events know no streams: that a copy is over nobody could ask."""
     shown = Remote(torch.ones(2, 2))

@@ -9,27 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.analysis.checksums import mask_sums, token_sums
 from otel_rl.analysis.ledger import Fault, check
-from otel_rl.observing.passes import Call, Group
+from otel_rl.observing.passes import BatchCall, SharedBatch
+from tests.ledger_sums import mask_sums, token_sums
 
 IDS = [[5, 7, 2], [9, 2, 3], [1, 1, 8], [6, 4, 4]]
 MASK = [[True, True, True], [True, True, False], [True, True, True], [True, False, False]]
 
 
-def call(boundary: str, rows: list[int], numbering: str = "place", **fields: Any) -> Call:
+def call(boundary: str, rows: list[int], numbering: str = "place", **fields: Any) -> BatchCall:
     """Show some rows of the batch, in this order."""
     ids, mask = [IDS[row] for row in rows], [MASK[row] for row in rows]
     numbers = rows if numbering == "number" else None
     sums = {"tokens": token_sums(ids, mask, numbers), "mask": mask_sums(mask), "kind": "integer", "is_response": True}
-    return Call(boundary, len(rows), numbering=numbering, **{**sums, **fields})
+    return BatchCall(boundary, len(rows), numbering=numbering, **{**sums, **fields})
 
 
-def faults(*calls: Call, is_over: bool = True) -> list[tuple[str, Fault]]:
+def faults(*calls: BatchCall, is_over: bool = True) -> list[tuple[str, Fault]]:
     """Check the rows of a step."""
-    group = Group(7, "train")
+    group = SharedBatch(7, "train")
     for one in calls:
-        group.take(one)
+        group.add(one)
     return [(found.boundary, found.fault) for found in check(one.row for one in group.rows(0, is_over=is_over))]
 
 
@@ -75,11 +75,11 @@ def test_an_order_that_only_one_side_has_is_no_order(numbering: str) -> None:
         pytest.param([call("train", [0, 1])], id="a part of it"),
         pytest.param([call("train", [0, 1, 2]), call("train", [3, 0])], id="parts that do not add up to it"),
         pytest.param([call("train", [2, 1, 0, 3], is_response=False)], id="whole sequences against responses"),
-        pytest.param([Call("train", 4)], id="no tokens"),
+        pytest.param([BatchCall("train", 4)], id="no tokens"),
         pytest.param([call("train", [0, 1]), call("train", [3, 2], tokens=None, mask=None)], id="tokens of a part"),
     ],
 )
-def test_what_cannot_be_compared_is_not(calls: list[Call]) -> None:
+def test_what_cannot_be_compared_is_not(calls: list[BatchCall]) -> None:
     """A loop may train on a part of what it has."""
     assert [] == faults(call("rollout", [0, 1, 2, 3]), *calls)
 
@@ -91,9 +91,9 @@ def test_faults_of_single_calls_are_kept_whatever_is_compared() -> None:
     assert [("train", Fault.SHAPE), ("train", Fault.NONFINITE)] == found
 
 
-@pytest.mark.parametrize("values", [Call("train"), Call("train", is_response=False, nonfinite=1)])
+@pytest.mark.parametrize("values", [BatchCall("train"), BatchCall("train", is_response=False, nonfinite=1)])
 @pytest.mark.parametrize("at", [0, 1, 2])
-def test_a_call_without_samples_is_in_no_pass(values: Call, at: int) -> None:
+def test_a_call_without_samples_is_in_no_pass(values: BatchCall, at: int) -> None:
     """A loss, advantages: before the batch, between two parts of it or after it; they are judged all the same."""
     rollout, parts = call("rollout", [0, 1, 2, 3]), [call("train", [0, 1]), call("train", [3, 2])]
     parts.insert(at, values)
@@ -106,16 +106,16 @@ def test_a_call_without_samples_hides_no_numbers() -> None:
     """Rewards beside a rollout: other samples than its own are still none of it."""
     rollout = call("rollout", [0, 1, 2, 3], "number", samples=(6, 60))
     halves = [call("train", [0, 1], "number", samples=(1, 10)) for _ in range(2)]
-    assert [] == faults(rollout, Call("rollout"), *halves)
+    assert [] == faults(rollout, BatchCall("rollout"), *halves)
 
 
 def test_a_batch_that_outlasts_steps_is_compared_pass_by_pass() -> None:
     """Rows come when a pass is whole."""
-    group = Group(7, "train")
-    group.take(call("rollout", [0, 1, 2, 3], "none"))
+    group = SharedBatch(7, "train")
+    group.add(call("rollout", [0, 1, 2, 3], "none"))
     known = []
     for part in ([2, 0], [1, 3], [0], [3, 1, 2]):
-        group.take(call("train", part, "none"))
+        group.add(call("train", part, "none"))
         known.append([one.row.boundary for one in group.rows(0, is_over=False)])
     assert [["rollout"], ["rollout", "train"], ["rollout", "train"], ["rollout", "train", "train"]] == known
     assert [4, 4, 4] == [one.samples for one in group.rows(0, is_over=False)]
@@ -136,7 +136,7 @@ def test_two_models_at_one_boundary_are_not_joined(field: str) -> None:
 def test_micro_batches_that_are_shown_again_at_once_are_passes_of_their_own(times: int, epochs: int) -> None:
     """Two models of one configuration, a loop that updates several times by each micro-batch."""
 
-    def passes(*parts: list[int]) -> list[Call]:
+    def passes(*parts: list[int]) -> list[BatchCall]:
         return [call("train", rows) for _ in range(epochs) for rows in parts for _ in range(times)]
 
     rollout = call("rollout", [0, 1, 2, 3])

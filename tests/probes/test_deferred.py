@@ -15,6 +15,8 @@ import pytest
 
 import otel_rl
 from otel_rl.probes import deferred
+from otel_rl.probes.deferred import deferral
+from otel_rl.probes.memory import probes
 from otel_rl.process import state as runtime
 from otel_rl.process.state import state
 from tests.fixtures import Recording
@@ -61,9 +63,9 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     monkeypatch.setattr(torch, "empty", unpinned)
     Event.all = []
-    state.training.deferred.clear()
+    deferral.pending.clear()
     yield module
-    state.training.deferred.clear()
+    deferral.pending.clear()
 
 
 def use(seen: list[list[float]]) -> Any:
@@ -141,7 +143,7 @@ def test_a_full_queue_leaves_numbers_where_they_are(device: Any, monkeypatch: py
         for module in (deferred, runtime):
             full.setattr(module, "QUEUE_LIMIT", 0)
         deferred.resolve()
-    assert (1, 0, {}) == (len(state.training.deferred), len(state.queue), dict(state.dropped))
+    assert (1, 0, {}) == (len(deferral.pending), len(state.queue), dict(state.dropped))
     deferred.resolve()
     served()
     assert [[1.0]] == seen
@@ -187,7 +189,7 @@ def test_a_device_that_never_answers_holds_only_so_many(device: Any, monkeypatch
     before = state.dropped["metrics", "device_too_late"]
     for _ in range(5):
         deferred.read([OnDevice(1.0)], use([]))
-    assert (2, 3) == (len(state.training.deferred), state.dropped["metrics", "device_too_late"] - before)
+    assert (2, 3) == (len(deferral.pending), state.dropped["metrics", "device_too_late"] - before)
     state.dropped.clear()
 
 
@@ -195,7 +197,7 @@ def test_nothing_is_read_while_a_graph_is_captured(device: Any) -> None:
     """The copy would run again with every replay."""
     device.is_current_stream_capturing = lambda: True
     assert not deferred.read([OnDevice(1.0)], use([]))
-    assert 0 == len(state.training.deferred)
+    assert 0 == len(deferral.pending)
 
 
 @pytest.fixture
@@ -216,7 +218,7 @@ def test_the_end_of_the_program_waits_for_the_device(device: Any, monkeypatch: p
     monkeypatch.setattr(Event.all[0], "query", lambda: next(asked, True))
     deferred.drain(0.05)
     served()
-    assert ([[1.0]], 1) == (seen, len(state.training.deferred))
+    assert ([[1.0]], 1) == (seen, len(deferral.pending))
 
 
 @pytest.mark.usefixtures("queue")
@@ -239,7 +241,7 @@ def test_two_threads_hand_over_only_what_is_copied(device: Any, monkeypatch: pyt
     for thread in threads:
         thread.join()
     served()
-    assert ([[1.0]], 1) == (seen, len(state.training.deferred))
+    assert ([[1.0]], 1) == (seen, len(deferral.pending))
     Event.all[1].over = True
     deferred.resolve()
     served()
@@ -293,9 +295,9 @@ def test_with_steps_only_their_thread_asks(device: Any, recording: Recording) ->
         other = threading.Thread(target=deferred.resolve)
         other.start()
         other.join()
-        before = len(state.training.deferred)
+        before = len(deferral.pending)
         deferred.resolve()
-        assert (1, 0) == (before, len(state.training.deferred))
+        assert (1, 0) == (before, len(deferral.pending))
 
 
 @pytest.mark.usefixtures("queue")
@@ -339,12 +341,12 @@ def test_the_end_of_the_program_waits_for_times_of_the_device_too() -> None:
     resolved = []
 
     class Clock:
-        is_waiting = property(lambda self: resolved[-1])
+        is_pending = property(lambda self: resolved[-1])
 
         def resolve(self) -> None:
             resolved.append(next(asked))
 
-    state.device = SimpleNamespace(clock=Clock())
+    probes.device = SimpleNamespace(clock=Clock())
     deferred.drain(5.0)
-    state.device = None
+    probes.device = None
     assert [True, True, False] == resolved

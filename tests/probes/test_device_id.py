@@ -12,7 +12,9 @@ import otel_rl
 from otel_rl import guard
 from otel_rl import vocabulary as v
 from otel_rl.integrations.torch import hooks
+from otel_rl.probes.device_id import learn_device
 from otel_rl.probes.nvidia import NvidiaProbe
+from otel_rl.process.identity import identifying
 from otel_rl.process.state import after_fork_in_child, state
 from tests.fake_cuda import FakeCuda
 from tests.fixtures import Recording
@@ -69,7 +71,7 @@ def test_a_device_that_is_used_late_is_named(recording: Recording, cuda: FakeCud
     """The resource is final by then; nothing is initialised before."""
     cuda.initialized = False
     with otel_rl.step(1):
-        assert (True, "", {}) == (state.frozen, state.identity.device_id, guard.errors)
+        assert (True, "", {}) == (identifying.frozen, state.identity.device_id, guard.errors)
         cuda.initialized = True
         used.add(0)
     with otel_rl.step(2):
@@ -83,10 +85,10 @@ def test_another_thread_than_that_of_the_steps_does_not_guess(
 ) -> None:
     """It begins on device 0, which an engine's process without steps need not use."""
     used |= contexts
-    flusher = threading.Thread(target=state.freeze)
+    flusher = threading.Thread(target=learn_device)
     flusher.start()
     flusher.join()
-    assert (True, expected) == (state.frozen, state.identity.device_id)
+    assert expected == state.identity.device_id
 
 
 @pytest.mark.parametrize(

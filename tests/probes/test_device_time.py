@@ -13,8 +13,10 @@ from otel_rl import vocabulary as v
 from otel_rl.probes import deferred, device_time
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.device_time import DeviceClock
+from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
-from otel_rl.records import Late
+from otel_rl.records import PendingAttributes
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 from tests.fake_cuda import Event, FakeCuda, Stream
 from tests.fixtures import Recording
@@ -24,13 +26,13 @@ from tests.fixtures import Recording
 def cuda(recording: Recording) -> FakeCuda:
     """A device that is in use while a recording is on."""
     cuda = FakeCuda()
-    state.device = DeviceInUse(cuda)
+    probes.device = DeviceInUse(cuda)
     return cuda
 
 
 def test_a_stage_says_how_long_the_device_took(recording: Recording, cuda: FakeCuda) -> None:
     """However far the host has run ahead; each stage has its own time, also where the device was late for its begin."""
-    state.read_memory = lambda: (b"", None)
+    probes.read_memory = lambda: (b"", None)
     with otel_rl.step(1):
         with otel_rl.stage("train.forward"):
             cuda.launch(0.5)
@@ -60,8 +62,8 @@ def test_stages_inside_have_times_of_their_own(recording: Recording, cuda: FakeC
             cuda.launch(0.5)
         with otel_rl.stage("idle"):
             cuda.launch(4.0)
-        assert state.container is not None
-        seen.append(type(state.container.attributes))
+        assert tracing.container is not None
+        seen.append(type(tracing.container.attributes))
         cuda.wait(9.0)
     spans = recording.spans()
     times = {name: span.attributes[v.DEVICE_TIME] for name, span in spans.items() if v.DEVICE_TIME in span.attributes}
@@ -145,16 +147,16 @@ def test_attributes_are_late_until_the_device_was_there() -> None:
         seen.append([stage.attributes.is_timed for stage in stages])
         cuda.wait(1.0)
     assert [[False] * 3, [True, False, False], [True, True, False], [True] * 3] == seen
-    assert all(type(stage.attributes) is Late and stage.attributes.is_complete for stage in stages)
+    assert all(type(stage.attributes) is PendingAttributes and stage.attributes.is_complete for stage in stages)
     assert {"rl.batch_size": 1, v.DEVICE_TIME: 1.0} == stages[0].attributes
-    assert not clock.is_waiting
+    assert not clock.is_pending
 
 
 def test_numbers_of_a_framework_are_waited_for_too() -> None:
     """One stage may lack both."""
     cuda = FakeCuda()
     clock = DeviceClock(cuda)
-    late = Late({"rl.mode": "train"})
+    late = PendingAttributes({"rl.mode": "train"})
     begun = clock.start()
     assert begun is not None
     assert late is clock.stop(begun, late)
@@ -254,7 +256,7 @@ def test_a_device_that_is_lost_stops_its_clock(lost_at: str) -> None:
     one(cuda, clock, 1.0)
     assert all(stage.attributes is None or stage.attributes.is_timed for stage in stages)
     assert {("metrics", "device_failed"): 1} == dict(state.dropped)
-    assert not clock.is_waiting
+    assert not clock.is_pending
     state.dropped.clear()
 
 
@@ -307,7 +309,9 @@ def test_a_device_that_is_lost_while_it_tells_a_time_keeps_nobody_waiting(monkey
 
     monkeypatch.setattr(Event, "elapsed_time", lost)
     clock.resolve()
-    assert [True, True] == [stage.attributes.is_timed for stage in stages if isinstance(stage.attributes, Late)]
+    assert [True, True] == [
+        stage.attributes.is_timed for stage in stages if isinstance(stage.attributes, PendingAttributes)
+    ]
     state.dropped.clear()
 
 
@@ -327,7 +331,7 @@ def test_a_device_that_the_process_does_not_use_is_not_asked_for_captures(monkey
     """Torch may make a context there for the answer."""
     cuda: Any = FakeCuda()
     cuda.is_current_stream_capturing = Mock(return_value=True)
-    monkeypatch.setattr(state, "has_context", lambda index: index == 3)
+    monkeypatch.setattr(probes, "has_context", lambda index: index == 3)
     found = [device_time.is_capturing(cuda)]
     cuda.stream.device = "cuda:3"
     found.append(device_time.is_capturing(cuda))
@@ -383,8 +387,8 @@ def test_what_another_thread_timed_before_the_first_step_is_not_asked_for(
     """The thread of the steps may capture by now, which only that one knows; such stages go without, at once."""
     mine = threading.get_ident()
     cuda.is_current_stream_capturing = lambda: cuda.capturing and threading.get_ident() == mine
-    assert state.device is not None
-    clock = state.device.clock
+    assert probes.device is not None
+    clock = probes.device.clock
     begun, asked = threading.Event(), threading.Event()
     stages, open_one = [], Stage(v.REWARD)
 
@@ -399,7 +403,7 @@ def test_what_another_thread_timed_before_the_first_step_is_not_asked_for(
             clock.end(open_one)
         else:
             deferred.drain(0.0)
-        stages.append(clock.is_waiting)
+        stages.append(clock.is_pending)
 
     thread = threading.Thread(target=beside)
     thread.start()
@@ -464,6 +468,8 @@ def test_a_real_device_is_timed() -> None:
         pytest.skip("no device")
     state.dropped.clear()
     matrix = torch.ones(4096, 4096, device="cuda")
+    matrix @ matrix  # the first product loads a library
+    torch.cuda.synchronize()
     clock = DeviceClock(torch.cuda)
     times = []
     for products in (1, 20):

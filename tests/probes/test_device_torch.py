@@ -16,8 +16,8 @@ from otel_rl.comm import buffers
 from otel_rl.hooks import Attachment
 from otel_rl.integrations.torch import hooks
 from otel_rl.probes.device import DeviceInUse
-from otel_rl.probes.memory import Device, use_memory_reader
-from otel_rl.process.state import after_fork_in_child, state
+from otel_rl.probes.memory import Device, of_parents, probes, use_memory_reader
+from otel_rl.process.state import after_fork_in_child
 from tests.fake_cuda import FakeCuda
 from tests.fixtures import Recording, described, in_child
 
@@ -29,7 +29,7 @@ def using_device(recording: Recording) -> FakeCuda:
     otel_rl.uninstrument()
     recording.start("torch")
     cuda = FakeCuda()
-    state.device, state.has_context = DeviceInUse(cuda), None
+    probes.device, probes.has_context = DeviceInUse(cuda), None
     use_memory_reader(lambda index: Device(0, 0, 0, 0))
     recording.tick(20)
     return cuda
@@ -56,7 +56,7 @@ def test_a_device_is_known_once_it_is_in_use(recording: Recording, has_context: 
     leave = attachments["torch" if kind == "cuda" else "torch_npu"].attach(module)
     with otel_rl.step(1):
         recording.tick(20)
-        before = state.device
+        before = probes.device
         with otel_rl.stage("reward"):
             cuda.initialized = True
             recording.tick(20)
@@ -71,7 +71,7 @@ def test_a_device_is_known_once_it_is_in_use(recording: Recording, has_context: 
     told = (v.DEVICE_TIME, v.CLOCK, v.ALLOCATED_END, v.RESERVED_PEAK)
     assert [0.5, "host", 1, 3] == [forward[key] for key in told]
     leave()
-    assert None is state.read_device
+    assert None is probes.read_device
 
 
 def test_ascend_that_torch_loads_itself_stays() -> None:
@@ -79,13 +79,13 @@ def test_ascend_that_torch_loads_itself_stays() -> None:
     npu, cuda = FakeCuda(), FakeCuda()
     cuda.initialized = False
     leave = [hooks._know_device("npu", npu), hooks._know_device("cuda", cuda)]
-    assert state.read_device is not None
-    found = state.read_device(None)
+    assert probes.read_device is not None
+    found = probes.read_device(None)
     for one in leave:
         one()
-    state.device = None
+    probes.device = None
     assert Device(1, 2, 3, 4) == found
-    assert None is state.read_device
+    assert None is probes.read_device
 
 
 def test_two_threads_meet_a_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,14 +105,14 @@ def test_two_threads_meet_a_device_once(monkeypatch: pytest.MonkeyPatch) -> None
     cuda.is_initialized = is_initialized
     monkeypatch.setattr(hooks, "DeviceInUse", meet)
     leave = hooks._know_device("cuda", cuda)
-    threads = [threading.Thread(target=state.read_memory) for _ in range(2)]
+    threads = [threading.Thread(target=probes.read_memory) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     leave()
-    assert made == [state.device]
-    state.device = None
+    assert made == [probes.device]
+    probes.device = None
 
 
 @pytest.mark.parametrize("index", [0, 3])
@@ -195,7 +195,7 @@ def test_a_short_stage_says_whose_clock_it_is(recording: Recording) -> None:
 def test_a_stage_whose_memory_is_not_read_says_whose_clock_it_is(recording: Recording) -> None:
     """There are too many; the device times them all the same."""
     cuda = using_device(recording)
-    state.device._due_ns = 1 << 62
+    probes.device._due_ns = 1 << 62
     with otel_rl.step(1):
         with otel_rl.stage("train.forward"):
             cuda.launch(0.5)
@@ -211,7 +211,7 @@ def test_what_the_device_is_asked_is_in_no_stage(recording: Recording) -> None:
         recording.tick(5)
         return Device(0, 0, 0, 0)
 
-    state.read_device = read
+    probes.read_device = read
     with otel_rl.step(1), otel_rl.stage("mine"):
         recording.tick(2)
     found = recording.spans()["mine"]
@@ -229,7 +229,7 @@ def test_an_exit_may_end_a_stage_while_the_device_is_asked(recording: Recording)
             recording.tick(1)
         return Device(0, 0, 0, 0)
 
-    state.read_device = read
+    probes.read_device = read
     with otel_rl.step(1):
         stage.__enter__()
     assert stage.ended == stage.began
@@ -253,7 +253,7 @@ def test_a_flush_asks_the_device(recording: Recording) -> None:
 def _train() -> None:
     """Forward and backward in a worker, whose step is open in the parent alone."""
     live = iter([10, 50, 50, 10] * 2)
-    state.device, state.has_context = DeviceInUse(FakeCuda()), None
+    probes.device, probes.has_context = DeviceInUse(FakeCuda()), None
     use_memory_reader(lambda index: Device(next(live), 90, 100, 100))
     for _ in range(2):
         for name in ("train.forward", "train.backward"):
@@ -288,12 +288,10 @@ def test_an_optimizer_without_a_framework_is_timed(recording: Recording) -> None
 @pytest.mark.usefixtures("recording")
 def test_a_fork_leaves_the_device_to_the_parent() -> None:
     """Its events are kept, because to free them would use the parent's device, and never asked."""
-    device = state.device = DeviceInUse(FakeCuda())
-    from otel_rl.process import state as runtime
-
+    device = probes.device = DeviceInUse(FakeCuda())
     after_fork_in_child()
-    kept = runtime._of_parents.pop()
-    assert (None, device) == (state.device, kept[1])
+    assert (None, True) == (probes.device, device in of_parents)
+    of_parents.remove(device)
 
 
 @pytest.mark.gpu
@@ -320,7 +318,7 @@ def test_a_real_step(recording: Recording) -> None:
     otel_rl.uninstrument()
     expected = train()
     recording.start("torch")
-    state.read_memory = state.memory_reader.read
+    probes.read_memory = probes.reader.read
     assert expected == train()
     spans = recording.spans()
     times = [spans[name].attributes.get(v.DEVICE_TIME, 0.0) for name in (v.FORWARD, v.BACKWARD, v.OPTIMIZER)]

@@ -15,8 +15,7 @@ from otel_rl import vocabulary as v
 from otel_rl.guard import errors
 from otel_rl.probes import device, memory
 from otel_rl.probes.device import DeviceInUse
-from otel_rl.probes.memory import Device, MemoryReader, cuda_reader, host, peak_rss, use_memory_reader
-from otel_rl.process.state import UNREAD, state
+from otel_rl.probes.memory import UNREAD, Device, MemoryReader, cuda_reader, host, peak_rss, probes, use_memory_reader
 from otel_rl.trace.stage import Stage
 from tests.fake_cuda import FakeCuda
 from tests.fixtures import Recording
@@ -92,17 +91,17 @@ def test_a_reading_of_the_host_meets_the_device() -> None:
     def meet(index: int | None) -> Device | None:
         if fails:
             raise TypeError
-        met.append(state.device)
-        state.device = DeviceInUse(FakeCuda())
+        met.append(probes.device)
+        probes.device = DeviceInUse(FakeCuda())
         return Device(1, 2, 3, 4)
 
     read = MemoryReader(meet).read
     found = [read()]
-    assert {"meet the device": 1} == dict(errors)
+    assert {"find the device": 1} == dict(errors)
     errors.clear()
     fails = False
     found += read(), read()
-    state.device = None
+    probes.device = None
     assert [None] == met
     assert all(host(text)[0] > 0 and device is None for text, device in found)
 
@@ -117,7 +116,7 @@ def test_a_device_is_read_for_each_end_of_a_stage(monkeypatch: pytest.MonkeyPatc
         return Device(count, 0, 0, 0)
 
     monkeypatch.setattr(device, "monotonic_ns", lambda: now)
-    monkeypatch.setattr(state, "read_device", read)
+    monkeypatch.setattr(probes, "read_device", read)
     in_use = DeviceInUse(FakeCuda())
 
     def both_ends(number: int, *, coarse: bool = False) -> int:
@@ -180,7 +179,7 @@ def test_a_device_is_met_once_it_is_in_use() -> None:
     cuda.initialized = False
 
     def in_use() -> None:
-        state.device = DeviceInUse(cuda)
+        probes.device = DeviceInUse(cuda)
         met.append(cuda.initialized)
 
     read = cuda_reader(cuda, in_use)
@@ -188,7 +187,7 @@ def test_a_device_is_met_once_it_is_in_use() -> None:
     cuda.initialized = True
     read(None)
     read(None)
-    state.device = None
+    probes.device = None
     assert [True] == met
 
 
@@ -212,7 +211,7 @@ def test_a_step_tells_the_memory_of_its_device(recording: Recording) -> None:
     """As the allocator and the driver saw it at its end."""
     cuda = FakeCuda()
     use_memory_reader(cuda_reader(cuda))
-    state.device = DeviceInUse(cuda)
+    probes.device = DeviceInUse(cuda)
     for number in (1, 2):
         with otel_rl.step(number):
             recording.tick(2000)

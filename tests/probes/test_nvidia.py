@@ -11,7 +11,7 @@ import pytest
 from otel_rl import vocabulary as v
 from otel_rl.probes import gpm
 from otel_rl.probes.nvidia import AGAIN, NvidiaProbe
-from otel_rl.probes.sample import Labels, Sample
+from otel_rl.probes.sample import Sample, SampleLabels
 from tests.nvml import GIB, NAME, Driver
 
 WORDS = (
@@ -34,7 +34,7 @@ FIRST_CALLS = {
 """Of one device, from its second reading on."""
 
 
-def labels(device: int = 1) -> Labels:
+def labels(device: int = 1) -> SampleLabels:
     """Of a whole device."""
     return ((v.HW_ID, f"GPU-{device}"), (v.HW_NAME, NAME.decode()), (v.HW_TYPE, "gpu"))
 

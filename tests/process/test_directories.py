@@ -30,8 +30,8 @@ def test_where_nothing_can_be_written_is_said(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(directories.NowhereError) as caught:
         directories.usable_root(tmp_path / "file" / "runs")
     assert (
-        f"nothing can be recorded: {tmp_path}/file/runs cannot be used (Not a directory), nor can any folder for "
-        "temporary files; set OTEL_RL_DIR to a directory that can be written"
+        f"nothing can be recorded: {tmp_path}/file/runs cannot be used (Not a directory), and no temporary "
+        "folder can be written; set OTEL_RL_DIR to a directory that can be written"
     ) == str(caught.value)
     assert directories.redirected(tmp_path / "run") is None
 

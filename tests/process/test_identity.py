@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from otel_rl import vocabulary
 from otel_rl.config import Config
 from otel_rl.process import state
-from otel_rl.process.identity import Identity, folder_name, found_attempt, from_launcher
+from otel_rl.process.identity import Identity, folder_name, from_launcher, identifying, make_attempt
 from otel_rl.process.state import Runtime
 
 
@@ -106,7 +107,7 @@ def test_the_instance_tells_processes_ranks_and_attempts_apart() -> None:
 
 def test_a_found_attempt_keeps_the_name_that_the_user_gave() -> None:
     """Only where there is none, one is made from date, time and attempt."""
-    named, made = found_attempt(Identity(run_id="mine")), found_attempt(Identity())
+    named, made = make_attempt(Identity(run_id="mine")), make_attempt(Identity())
     assert ("mine", made.attempt_id[:6]) == (named.run_id, made.run_id.rpartition("-")[2])
 
 
@@ -131,9 +132,17 @@ def test_a_run_has_a_folder(run_id: str, expected: str) -> None:
     assert expected == folder_name(run_id)
 
 
+@pytest.fixture(autouse=True)
+def _renewed() -> Iterator[None]:
+    """Leave nothing to other tests."""
+    yield
+    identifying.renew()
+
+
 def test_a_rank_that_becomes_known_while_the_resource_freezes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The flusher's thread freezes and the program's learns, at one moment: neither undoes the other's change."""
     ours = Runtime()
+    identifying.renew()
     freezing, learned = threading.Event(), threading.Event()
 
     def changed(identity: Identity, **changes: Any) -> Identity:
@@ -150,14 +159,15 @@ def test_a_rank_that_becomes_known_while_the_resource_freezes_counts(monkeypatch
     ours.identify(rank=3, world_size=8)
     learned.set()
     flusher.join(10)
-    assert (3, 8, True) == (ours.identity.rank, ours.identity.world_size, ours.frozen)
+    assert (3, 8, True) == (ours.identity.rank, ours.identity.world_size, identifying.frozen)
 
 
 def test_what_becomes_known_counts_until_the_resource_is_frozen() -> None:
     """Empty values say nothing; a new rank or attempt always counts."""
     state = Runtime()
+    identifying.renew()
     state.identify(system="trl", model_name="", algorithm=None, rank=0)
-    state.frozen = True
+    identifying.frozen = True
     state.identify(system="other")
     state.identify(rank=2, world_size=4)
     state.identify(attempt_id="a", run_id="r")

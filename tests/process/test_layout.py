@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.flusher import thread
-from otel_rl.process.layout import Layout
-from otel_rl.process.state import Runtime, state
+from otel_rl.process.layout import Layout, layout
+from otel_rl.process.state import Runtime
 from tests.fixtures import Recording
 
 DP, TP, PP, CP, EP = v.RANK_DP, v.RANK_TP, v.RANK_PP, v.RANK_CP, v.RANK_EP
@@ -246,9 +246,9 @@ def test_accelerates_mesh_is_found_behind_it(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_place_is_in_the_resource_from_the_first_step_on(stubbed: Recording) -> None:
     """What is known when it begins; later nothing is, so that series keep their labels."""
     stubbed.start()
-    state.comm.layout.see(Mesh(3, (2, 2), ("dp", "tp")), 4)
+    layout.see(Mesh(3, (2, 2), ("dp", "tp")), 4)
     with otel_rl.step(1):
-        state.comm.layout.see(Mesh(3, (1, 2, 2), ("pp", "dp", "tp")), 4)
+        layout.see(Mesh(3, (1, 2, 2), ("pp", "dp", "tp")), 4)
     with otel_rl.step(2):
         pass
     spans = [span for span in stubbed.stop().spans() if span.name.startswith(v.RANK_SPAN)]
@@ -262,7 +262,7 @@ def test_without_a_step_the_place_is_in_the_first_metrics(
 ) -> None:
     """Some time after the first span the resource is final; what is written in that very cycle has it already."""
     monkeypatch.setattr(thread, "FREEZE_S", -1.0)
-    state.comm.layout.see(Mesh(3, (2, 2), ("dp", "tp")), 4)
+    layout.see(Mesh(3, (2, 2), ("dp", "tp")), 4)
     for _ in range(3):
         with otel_rl.stage("tool"):
             recording.tick(1)
@@ -275,8 +275,9 @@ def test_without_a_step_the_place_is_in_the_first_metrics(
 def test_another_world_takes_the_place_away() -> None:
     """After an elastic restart the rank stands elsewhere, and the resource is frozen: unknown beats wrong."""
     runtime = Runtime()
-    runtime.comm.layout.see(MESH, 4)
+    layout.see(MESH, 4)
     runtime.freeze()
+    layout.renew()
     known = [runtime.identity.coordinates]
     for rank, world_size in ((0, 1), (0, 4), (1, 4)):
         runtime.identify(rank=rank, world_size=world_size)

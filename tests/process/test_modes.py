@@ -13,7 +13,7 @@ from stat import S_IMODE
 import pytest
 
 from otel_rl.cli import checks
-from otel_rl.journal.directory import make_directory
+from otel_rl.journal.filesystem import make_directory
 from tests.made_runs import Plan, write_run
 from tests.sink import sink
 

@@ -13,6 +13,7 @@ import otel_rl
 from otel_rl import vocabulary
 from otel_rl.config import Config
 from otel_rl.process import state as runtime
+from otel_rl.process.identity import identifying
 from otel_rl.process.state import Runtime, state
 from otel_rl.trace import stage
 from otel_rl.trace.training import training
@@ -67,7 +68,7 @@ def test_a_reset_forgets_everything(recording: Recording) -> None:
     kept = dict(vars(state))
     state.reset()
     fresh = Runtime(started_ns=0)
-    same = {"clock", "comm", "identifying", "in_collective", "training", "wake"}
+    same = {"clock", "comm", "training", "wake"}
     assert {k: v for k, v in vars(fresh).items() if k not in same} == {
         k: v for k, v in vars(state).items() if k not in same
     }
@@ -164,12 +165,12 @@ def test_a_child_forked_while_a_thread_identifies_waits_for_nobody(recording: Re
     answer = tmp_path / "answer"
 
     def hold() -> None:
-        with state.identifying:
+        with identifying.lock:
             held.set()
             done.wait(10)
 
     def work() -> None:
-        if state.identifying.acquire(blocking=False):
+        if identifying.lock.acquire(blocking=False):
             answer.touch()
 
     holder = threading.Thread(target=hold)

@@ -30,7 +30,7 @@ ENGINE = "my-engine"
 def rollout() -> None:
     """Ten requests that are submitted together; the last one takes twice as long."""
     submitted = time.monotonic()
-    queue.load(ENGINE, "", time.monotonic_ns(), len(REQUESTS), QUEUED, KV_USAGE)
+    queue.record_load(ENGINE, "", time.monotonic_ns(), len(REQUESTS), QUEUED, KV_USAGE)
     time.sleep(0.06)
     for number, finish in enumerate(REQUESTS):
         last = submitted + (0.06 if number + 1 == len(REQUESTS) else 0.03)

@@ -60,9 +60,12 @@ def start_all(method: str, work: Any, store: str) -> None:
 
 
 def main(method: str, work: str) -> None:
-    """Have the engine built, or another training done, inside a step."""
+    """Have the engine built, or another training done, inside a step; or start ranks and nothing else."""
     otel_rl.instrument()
     store = os.path.join(os.environ["OTEL_RL_DIR"], "..", "store")
+    if work == "ranks":
+        start_all(method, train, store)
+        return
     with otel_rl.step(0), otel_rl.stage("build"):
         if work == "train":
             start_all(method, train, store)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import json
 import math
 import os
@@ -445,14 +446,16 @@ def supervisor(job: dict[str, Any]) -> Any:
 # --- program ----------------------------------------------------------------------------------------------------------
 
 
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
 def digest_of_random() -> dict[str, str]:
     """Hash the random states."""
     import pickle
 
     import numpy as np
     import torch
-
-    from otel_rl.demo.follow import digest
 
     states = {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state().tolist()}
     return {name: digest(pickle.dumps(state)) for name, state in states.items()}
@@ -495,8 +498,6 @@ def main(job: dict[str, Any]) -> None:
     finally:
         trainer = TRUTH.pop("trainer", None)
         if trainer is not None:
-            from otel_rl.demo.follow import digest
-
             weights = b"".join(value.detach().numpy().tobytes() for value in trainer.model.state_dict().values())
             TRUTH["parameters"] = digest(weights)
         TRUTH["random"] = digest_of_random()

@@ -10,8 +10,9 @@ import pytest
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
-from otel_rl.report.data.efficiency import UNTOLD
-from otel_rl.report.data.report import Rank, Verdict
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import Verdict
+from otel_rl.report.data.time_use import UNTOLD
 from tests.peers import BEGIN_NS, Did, Met, Peer
 from tests.watched import DEAD
 

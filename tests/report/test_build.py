@@ -16,23 +16,22 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run, open_run
 from otel_rl.process.state import state
 from otel_rl.report.build import build_report
-from otel_rl.report.data.memory import MemoryParts
+from otel_rl.report.data.details import MemoryParts, OpenStageRow
+from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import (
     Attempt,
     CommRow,
     DamagedFile,
     Loss,
     MemoryPeak,
-    OpenStage,
-    Rank,
     RankComm,
-    RankSeconds,
     Report,
     StageRow,
-    Training,
+    TrainingRow,
     WorkRow,
 )
-from otel_rl.report.terminal.screen import render
+from otel_rl.report.terminal import render
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.steps import Loop
 from tests.fixtures import Recording
 from tests.made_runs import BEGIN_NS, GIB, MIB, MS, SETUP_MS, Attributes, Plan, write_run
@@ -217,7 +216,7 @@ def test_a_slow_rank_is_named_by_own_time(tmp_path: Path) -> None:
     found = next(one for one in report.balance if one.stage == v.REWARD)
     assert Rank("trainer", 1) == found.straggler
     assert pytest.approx([one.own_s for one in found.own]) == [0.01, 0.02]
-    assert [RankSeconds("trainer", 0, found.own[0].own_s), RankSeconds("trainer", 1, found.own[1].own_s)] == found.own
+    assert [("trainer", 0), ("trainer", 1)] == [(one.role, one.rank) for one in found.own]
     assert ("straggler", Rank("trainer", 1), v.REWARD) == (
         report.verdict.kind,
         report.verdict.rank,
@@ -285,7 +284,7 @@ def test_the_parts_of_a_long_run_are_forgotten_but_for_the_largest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is kept does not grow with the steps."""
-    monkeypatch.setattr("otel_rl.report.sections.memory_parts.MOST_STEPS", 3)
+    monkeypatch.setattr("otel_rl.report.sections.memory_use.MOST_STEPS", 3)
     found = report_of(tmp_path, Plan(device_memory=True, steps=20)).memory_parts
     assert [10 * GIB, 10 * GIB] == [one.reserved_bytes for one in found]
 
@@ -301,7 +300,7 @@ def test_a_killed_run_says_where_it_died(tmp_path: Path) -> None:
     report = report_of(tmp_path, Plan(killed_in=v.BACKWARD))
     begin_ns = BEGIN_NS + (SETUP_MS + 11 * 100 + 2 * 30 + 200) * MS
     expected = [
-        OpenStage(
+        OpenStageRow(
             attempt="a" * 32,
             role="trainer",
             rank=rank,
@@ -417,7 +416,7 @@ def test_trainings_of_one_process_are_told_apart(recording: Recording) -> None:
     state.identify(system="trl", algorithm="GRPO", model_name="tiny")
     rloo = {v.ALGORITHM: "RLOO"}
     for said in ({}, rloo, rloo, {**rloo, v.MODEL_NAME: "small"}, {}):
-        loop = state.training.loop = Loop()
+        loop = tracing.loop = Loop()
         loop.said.update(said)
         for number in (1, 2):
             loop.begin(number)
@@ -425,10 +424,10 @@ def test_trainings_of_one_process_are_told_apart(recording: Recording) -> None:
         loop.end()
     report = build_report(recording.stop(), NOW_NS)
     assert [
-        Training(algorithm="GRPO", model="tiny", loops=["train"], steps=2),
-        Training(algorithm="RLOO", model="tiny", loops=["train.2", "train.3"], steps=4),
-        Training(algorithm="RLOO", model="small", loops=["train.4"], steps=2),
-        Training(algorithm="GRPO", model="tiny", loops=["train.5"], steps=2),
+        TrainingRow(algorithm="GRPO", model="tiny", loops=["train"], steps=2),
+        TrainingRow(algorithm="RLOO", model="tiny", loops=["train.2", "train.3"], steps=4),
+        TrainingRow(algorithm="RLOO", model="small", loops=["train.4"], steps=2),
+        TrainingRow(algorithm="GRPO", model="tiny", loops=["train.5"], steps=2),
     ] == report.trainings
     out = io.StringIO()
     render(report, Console(file=out, width=120))
@@ -458,7 +457,7 @@ def test_a_launcher_that_still_lives_is_no_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, healthy: Report, late_ms: int
 ) -> None:
     """Nothing of it has ended yet; the report began before the last of the training's spans were there to be read."""
-    monkeypatch.setattr("otel_rl.report.build.monotonic_ns", itertools.count(0, 10 * MS).__next__)
+    monkeypatch.setattr("otel_rl.report.source.monotonic_ns", itertools.count(0, 10 * MS).__next__)
     launcher = Peer(tmp_path / "healthy", 0, attempt="b" * 32, clock_ms=-3_000)
     launcher.open(v.SETUP, f"{v.RANK_SPAN} 0")
     report = build_report(open_run(tmp_path / "healthy"), healthy.end_ns - late_ms * MS)

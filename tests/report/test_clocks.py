@@ -15,8 +15,9 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
-from otel_rl.report.data.report import ClockSet, Rank, Report
-from otel_rl.report.terminal.screen import render
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import ClockSet, Report
+from otel_rl.report.terminal import render
 from tests.made_runs import BEGIN_NS, MS, SETUP_MS, FakeSpan, Plan, write_run
 from tests.peers import ALIVE, Peer
 from tests.watched import DEAD

@@ -15,7 +15,7 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.stage_calls import StageCall
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
-from otel_rl.report.data.efficiency import (
+from otel_rl.report.data.time_use import (
     BubbleRow,
     Efficiency,
     RankBubble,
@@ -26,7 +26,7 @@ from otel_rl.report.data.efficiency import (
 )
 from otel_rl.report.read.average import average
 from otel_rl.report.read.collect import collect
-from otel_rl.report.sections.efficiency import efficiency
+from otel_rl.report.sections.rank_activity import efficiency
 from tests import made_runs
 from tests.made_runs import BEGIN_NS, MS, Plan, write_run
 from tests.peers import Did, Met, Peer

@@ -15,8 +15,9 @@ from otel_rl.journal.read import Journal, open_run
 from otel_rl.process.identity import Identity
 from otel_rl.process.state import state
 from otel_rl.report.build import build_report
-from otel_rl.report.data.report import Failure, Rank
-from otel_rl.report.terminal.screen import document, render
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import Failure
+from otel_rl.report.terminal import document, render
 from tests.fixtures import Recording
 from tests.made_runs import FakeSpan
 from tests.peers import Did, Peer

@@ -8,27 +8,26 @@ from functools import partial
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
-from rich.text import Text
 
-from otel_rl.report.terminal.fitting import FittingTable, shorten
+from otel_rl.report.format import shorten
+from otel_rl.report.section import Column, Line, Picture, Table
+from otel_rl.report.terminal import laid_out
 
 
-def table(*names: str) -> FittingTable:
+def table(*names: str) -> Table:
     """Make a table of everything."""
-    made = FittingTable()
-    made.name("stage")
-    made.picture(10, "cyan")
-    made.numbers("share", "median", "total")
-    made.fact("slowest")
+    numbers = map(Column, ("share", "median", "total"))
+    made = Table([Column("stage", "name"), Column("", "picture", 10), *numbers, Column("slowest", "fact")])
     for name in names:
-        made.row(name, partial(str.__mul__, "#"), "100 %", "99 h 59 min", Text("1,234 d"), "[/x] 1")
+        picture = Picture(partial(str.__mul__, "#"))
+        made.add(name, picture, "100 %", "99 h 59 min", Line("1,234 d", "warning"), "[/x] 1")
     return made
 
 
-def shown(made: FittingTable, width: int) -> list[str]:
+def shown(made: Table, width: int) -> list[str]:
     """Render a table as plain text."""
     out = io.StringIO()
-    Console(file=out, width=width).print(made)
+    Console(file=out, width=width).print(laid_out([made], width))
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
@@ -67,8 +66,17 @@ def test_long_names_lose_their_middle() -> None:
     assert ["日…本", "\N{PARTY POPPER}…"] == [shorten("日本日本", 5), shorten("\N{PARTY POPPER}" * 4, 4)]
 
 
-def test_the_columns_that_fit_are_known() -> None:
-    """What is said below a table is about these."""
+def test_what_is_said_below_a_table_is_about_its_columns() -> None:
+    """A column that is left out takes its note with it."""
     made = table("reward")
-    assert (True, ["stage", "", "share", "median", "total", "slowest"]) == (made.fits(80), made.heads(80))
-    assert (False, ["stage", "share", "slowest"]) == (made.fits(30), made.heads(30))
+    made.legend = [("", "2 left out"), ("share", "share: of all"), ("total", "total: of each")]
+    lines = {width: shown(made, width)[2] for width in (80, 30)}
+    assert {80: "2 left out; share: of all; total: of each.", 30: "2 left out; share: of all."} == lines
+
+
+def test_a_table_that_is_too_wide_is_replaced() -> None:
+    """By the widest one that has room."""
+    made = table("reward")
+    made.narrow = Table.of("short", "number")
+    made.narrow.add("reward", "1")
+    assert ["stage", "short"] == [shown(made, width)[0].split()[0] for width in (80, 40)]

@@ -12,7 +12,7 @@ import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.probes.device import DeviceInUse
-from otel_rl.process.state import state
+from otel_rl.probes.memory import probes
 from otel_rl.report.build import build_report
 from otel_rl.report.read import collect
 from tests.fake_cuda import FakeCuda
@@ -35,8 +35,8 @@ def test_a_stage_whose_device_is_late_belongs_to_its_step(
 ) -> None:
     """The device lags half a step behind the host: of each cycle's last step the backward comes with the next."""
     cuda = FakeCuda()
-    monkeypatch.setattr(state, "device", DeviceInUse(cuda))
-    monkeypatch.setattr(state, "read_memory", lambda: (b"", None))
+    monkeypatch.setattr(probes, "device", DeviceInUse(cuda))
+    monkeypatch.setattr(probes, "read_memory", lambda: (b"", None))
     for number in range(1, 31):
         with otel_rl.step(number):
             with otel_rl.stage("train.forward"):
@@ -59,7 +59,7 @@ def test_a_step_waits_for_its_stages_by_time_and_by_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: int, step_ms: int, most: int, expected: int
 ) -> None:
     """Twelve seconds of its writer's own clock, four steps at least and so many at most."""
-    monkeypatch.setattr(collect, "MOST_WAITING", most)
+    monkeypatch.setattr(collect, "MOST_PENDING", most)
     rank = Peer(tmp_path, 0, 1)
     late = []
     for number in range(1, 29):
@@ -82,7 +82,7 @@ def test_journals_that_are_read_wait_no_longer(tmp_path: Path, monkeypatch: pyte
     for span in open_run(tmp_path).spans():
         collector.add(span)
         waiting.append(len(collector._groups))
-    assert 2 * collect.WAITING_STEPS + 20 == max(waiting)
+    assert 2 * collect.PENDING_STEPS + 20 == max(waiting)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), -1.0])

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.checksums import LogprobSums, MaskSums, TokenSums
-from otel_rl.analysis.ledger import Row
+from otel_rl.analysis.ledger import Passage
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.read import open_run
@@ -22,8 +22,9 @@ from otel_rl.observing.ledger import attributes
 from otel_rl.observing.passes import Noted
 from otel_rl.records import Log, MetricPoints, Number
 from otel_rl.report.build import build_report
-from otel_rl.report.data.computed import Flops, Ledger, LedgerMismatch, LedgerRank, RankFlops
-from otel_rl.report.terminal.screen import render
+from otel_rl.report.data.details import Flops, Ledger, LedgerMismatch, RankFlops
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.terminal import render
 from tests.made_runs import BEGIN_NS, MS, Plan, resource, write_run
 
 TOKENS = TokenSums(100, 900, 90, 5000)
@@ -32,9 +33,9 @@ CLEAN = LogprobSums(32, 0.02, 0.001, 0.1, 0, (0.1, 0.99, 0.1))
 ATTEMPT = "a" * 32
 
 
-def row(step: int, boundary: str, **changes: Any) -> Row[int]:
+def row(step: int, boundary: str, **changes: Any) -> Passage[int]:
     """Make a clean row."""
-    return replace(Row(step=step, rank=0, boundary=boundary, tokens=TOKENS, mask=MASK), **changes)
+    return replace(Passage(step=step, rank=0, boundary=boundary, tokens=TOKENS, mask=MASK), **changes)
 
 
 def write(root: Path, by_rank: dict[int, list[Any]]) -> Path:
@@ -42,7 +43,7 @@ def write(root: Path, by_rank: dict[int, list[Any]]) -> Path:
     plan = Plan(ranks=4)
     path = write_run(root, plan)
     for rank, records in by_rank.items():
-        rows = [one for one in records if isinstance(one, Row)]
+        rows = [one for one in records if isinstance(one, Passage)]
         logs = [one for one in records if isinstance(one, Log)]
         logs += [
             Log(v.LEDGER, BEGIN_NS + MS, {v.ITERATION: one.step, v.LOOP_NAME: "train", **attributes(Noted(one, 4))})
@@ -74,7 +75,7 @@ def mismatch(step: int, boundary: str, fault: str, *ranks: int) -> LedgerMismatc
         step=step,
         boundary=boundary,
         fault=fault,
-        ranks=[LedgerRank(role="trainer", rank=rank) for rank in ranks],
+        ranks=[Rank("trainer", rank) for rank in ranks],
         of_ranks=4,
     )
 

@@ -12,7 +12,7 @@ import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Report, Series
-from otel_rl.report.terminal.screen import render
+from otel_rl.report.terminal import render
 from tests.fixtures import Recording
 
 

@@ -15,12 +15,12 @@ from otel_rl.comm.collectives import Collective
 from otel_rl.comm.groups import Group
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
-from otel_rl.report.data.open_stages import OpenCollective
-from otel_rl.report.read.attributes import KEYS
+from otel_rl.report.data.details import OpenCollective
 from otel_rl.report.read.collect import collect
-from otel_rl.report.sections.health import open_rows
-from otel_rl.report.terminal.open_stages import open_lines
-from otel_rl.report.terminal.screen import render
+from otel_rl.report.read.span_attributes import KEYS
+from otel_rl.report.section import Line
+from otel_rl.report.sections.open_now import HANGING, open_rows
+from otel_rl.report.terminal import render
 from tests.fixtures import WALL_NS, Recording
 from tests.made_runs import BEGIN_NS, MS, SETUP_MS, Plan, write_run
 from tests.peers import Did, Peer
@@ -131,9 +131,9 @@ def test_a_rank_in_a_collective_says_which(tmp_path: Path, collective: OpenColle
     report = build_report(open_run(write_run(tmp_path, Plan(killed_in=v.BACKWARD, is_alive=True))), OPENED_NS)
     row = replace(report.open_stages[0], stage=v.COMM, inside=[v.BACKWARD], open_s=20.0, is_hanging=True, longest_s=1.0,
                   collective=collective)  # fmt: skip
-    found = open_lines(replace(report, open_stages=[row]))
-    assert found is not None
-    assert found.plain.startswith(f"rank 0 may hang: in {expected}, for 20.0 s (since ")
+    (found,) = HANGING.blocks(replace(report, open_stages=[row]))
+    assert isinstance(found, Line)
+    assert found.text.startswith(f"rank 0 may hang: in {expected}, for 20.0 s (since ")
 
 
 def test_an_open_collective_is_read_from_the_journal(recording: Recording) -> None:

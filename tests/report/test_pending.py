@@ -14,7 +14,7 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import JournalNotFound, open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Report
-from otel_rl.report.terminal.screen import render
+from otel_rl.report.terminal import render
 from tests.made_runs import FakeSpan
 from tests.peers import ALIVE, BEGIN_NS, MS, Did, Peer
 from tests.programs.launch import start
@@ -73,7 +73,7 @@ def test_who_waits_may_hang(tmp_path: Path) -> None:
     """By the calls of the stage that ended, which are held until its run is known."""
     peer = waiting(tmp_path)
     spans = [FakeSpan("load_model", 7, number, 1, BEGIN_NS, BEGIN_NS + number * MS) for number in (500, 700)]
-    peer.hold(spans)
+    peer.spool(spans)
     (one,) = reported(tmp_path, peer).pending
     assert [("load_model", 8.0, 0.7, False)] == [
         (row.stage, row.open_s, row.longest_s, row.is_hanging) for row in one.open_stages

@@ -12,8 +12,8 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import WorkRow
-from otel_rl.report.read.attributes import KEYS, work_of
-from otel_rl.report.terminal.screen import render
+from otel_rl.report.read.span_attributes import KEYS, work_of
+from otel_rl.report.terminal import render
 from tests.peers import MS, Did, Peer
 from tests.watched import DEAD
 

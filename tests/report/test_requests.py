@@ -23,16 +23,15 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import Journal, PointView
 from otel_rl.records import Value
 from otel_rl.report.build import build_report
+from otel_rl.report.data.details import BadRequests, EnginePreemptions, Quantiles, RequestRow, RequestTail
 from otel_rl.report.data.report import Report
-from otel_rl.report.data.requests import BadRequests, EnginePreemptions, Quantiles, RequestRow, Tail
 from otel_rl.report.json import to_json
-from otel_rl.report.sections import requests as request_rows
-from otel_rl.report.sections.requests import RequestPoints
-from otel_rl.report.terminal.requests import request_table
-from otel_rl.report.terminal.screen import render
+from otel_rl.report.sections import request_times as request_rows
+from otel_rl.report.sections.request_times import REQUESTS, RequestPoints
+from otel_rl.report.terminal import render
 from otel_rl.report.verdict.verdict import verdict
 from otel_rl.requests import queue
-from otel_rl.requests.queue import note
+from otel_rl.requests.queue import record_requests
 from tests.fixtures import MS, Recording
 from tests.requests.test_queue import ending, given, request
 
@@ -46,8 +45,8 @@ def recorded(recording: Recording, **changes: Any) -> Report:
             with otel_rl.stage("sample"):
                 recording.tick(100)
                 rows = [ending(recording, one, 0 if one == 99 else 40, **changes) for one in range(100)]
-                note(given, rows)
-                queue.load("engine", "", recording.clock.ns, 1, 2, 0.5)
+                record_requests(given, rows)
+                queue.record_load("engine", "", recording.clock.ns, 1, 2, 0.5)
             with otel_rl.stage("reward"):
                 recording.tick(100)
     return build_report(recording.stop(), recording.clock.ns)
@@ -103,7 +102,7 @@ def test_the_tail_is_the_verdict(recording: Recording) -> None:
 def test_what_is_no_tail(recording: Recording, share: float, step_share: float | None) -> None:
     """A small part of the step, one that the requests have by their number, or one of an unknown step time."""
     report = recorded(recording)
-    tails = [Tail(slowest=0.01, share=share, step_share=step_share)]
+    tails = [RequestTail(slowest=0.01, share=share, step_share=step_share)]
     assert "stage" == verdict(report.steps, report.stages, report.efficiency, None, tails).kind
 
 
@@ -140,10 +139,10 @@ def test_what_became_of_them_and_what_is_wrong_is_said(recording: Recording) -> 
                 request(recording, 6, finish="abort", streamed=True, preemptions=2),
                 request(recording, 7, finish="length", streamed=True, input_tokens=0),
             ]
-            note(given, rows)
+            record_requests(given, rows)
         with otel_rl.stage("evaluate"):
             recording.tick(20)
-            note(given, [request(recording, 1)])
+            record_requests(given, [request(recording, 1)])
     report = build_report(recording.stop(), recording.clock.ns)
     assert [BadRequests(reason="tokens", count=1)] == report.requests.bad
     text = shown(report)
@@ -158,15 +157,15 @@ def test_preemptions_are_told_by_requests_or_by_their_engine(recording: Recordin
         with otel_rl.stage("sample"):
             recording.tick(20)
             for engine, preemptions in (("both", 0), ("engine", -1), ("zero", -1)):
-                note(given, [request(recording, 1, engine=engine, preemptions=preemptions)])
+                record_requests(given, [request(recording, 1, engine=engine, preemptions=preemptions)])
         with otel_rl.stage("evaluate"):
             recording.tick(20)
-            note(given, [request(recording, 1, engine="both", preemptions=2)])
-            note(given, [request(recording, 1, engine="engine")])
+            record_requests(given, [request(recording, 1, engine="both", preemptions=2)])
+            record_requests(given, [request(recording, 1, engine="engine")])
         for engine, told in (("both", (2,)), ("engine", (3, 0, 4)), ("zero", (0,))):
-            queue.load(engine, "", recording.clock.ns, 1, 2, 0.5)
+            queue.record_load(engine, "", recording.clock.ns, 1, 2, 0.5)
             for number in told:
-                queue.load(engine, "", recording.clock.ns, 1, 2, 0.5, preemptions=number)
+                queue.record_load(engine, "", recording.clock.ns, 1, 2, 0.5, preemptions=number)
     report = build_report(recording.stop(), recording.clock.ns)
     assert {
         ("both", False): 0, ("both", True): 2, ("engine", False): None, ("engine", True): None,
@@ -185,7 +184,7 @@ def test_a_run_without_requests_says_nothing_of_them(recording: Recording) -> No
     with otel_rl.step(1):
         recording.tick(1)
     report = build_report(recording.stop(), recording.clock.ns)
-    assert (None, [], []) == (request_table(report), report.requests.rows, report.requests.tails)
+    assert ([], [], []) == (REQUESTS.blocks(report), report.requests.rows, report.requests.tails)
 
 
 def test_many_kinds_are_left_to_json(recording: Recording) -> None:
@@ -254,7 +253,7 @@ def test_rollouts_weigh_as_long_as_they_took(most: int, monkeypatch: pytest.Monk
 
     def see(rank: int, name: str, time_ns: int, value: float, **attributes: Value) -> None:
         labels = {v.SLOWEST if key == "slowest" else v.MODE: one for key, one in attributes.items()}
-        points.see(PointView(name, "gauge", "1", time_ns, 0, labels, {}, journals[rank], value))
+        points.add(PointView(name, "gauge", "1", time_ns, 0, labels, {}, journals[rank], value))
 
     for rank in (0, 1):
         for number in range(1, 6):
@@ -265,7 +264,7 @@ def test_rollouts_weigh_as_long_as_they_took(most: int, monkeypatch: pytest.Monk
             see(rank, v.ROLLOUT_WALL, 20 + number, 100.0, mode="eval")
     found = points.rows([], 0)
     expected = sum((0.1 * number + rank) * number for number in range(1, 6) for rank in (0, 1)) / 30
-    assert [Tail(slowest=0.01, share=pytest.approx(expected), step_share=None)] == found.tails
+    assert [RequestTail(slowest=0.01, share=pytest.approx(expected), step_share=None)] == found.tails
     assert (0.5, None, []) == (found.bubble, found.kv_cache_peak, found.rows)
 
 
@@ -273,7 +272,7 @@ def test_what_a_rollout_keeps_is_open_while_it_goes_on(recording: Recording) -> 
     """Which of its requests become spans is known at its end: until then none of them is said to be one."""
     with otel_rl.step(0), otel_rl.stage("sample"):
         recording.tick(100)
-        note(given, [ending(recording, one, 40) for one in range(100)])
+        record_requests(given, [ending(recording, one, 40) for one in range(100)])
         assert otel_rl.flush()
         report = build_report(recording.run(), recording.clock.ns)
         assert "0 of 100 requests are spans; of 100 it is open until their rollouts are over" in shown(report)

@@ -13,14 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.trend import mean
+from otel_rl.analysis.summary import mean
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import Journal, PointView, open_run
 from otel_rl.records import Attributes
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Series
-from otel_rl.report.sections import series as module
-from otel_rl.report.sections.series import Numbers
+from otel_rl.report.sections.step_series import SeriesPoints
 from tests.made_runs import BEGIN_NS, Plan, write_run
 
 
@@ -89,29 +88,26 @@ def lined_up(points: Iterable[tuple[int, int, float]]) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("most", [1, 4096])
 @given(points=st.lists(POINTS, min_size=1, max_size=30))
-def test_points_of_many_processes_are_those_that_came(points: list[tuple[int, int, float]], most: int) -> None:
-    """In whatever order they come, and however few times of a process are known again."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(module, "MOST_MOMENTS", most)
-        numbers = Numbers()
-        for process, time_ns, value in points:
-            numbers.see(loss(PROCESSES[process], time_ns, value))
-        (found,), own = numbers.series([])
+def test_points_of_many_processes_are_those_that_came(points: list[tuple[int, int, float]]) -> None:
+    """In whatever order they come."""
+    numbers = SeriesPoints()
+    for process, time_ns, value in points:
+        numbers.add(loss(PROCESSES[process], time_ns, value))
+    (found,), own = numbers.series([])
     expected = [value if math.isfinite(value) else None for value in lined_up(points)]
     assert (expected, []) == (found.values, own)
 
 
 def test_a_point_is_kept_in_a_few_bytes() -> None:
-    """12 of each and 12 of its time, where a point takes 600: a run has millions of them."""
-    numbers = Numbers()
-    numbers.see(loss(PROCESSES[0], 1, 0.5))
+    """12 of each and 250 of its time, where a point takes 600: a run has millions of them."""
+    numbers = SeriesPoints()
+    numbers.add(loss(PROCESSES[0], 1, 0.5))
     tracemalloc.start()
     try:
         for index in range(40_000):
-            numbers.see(loss(PROCESSES[0], index // 2, index / 7))
+            numbers.add(loss(PROCESSES[0], index // 2, index / 7))
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert kept < 40_000 * 24 + module.MOST_MOMENTS * 200
+    assert kept < 40_000 * 24 + 20_000 * 250

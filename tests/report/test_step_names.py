@@ -10,9 +10,9 @@ import pytest
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run, open_run
 from otel_rl.report.data.report import Loss, RankStep, StepDisagreement
-from otel_rl.report.read.attributes import KEYS
 from otel_rl.report.read.collect import StepRecord, collect
-from otel_rl.report.read.step_names import disagreements
+from otel_rl.report.read.span_attributes import KEYS
+from otel_rl.report.sections.caveats import disagreements
 from tests.made_runs import Plan, write_run
 
 Off = tuple[Run, list[StepRecord]]

@@ -10,19 +10,19 @@ import pytest
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.bubbles import Bubbles
-from otel_rl.analysis.stages import Comm, Slice
+from otel_rl.analysis.stages import Comm, StageTimes
 from otel_rl.analysis.steps import Step
-from otel_rl.report.data.report import BalanceRow, CommRow, LongStep, Rank, RankComm
-from otel_rl.report.read.attributes import Work
-from otel_rl.report.read.average import Averaged, average
-from otel_rl.report.read.collect import Collected, StepRecord
-from otel_rl.report.read.slices import Slices
-from otel_rl.report.read.spent import NOTHING as NO_TIME
-from otel_rl.report.sections.balance import balance_rows
-from otel_rl.report.sections.comm import comm_rows
-from otel_rl.report.sections.efficiency import efficiency
-from otel_rl.report.sections.stages import stage_rows
-from otel_rl.report.verdict.long_step import set_aside
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import BalanceRow, CommRow, LongStep, RankComm
+from otel_rl.report.read.average import Averaged, average, set_aside
+from otel_rl.report.read.collect import FoldedSpans, StepRecord
+from otel_rl.report.read.containers import NOTHING as NO_TIME
+from otel_rl.report.read.span_attributes import WorkSums
+from otel_rl.report.read.step_stages import StepStages
+from otel_rl.report.sections.collective_times import comm_rows
+from otel_rl.report.sections.own_time import balance_rows
+from otel_rl.report.sections.rank_activity import efficiency
+from otel_rl.report.sections.stage_shares import stage_rows
 from otel_rl.runs.calls import Calls
 
 MS = 1_000_000
@@ -40,7 +40,7 @@ def averaged(*ranks: Sequence[float], comm: Comm = NOTHING) -> Averaged:
         now_ns = 0
         for number, ms in enumerate([10.0, 10.0, *rewards_ms], start=1):
             time_ns = round(max(100.0, ms) * MS)
-            reward = Slice((round(ms * MS),), round(ms * MS), round(ms * MS), NOTHING, False, False)
+            reward = StageTimes((round(ms * MS),), round(ms * MS), round(ms * MS), NOTHING, False, False)
             slices = {(v.REWARD,): reward} if ms else {}
             step = Step(now_ns, now_ns + time_ns, "train", number)
             reward_ns = array("q", (round(ms * MS),))
@@ -51,7 +51,7 @@ def averaged(*ranks: Sequence[float], comm: Comm = NOTHING) -> Averaged:
 
 
 def record(
-    rank: int, step: Step, slices: dict[tuple[str, ...], Slice], comm: Comm = NOTHING, calls: Calls = NO_CALLS
+    rank: int, step: Step, slices: dict[tuple[str, ...], StageTimes], comm: Comm = NOTHING, calls: Calls = NO_CALLS
 ) -> StepRecord:
     """Make a step of a rank in which everything lies under stages."""
     return StepRecord(
@@ -59,19 +59,19 @@ def record(
         rank=Rank("trainer", rank),
         step=step,
         covered_ns=step.time_ns,
-        slices=Slices(slices, {}),
+        stages=StepStages(slices, {}),
         direct_comm=comm,
-        work=Work(),
+        work=WorkSums(),
         is_truncated=False,
         calls=calls,
         bubbles=Bubbles(step.time_ns, 0, 0, 0, 0),
-        spent=NO_TIME,
+        goodput=NO_TIME,
     )
 
 
 def rewards(steps: Averaged) -> BalanceRow:
     """Compare the ranks in their rewards."""
-    slow = efficiency(Collected(), steps).stragglers
+    slow = efficiency(FoldedSpans(), steps).stragglers
     return balance_rows(steps, stage_rows(steps), slow)[0]
 
 
@@ -128,19 +128,19 @@ def test_a_stage_is_looked_up_in_its_own_steps_only() -> None:
     """A run may have as many stages as samples: to look for each in every step takes hours."""
     looked_up: list[tuple[str, ...]] = []
 
-    class Watched(dict[tuple[str, ...], Slice]):
-        def __getitem__(self, path: tuple[str, ...]) -> Slice:
+    class Watched(dict[tuple[str, ...], StageTimes]):
+        def __getitem__(self, path: tuple[str, ...]) -> StageTimes:
             looked_up.append(path)
             return super().__getitem__(path)
 
         def __contains__(self, path: object) -> bool:
             raise AssertionError(path)
 
-    one = Slice((MS,), MS, MS, NOTHING, False, False)
+    one = StageTimes((MS,), MS, MS, NOTHING, False, False)
     steps = [
         replace(
             record(0, Step(number * MS, (number + 1) * MS, "train", number), {}),
-            slices=Watched({(f"sample {number}",): one}),  # type: ignore[arg-type]
+            stages=Watched({(f"sample {number}",): one}),  # type: ignore[arg-type]
         )
         for number in range(100)
     ]

@@ -17,9 +17,10 @@ from rich.console import Console
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
-from otel_rl.report.data.efficiency import SlowCommunication
-from otel_rl.report.data.report import Rank, RankSeconds, Report
-from otel_rl.report.terminal.screen import render
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import RankSeconds, Report
+from otel_rl.report.data.time_use import SlowCommunication
+from otel_rl.report.terminal import render
 from tests.made_runs import BEGIN_NS, Plan, write_run
 from tests.peers import Did, Peer
 
@@ -384,7 +385,7 @@ def test_a_thousand_ranks_are_not_listed_whole(tmp_path: Path) -> None:
     ]
     parts = [replace(report.memory_parts[0], rank=rank, reserved_bytes=rank) for rank in range(1000)]
     work = [replace(report.work[0], rank=rank, train_tokens=rank) for rank in range(1000)]
-    own = [RankSeconds("trainer", rank, 1.0) for rank in range(1000)]
+    own = [RankSeconds(role="trainer", rank=rank, own_s=1.0) for rank in range(1000)]
     balance = [
         replace(report.balance[0], stage=f"stage {place}", own=own, is_comparable=True, straggler=None)
         for place in range(50)

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from otel_rl import vocabulary as v
-from otel_rl.report.data.efficiency import BubbleRow, Efficiency, RankTime, SlowCommunication, StragglerRow
-from otel_rl.report.data.report import LongStep, Rank, StageRow, StepTimes
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import LongStep, StageRow, StepTimes
+from otel_rl.report.data.time_use import BubbleRow, Efficiency, RankTime, SlowCommunication, StragglerRow
 from otel_rl.report.verdict.awaited import Awaited
 from otel_rl.report.verdict.verdict import verdict
 

@@ -20,10 +20,10 @@ import otel_rl
 from otel_rl import guard, vocabulary
 from otel_rl.process.state import state
 from otel_rl.requests import queue
-from otel_rl.requests.queue import Request, note
+from otel_rl.requests.queue import Request, record_requests
 from otel_rl.trace.stage import current_stage
 from tests.fixtures import MS, Recording
-from tests.noted import parts
+from tests.noted import take
 from tests.requests.test_queue import bad, counted, given, ids_of, request, rollout
 
 UNUSED = 10**30
@@ -115,11 +115,11 @@ def test_an_id_that_comes_twice_counts_once(recording: Recording) -> None:
     with otel_rl.step(1), otel_rl.stage("sample"):
         recording.tick(50)
         first = request(recording, 1)
-        note(given, [first, first])
+        record_requests(given, [first, first])
         otel_rl.flush()
         recording.tick(50)
-        note(given, [first, request(recording, 1)])
-        note(given, [first._replace(turn=1), first._replace(replica="2"), request(recording, id="")] * 2)
+        record_requests(given, [first, request(recording, 1)])
+        record_requests(given, [first._replace(turn=1), first._replace(replica="2"), request(recording, id="")] * 2)
     run = recording.stop()
     assert {"repeated_id": 4, "another_attempt": 1} == bad(run)
     assert 6 == sum(counted(run, vocabulary.REQUESTS, vocabulary.REPLICA).values())
@@ -130,7 +130,7 @@ def test_attempts_without_a_submission_are_told_apart_by_their_ends(recording: R
     with otel_rl.step(1), otel_rl.stage("sample"):
         for _ in range(3):
             recording.tick(50)
-            note(given, [request(recording, 1, submitted=0)] * 2)
+            record_requests(given, [request(recording, 1, submitted=0)] * 2)
     run = recording.stop()
     assert ({"repeated_id": 3, "another_attempt": 2}, {"stop": 3}) == (
         bad(run),
@@ -209,9 +209,9 @@ def test_the_load_of_an_engine_may_be_anything(recording: Recording, bad_load: A
     """It is left out, counted as an error, and rollouts end as they do."""
     context = SpanContext(7, 9, is_remote=True, trace_flags=TraceFlags(1))
     recording.tick(20)
-    note(given, [request(recording, 1)], parent=context)
-    queue.load("bad", "", recording.clock.ns, *bad_load)
-    queue.load("good", "", recording.clock.ns, 1, 2, 0.5)
+    record_requests(given, [request(recording, 1)], parent=context)
+    queue.record_load("bad", "", recording.clock.ns, *bad_load)
+    queue.record_load("good", "", recording.clock.ns, 1, 2, 0.5)
     otel_rl.flush()
     recording.tick(5_001)
     otel_rl.flush()
@@ -224,7 +224,7 @@ def test_rollouts_end_though_the_load_cannot_be_written(recording: Recording, mo
     """One has nothing to do with the other."""
     monkeypatch.setattr("otel_rl.requests.engine_load.Engines.emit", lambda *_: 1 / 0)
     recording.tick(20)
-    note(given, [request(recording, 1)], parent=SpanContext(7, 9, is_remote=True, trace_flags=TraceFlags(1)))
+    record_requests(given, [request(recording, 1)], parent=SpanContext(7, 9, is_remote=True, trace_flags=TraceFlags(1)))
     otel_rl.flush()
     recording.tick(5_001)
     otel_rl.flush()
@@ -237,10 +237,10 @@ def test_what_comes_after_its_step_is_counted_only(recording: Recording) -> None
     with otel_rl.step(1), otel_rl.stage("sample"):
         stage = current_stage()
         recording.tick(20)
-        note(given, [request(recording, 1)])
+        record_requests(given, [request(recording, 1)])
     with otel_rl.step(2):
         recording.tick(20)
-        note(given, [request(recording, 2)], parent=stage)
+        record_requests(given, [request(recording, 2)], parent=stage)
         otel_rl.flush()
     run = recording.stop()
     assert ({"late": 1}, ["r1"], {"stop": 2}, {"": 1}) == (
@@ -258,9 +258,9 @@ def test_what_comes_after_its_stage_but_in_its_step_is_a_span(recording: Recordi
             stage = current_stage()
             recording.tick(20)
         otel_rl.flush()
-        note(given, [request(recording, 1)], parent=stage)
+        record_requests(given, [request(recording, 1)], parent=stage)
         otel_rl.flush()
-        assert (["r1"], {}) == (ids_of(recording.run()), recording.flusher.intake.requests._rollouts)
+        assert (["r1"], {}) == (ids_of(recording.run()), recording.flusher.dispatcher.requests._rollouts)
     run = recording.stop()
     assert ({"after_rollout": 1}, []) == (bad(run), list(run.points(vocabulary.ROLLOUT_WALL)))
 
@@ -276,9 +276,9 @@ def test_a_reader_that_fails_loses_only_what_it_had_not_given(recording: Recordi
     with otel_rl.step(1), otel_rl.stage("sample"):
         recording.tick(20)
         for number in range(2):
-            note(failing, [request(recording, number)])
-        note(given, None)
-        note(given, [request(recording, 3), "no request", None])
+            record_requests(failing, [request(recording, number)])
+        record_requests(given, None)
+        record_requests(given, [request(recording, 3), "no request", None])
     run = recording.stop()
     assert {"unreadable": 3, "no_request": 2} == bad(run)
     assert (["r0", "r1", "r3"], 3) == (sorted(ids_of(run)), guard.errors["read finished requests"])
@@ -290,11 +290,11 @@ def test_a_forked_worker_is_counted(recording: Recording) -> None:
         recording.tick(20)
         child = os.fork()
         if not child:
-            note(given, [request(recording, 1)])
+            record_requests(given, [request(recording, 1)])
             otel_rl.uninstrument()
             os._exit(0)
         os.waitpid(child, 0)
-        note(given, [request(recording, 2)])
+        record_requests(given, [request(recording, 2)])
     run = recording.stop()
     assert ({"forked": 1}, ["r1", "r2"]) == (bad(run), sorted(ids_of(run)))
     stages = {span.span_id for span in run.spans() if span.name == "rl.sample"}
@@ -306,7 +306,7 @@ def test_a_parent_that_is_no_span_costs_only_the_span(recording: Recording) -> N
     """The request is counted."""
     with otel_rl.step(1):
         recording.tick(20)
-        note(given, [request(recording, 1)], parent="the rollout")
+        record_requests(given, [request(recording, 1)], parent="the rollout")
     run = recording.stop()
     assert ([], {"stop": 1}, {"": 1}) == (
         ids_of(run),
@@ -419,7 +419,7 @@ def test_a_time_before_the_process_is_none(recording: Recording) -> None:
         recording.tick(100)
         otel_rl.request("mine", submitted=0.5, ended=recording.clock.ns / 1e9, id="relative", finish="abort")
         otel_rl.request("mine", submitted=(state.first_ns + MS) / 1e9, ended=recording.clock.ns / 1e9, id="own")
-        note(given, [request(recording, number, submitted=MS * (number == 3)) for number in range(100)])
+        record_requests(given, [request(recording, number, submitted=MS * (number == 3)) for number in range(100)])
     run = recording.stop()
     lengths = {
         span.attributes[vocabulary.RESPONSE_ID]: span.end_ns - span.start_ns
@@ -430,10 +430,8 @@ def test_a_time_before_the_process_is_none(recording: Recording) -> None:
     assert 5099 * MS == max(lengths.values())
 
 
-def test_an_error_of_a_custom_engine_is_its_class(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_custom_engine_is_its_class(recording: Recording) -> None:
     """Given as itself, as its class, or by its name; itself is not kept, nor what its frames hold."""
-    kept: list[Any] = []
-    monkeypatch.setattr("otel_rl.requests.api.note_many", lambda pieces, number: kept.extend(parts(pieces)))
     try:
         raise Unlike.Error
     except Unlike.Error as error:
@@ -443,7 +441,7 @@ def test_an_error_of_a_custom_engine_is_its_class(recording: Recording, monkeypa
     assert gone() is None
     otel_rl.request("mine", submitted=1.0, ended=1.5, error=Unlike.Error)
     otel_rl.request("mine", submitted=1.0, ended=1.5, error="Unlike.Error")
-    assert ["Unlike.Error"] * 3 == [row.error for read, _, given in kept for row in read(*given)]
+    assert ["Unlike.Error"] * 3 == [row.error for row in take().rows]
 
 
 def test_what_cancels_a_request_of_a_custom_engine_aborts_it(recording: Recording) -> None:
@@ -477,8 +475,8 @@ def test_old_traces_are_forgotten(recording: Recording, monkeypatch: pytest.Monk
     for number in range(6):
         with otel_rl.step(number), otel_rl.stage("sample"):
             recording.tick(20)
-            note(given, [request(recording)])
+            record_requests(given, [request(recording)])
     otel_rl.flush()
-    fold = recording.flusher.intake.requests
+    fold = recording.flusher.dispatcher.requests
     assert (3, 3) == (len(fold._used), len(fold._over))
     assert {} == bad(recording.stop())

@@ -17,9 +17,10 @@ from otel_rl import vocabulary
 from otel_rl.guard import errors
 from otel_rl.journal.read import Run
 from otel_rl.process.state import state
-from otel_rl.records import Later, Noted, Value
+from otel_rl.records import Deferred, FinishedRequests, Value
 from otel_rl.requests import queue
-from otel_rl.requests.queue import Request, note, place
+from otel_rl.requests.queue import Request, find_parent, record_requests
+from otel_rl.trace.memory import tracing
 from tests.fixtures import MS, Recording, Tree, orphans, trees
 
 LABELS = {
@@ -75,7 +76,7 @@ def test_a_request_is_a_span_of_its_rollout_and_a_value_of_every_histogram(recor
     with otel_rl.step(1), otel_rl.stage("sample"):
         recording.tick(20)
         row = request(recording, replica="1", sample="s", group="g", turn=2, policy_start=3, policy_end=4, limit=64)
-        note(given, [row._replace(preemptions=1)])
+        record_requests(given, [row._replace(preemptions=1)])
         recording.tick(5)
     run = recording.stop()
     step = next(tree for tree in trees(run) if tree.name == "rl.loop")
@@ -139,7 +140,7 @@ def rollout(recording: Recording, rows: list[Request], ms: float = 100) -> Run:
     """Record one step whose rollout takes so long and has these requests."""
     with otel_rl.step(1), otel_rl.stage("sample"):
         recording.tick(ms)
-        note(given, rows)
+        record_requests(given, rows)
     return recording.stop()
 
 
@@ -170,7 +171,7 @@ def test_a_rollout_says_what_its_last_requests_cost(recording: Recording) -> Non
     with otel_rl.step(1), otel_rl.stage("sample"):
         recording.tick(100)
         rows = [ending(recording, number, 90 if number < 90 else 60 if number < 99 else 0) for number in range(100)]
-        note(given, rows)
+        record_requests(given, rows)
     run = recording.stop()
     expected = {
         vocabulary.REQUEST_COUNT: 100,
@@ -196,7 +197,7 @@ def test_without_starts_no_bubble_is_told(recording: Recording) -> None:
     """How many slots an engine has is not guessed."""
     with otel_rl.step(1), otel_rl.stage("sample"):
         recording.tick(100)
-        note(given, [ending(recording, number, number, scheduled=0) for number in range(50)])
+        record_requests(given, [ending(recording, number, number, scheduled=0) for number in range(50)])
     told = sample_of(recording.stop())
     assert ({vocabulary.TAIL_5: 0.02, vocabulary.TAIL_10: 0.05}, False) == (
         {key: pytest.approx(value) for key, value in told.items() if key.startswith("rl.rollout.tail")},
@@ -245,10 +246,10 @@ def test_requests_of_an_evaluation_count_apart(recording: Recording) -> None:
     with otel_rl.step(1):
         with otel_rl.stage("sample", mode="eval"):
             recording.tick(20)
-            note(given, [request(recording, 1)])
+            record_requests(given, [request(recording, 1)])
         with otel_rl.stage("evaluate"):
             recording.tick(20)
-            note(given, [request(recording, 1), request(recording, 2)])
+            record_requests(given, [request(recording, 1), request(recording, 2)])
     run = recording.stop()
     assert {"eval": 3} == counted(run, vocabulary.REQUESTS, vocabulary.MODE)
     assert {"eval"} == {point.attributes.get(vocabulary.MODE) for point in run.points(vocabulary.ROLLOUT_WALL)}
@@ -259,10 +260,10 @@ def test_a_rollout_inside_an_evaluation_is_an_evaluation(recording: Recording) -
     with otel_rl.step(1):
         with otel_rl.stage("evaluate"), otel_rl.stage("sample"):
             recording.tick(20)
-            note(given, [request(recording, 1)])
+            record_requests(given, [request(recording, 1)])
         with otel_rl.stage("sample"):
             recording.tick(20)
-            note(given, [request(recording, 2)])
+            record_requests(given, [request(recording, 2)])
     run = recording.stop()
     assert {"eval": 1, "": 1} == counted(run, vocabulary.REQUESTS, vocabulary.MODE)
 
@@ -275,10 +276,10 @@ def test_an_evaluation_is_one_in_the_stages_below_it(recording: Recording) -> No
                 recording.tick(20)
                 if is_flushed:
                     otel_rl.flush()
-                note(given, [request(recording, 1 + is_flushed)])
+                record_requests(given, [request(recording, 1 + is_flushed)])
         with otel_rl.stage("mine"):
             recording.tick(20)
-            note(given, [request(recording, number) for number in (3, 4, 5)])
+            record_requests(given, [request(recording, number) for number in (3, 4, 5)])
     run = recording.stop()
     assert {"eval": 2, "": 3} == counted(run, vocabulary.REQUESTS, vocabulary.MODE)
     assert ["", "eval"] == sorted(
@@ -297,7 +298,7 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("report", [note, otel_rl.request], ids=["note", "request"])
+@pytest.mark.parametrize("report", [record_requests, otel_rl.request], ids=["record_requests", "request"])
 @pytest.mark.parametrize(("stages", "modes", "parent", "is_told"), PLACES.values(), ids=PLACES)
 def test_a_thread_without_a_span_works_for_the_stage_that_is_open(
     recording: Recording, report: Any, stages: list[str], modes: dict[str, int], parent: str, is_told: bool
@@ -308,8 +309,8 @@ def test_a_thread_without_a_span_works_for_the_stage_that_is_open(
             opened.enter_context(otel_rl.stage(name, **({"mode": mode} if mode else {})))
         recording.tick(20)
         with ThreadPoolExecutor(1) as pool:
-            if report is note:
-                pool.submit(note, given, [request(recording, 1)]).result()
+            if report is record_requests:
+                pool.submit(record_requests, given, [request(recording, 1)]).result()
             else:
                 pool.submit(otel_rl.request, "engine", submitted=1.01, ended=1.02, id="r1", finish="stop").result()
     run = recording.stop()
@@ -333,7 +334,7 @@ def test_of_stages_side_by_side_the_one_around_them_is_meant(
         contexts = [copy_context(), copy_context()]
         opened = [context.run(otel_rl.stage("sample").__enter__) for context in contexts]
         recording.tick(20)
-        pool.submit(note, given, [request(recording, 1)]).result()
+        pool.submit(record_requests, given, [request(recording, 1)]).result()
         for context, stage in zip(contexts, opened, strict=True):
             context.run(stage.__exit__, None, None, None)
     run = recording.stop()
@@ -347,8 +348,8 @@ def test_of_many_stages_the_innermost_that_is_around_all_others_is_meant(recordi
     """Or inside of them, whatever their tree: as one finds it who compares each with each."""
     draw = random.Random(seed)
     with otel_rl.step(1), ThreadPoolExecutor(1) as pool:
-        above: dict[Any, list[Any]] = {state.container: []}
-        contexts = {state.container: copy_context()}
+        above: dict[Any, list[Any]] = {tracing.container: []}
+        contexts = {tracing.container: copy_context()}
         for _ in range(draw.randrange(2, 12)):
             parent = draw.choice([*above][-4:])
             stage, inside = (
@@ -361,8 +362,8 @@ def test_of_many_stages_the_innermost_that_is_around_all_others_is_meant(recordi
         meant = [
             one for one in saying if all(one in above[other] or other in above[one] or other is one for other in saying)
         ]
-        expected = max(meant, key=lambda one: len(above[one]), default=state.container)
-        assert pool.submit(place).result() is expected
+        expected = max(meant, key=lambda one: len(above[one]), default=tracing.container)
+        assert pool.submit(find_parent).result() is expected
         for stage in [*above][:0:-1]:
             contexts[stage].run(stage.__exit__, None, None, None)
 
@@ -373,7 +374,7 @@ def test_a_context_that_is_handed_over_says_it_all(recording: Recording) -> None
         recording.tick(20)
         mine = copy_context()
         with otel_rl.stage("evaluate"):
-            pool.submit(mine.run, note, given, [request(recording, 1)]).result()
+            pool.submit(mine.run, record_requests, given, [request(recording, 1)]).result()
     assert {"": 1} == counted(recording.stop(), vocabulary.REQUESTS, vocabulary.MODE)
 
 
@@ -381,7 +382,7 @@ def test_exemplars_point_at_spans(recording: Recording) -> None:
     """Of each bucket at the latest span that was kept, once."""
     with otel_rl.step(1), otel_rl.stage("sample"):
         recording.tick(50)
-        note(given, [request(recording, 1), request(recording, 2, submitted=recording.clock.ns - 40 * MS)])
+        record_requests(given, [request(recording, 1), request(recording, 2, submitted=recording.clock.ns - 40 * MS)])
     otel_rl.flush()
     with otel_rl.step(2), otel_rl.stage("sample"):
         recording.tick(50)
@@ -413,11 +414,11 @@ def test_the_load_of_an_engine_becomes_gauges_and_a_peak(recording: Recording) -
         with otel_rl.step(number):
             for usage in usages:
                 recording.tick(10)
-                queue.load("vllm", "1", recording.clock.ns, 3, 4, usage, preemptions=2)
-            queue.load("hf", "", recording.clock.ns, 1, 0, None)
+                queue.record_load("vllm", "1", recording.clock.ns, 3, 4, usage, preemptions=2)
+            queue.record_load("hf", "", recording.clock.ns, 1, 0, None)
             with otel_rl.stage("sample"):
                 recording.tick(20)
-                note(given, [request(recording)])
+                record_requests(given, [request(recording)])
     run = recording.stop()
     rollouts = sorted((span for span in run.spans(None) if span.name == "rl.sample"), key=lambda span: span.start_ns)
     assert [0.9, 0.3] == [span.attributes[vocabulary.KV_PEAK_SPAN] for span in rollouts]
@@ -436,11 +437,11 @@ def test_bytes_of_a_kv_cache_become_gauges(recording: Recording) -> None:
         with otel_rl.step(number):
             for used in uses:
                 recording.tick(10)
-                queue.kv_cache("vllm", "1", 1000 if used is None else None, used)
-            queue.kv_cache("hf", "", None, 7 * number)
+                queue.record_kv_cache("vllm", "1", 1000 if used is None else None, used)
+            queue.record_kv_cache("hf", "", None, 7 * number)
             with otel_rl.stage("sample"):
                 recording.tick(20)
-                note(given, [request(recording)])
+                record_requests(given, [request(recording)])
     run = recording.stop()
     rollouts = sorted((span for span in run.spans(None) if span.name == "rl.sample"), key=lambda span: span.start_ns)
     keys = vocabulary.KV_BYTES_SPAN, vocabulary.KV_BYTES_PEAK_SPAN
@@ -457,7 +458,7 @@ def test_bytes_of_a_kv_cache_become_gauges(recording: Recording) -> None:
 def test_no_number_of_bytes_is_refused(recording: Recording, size: Any, used: Any) -> None:
     """All of it, and counted."""
     with otel_rl.step(1):
-        queue.kv_cache("mine", "", size, used)
+        queue.record_kv_cache("mine", "", size, used)
     run = recording.stop()
     assert [] == [point for name in (vocabulary.KV_BYTES, vocabulary.KV_BYTES_PEAK) for point in run.points(name)]
     assert {"count a record": 1} == dict(errors)
@@ -466,9 +467,9 @@ def test_no_number_of_bytes_is_refused(recording: Recording, size: Any, used: An
 
 def test_off_nothing_is_kept() -> None:
     """Without ``instrument()``."""
-    queue.kv_cache("vllm", "", 1, 1)
-    note(given, [1])
-    queue.load("vllm", "", 1, 1, 1, None)
+    queue.record_kv_cache("vllm", "", 1, 1)
+    record_requests(given, [1])
+    queue.record_load("vllm", "", 1, 1, 1, None)
     otel_rl.request("mine", submitted=0.0, ended=1.0)
     assert 0 == len(state.queue)
 
@@ -477,7 +478,7 @@ def test_the_flusher_may_learn_of_requests_later(recording: Recording) -> None:
     """What it makes of a thread's notes may be requests."""
     with otel_rl.step(1), otel_rl.stage("sample") as stage:
         recording.tick(20)
-        state.add(Later(lambda *row: [Noted((given, stage, 1, row))], (request(recording, 1),)))
+        state.add(Deferred(lambda *row: [FinishedRequests((given, stage, 1, row))], (request(recording, 1),)))
     assert ["r1"] == ids_of(recording.stop())
 
 
@@ -486,9 +487,9 @@ def test_a_reader_may_give_them_slice_by_slice(recording: Recording) -> None:
     with otel_rl.step(1), otel_rl.stage("sample"):
         recording.tick(20)
         rows = [request(recording, number) for number in range(5_001)]
-        note(lambda made: (row for row in made), rows[:4_500])
-        note(iter, rows[4_500:4_750])
-        note(given, rows[4_750:])
+        record_requests(lambda made: (row for row in made), rows[:4_500])
+        record_requests(iter, rows[4_500:4_750])
+        record_requests(given, rows[4_750:])
     run = recording.stop()
     assert ({"stop": 5_001}, {}) == (counted(run, vocabulary.REQUESTS, vocabulary.FINISH), bad(run))
     assert 5_001 == sample_of(run)[vocabulary.REQUEST_COUNT]
@@ -503,9 +504,9 @@ def test_the_interpreter_is_let_go_of_unless_somebody_waits(
     with otel_rl.step(1), otel_rl.stage("sample"):
         recording.tick(20)
         flusher = recording.flusher
-        note(lambda: iter([request(recording, number) for number in range(1_000)]))
+        record_requests(lambda: iter([request(recording, number) for number in range(1_000)]))
         flusher._serve()
         assert 4 == len(slept)
-        note(lambda: iter([request(recording, 1_000 + number) for number in range(1_000)]))
+        record_requests(lambda: iter([request(recording, 1_000 + number) for number in range(1_000)]))
         otel_rl.flush()
     assert (4, 2_000) == (len(slept), sum(counted(recording.stop(), vocabulary.REQUESTS).values()))

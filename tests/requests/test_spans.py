@@ -15,7 +15,7 @@ import otel_rl
 from otel_rl import vocabulary
 from otel_rl.journal.read import Run
 from otel_rl.records import Value
-from otel_rl.requests.queue import note
+from otel_rl.requests.queue import record_requests
 from tests.fixtures import MS, Recording, Tree, orphans, trees
 from tests.requests.test_queue import bad, counted, given, ids_of, request, request_spans, rollout, sample_of
 from tests.trace.test_stage import proto_spans
@@ -65,7 +65,7 @@ def test_the_sample_depends_on_step_and_id_alone(recording: Recording) -> None:
             recording.tick(20)
             rows = [request(recording, one) for one in range(300)][::order]
             for first in range(0, 300, 70):
-                note(given, rows[first : first + 70])
+                record_requests(given, rows[first : first + 70])
                 otel_rl.flush()
     for spans in trees_by_step(recording.stop()):
         kept.append({name for name, words in spans.items() if "sample" in words})
@@ -81,7 +81,7 @@ def test_another_attempt_chooses_the_same_sample(stubbed: Recording, monkeypatch
         stubbed.start()
         with otel_rl.step(3), otel_rl.stage("sample"):
             stubbed.tick(20)
-            note(given, [request(stubbed, number) for number in range(200)])
+            record_requests(given, [request(stubbed, number) for number in range(200)])
         otel_rl.uninstrument()
         (spans,) = trees_by_step(stubbed.run(run_id))
         chosen.append((spans, {span.trace_id for span in stubbed.run(run_id).spans() if span.name == "rl.sample"}))
@@ -108,7 +108,7 @@ def test_a_step_has_at_most_so_many(stubbed: Recording, monkeypatch: pytest.Monk
             with otel_rl.stage("sample"):
                 stubbed.tick(20)
                 rows = [request(stubbed, first + one, finish="error" if one == 9 else "stop") for one in range(10)]
-                note(given, rows)
+                record_requests(given, rows)
     run = stubbed.stop()
     assert limit == len(ids_of(run))
     assert ("r9" in ids_of(run)) == bool(limit)
@@ -120,7 +120,7 @@ def test_a_rollout_is_judged_when_it_is_over(recording: Recording) -> None:
     with otel_rl.step(1), otel_rl.stage("sample"):
         for number in range(3):
             recording.tick(20)
-            note(given, [request(recording, number)])
+            record_requests(given, [request(recording, number)])
             otel_rl.flush()
         assert [] == ids_of(recording.run())
         assert {"stop": 3} == counted(recording.run(), vocabulary.REQUESTS, vocabulary.FINISH)
@@ -147,7 +147,7 @@ def test_without_a_stage_they_belong_to_the_step(recording: Recording) -> None:
     """They are told when it ends."""
     with otel_rl.step(1):
         recording.tick(20)
-        note(given, [request(recording)])
+        record_requests(given, [request(recording)])
     step = next(tree for tree in recording.trees() if tree.name == "rl.loop")
     assert (Tree("generate_content m", 6, 20),) == step.below[0].below
 
@@ -155,7 +155,7 @@ def test_without_a_stage_they_belong_to_the_step(recording: Recording) -> None:
 def test_before_the_first_step_they_belong_to_set_up(recording: Recording) -> None:
     """An engine's warm-up."""
     recording.tick(20)
-    note(given, [request(recording)])
+    record_requests(given, [request(recording)])
     with otel_rl.step(1):
         recording.tick(1)
     setup = next(tree for tree in recording.trees() if tree.name == "rl.setup")
@@ -170,8 +170,8 @@ def test_requests_of_another_process_belong_to_its_trace(recording: Recording, i
         context = trace.set_span_in_context(trace.NonRecordingSpan(context))
     unsampled = SpanContext(8, 9, is_remote=True, trace_flags=TraceFlags(0))
     recording.tick(20)
-    note(given, [request(recording, 1)], parent=context)
-    note(given, [request(recording, 2)], parent=unsampled)
+    record_requests(given, [request(recording, 1)], parent=context)
+    record_requests(given, [request(recording, 2)], parent=unsampled)
     otel_rl.flush()
     assert [] == ids_of(recording.run())
     recording.tick(5_001)
@@ -190,10 +190,10 @@ def test_a_step_links_to_a_rollout_that_outlived_its_own(recording: Recording) -
     with otel_rl.step(1):
         rollout = trace.get_tracer("generator").start_span("rollout", Context())
         recording.tick(20)
-        note(given, [request(recording, 1)], parent=rollout)
+        record_requests(given, [request(recording, 1)], parent=rollout)
     with otel_rl.step(2):
         recording.tick(20)
-        note(given, [request(recording, 2)], parent=rollout)
+        record_requests(given, [request(recording, 2)], parent=rollout)
         rollout.end()
         with otel_rl.stage("train") as span:
             span.add_link(rollout.get_span_context())
@@ -219,7 +219,7 @@ def test_of_many_rollouts_the_quietest_is_taken_for_over(recording: Recording, m
         for number in range(3):
             recording.tick(1)
             stage = stages.enter_context(otel_rl.stage("sample"))
-            note(given, [request(recording, number)], parent=stage)
+            record_requests(given, [request(recording, number)], parent=stage)
             otel_rl.flush()
         assert ["r0"] == ids_of(recording.run())
     assert ["r0", "r1", "r2"] == sorted(ids_of(recording.stop()))
@@ -232,8 +232,8 @@ def test_requests_of_many_traces_share_one_limit(stubbed: Recording, monkeypatch
     stubbed.tick(20)
     for number in range(40):
         context = SpanContext(7 + number, 9, is_remote=True, trace_flags=TraceFlags(1))
-        note(given, [request(stubbed, turn=number)], parent=context)
-        note(given, [request(stubbed, id="same")], parent=context)
+        record_requests(given, [request(stubbed, turn=number)], parent=context)
+        record_requests(given, [request(stubbed, id="same")], parent=context)
     run = stubbed.stop()
     spans = [span for span in run.spans(None) if vocabulary.SUBMISSION in span.attributes]
     turns = {int.from_bytes(span.trace_id, "big") - 7: span.attributes.get(vocabulary.TURN) for span in spans}
@@ -257,7 +257,7 @@ def test_a_slice_between_two_silences_has_no_tail(recording: Recording) -> None:
     context = SpanContext(7, 9, is_remote=True, trace_flags=TraceFlags(1))
     for first in (0, 100):
         recording.tick(20)
-        note(given, [request(recording, first + one) for one in range(100)], parent=context)
+        record_requests(given, [request(recording, first + one) for one in range(100)], parent=context)
         otel_rl.flush()
         recording.tick(5_001)
         otel_rl.flush()
@@ -272,12 +272,12 @@ def test_a_process_without_steps_gives_its_spans_now_and_then(recording: Recordi
     for first in range(0, 2_000, 1_000):
         for number in range(13):
             recording.tick(4_990 if silence == "long" else 1)
-            note(given, [request(recording, first + number)])
+            record_requests(given, [request(recording, first + number)])
             otel_rl.flush()
         recording.tick(5_001 if silence == "quiet" else 10)
         otel_rl.flush()
         otel_rl.flush()
-    held = sum(one.count for one in recording.flusher.intake.requests._rollouts.values())
+    held = sum(one.count for one in recording.flusher.dispatcher.requests._rollouts.values())
     assert (26, set()) == (len(ids_of(recording.run())) + held, rollout_points(recording.run()))
     assert held < 13
     recording.stop()
@@ -288,10 +288,10 @@ def test_a_judges_requests_are_no_rollout(recording: Recording) -> None:
     with otel_rl.step(1):
         with otel_rl.stage("reward", mode="eval"):
             recording.tick(20)
-            note(given, [request(recording, 1)])
+            record_requests(given, [request(recording, 1)])
         with otel_rl.stage("reward"), otel_rl.stage("judge"):
             recording.tick(20)
-            note(given, [request(recording, 2)])
+            record_requests(given, [request(recording, 2)])
     run = recording.stop()
     assert (["r1", "r2"], set()) == (sorted(ids_of(run)), rollout_points(run))
     assert {"eval": 1, "": 1} == counted(run, vocabulary.REQUESTS, vocabulary.MODE)
@@ -301,13 +301,13 @@ def test_requests_of_a_step_and_of_ones_own_stages_are_one_rollout(recording: Re
     """From the first submission to the last finish; the step's container says what it was."""
     with otel_rl.step(1):
         recording.tick(20)
-        note(given, [request(recording, 1)])
+        record_requests(given, [request(recording, 1)])
         with otel_rl.stage("mine"):
             recording.tick(50)
-            note(given, [request(recording, 2)])
+            record_requests(given, [request(recording, 2)])
         with otel_rl.stage("mine", mode="eval"):
             recording.tick(20)
-            note(given, [request(recording, 3)])
+            record_requests(given, [request(recording, 3)])
     run = recording.stop()
     (told,) = (span.attributes for span in run.spans((vocabulary.REQUEST_COUNT,)) if span.attributes)
     assert ({("", 0.064), ("eval", 0.014)}, 2) == (walls_of(run), told[vocabulary.REQUEST_COUNT])
@@ -318,13 +318,13 @@ def test_what_a_rollout_stage_left_over_is_no_rollout(recording: Recording) -> N
     with otel_rl.step(1):
         with otel_rl.stage("sample"):
             recording.tick(20)
-            note(given, [request(recording, 1)])
+            record_requests(given, [request(recording, 1)])
         with otel_rl.stage("train"):
             recording.tick(50)
-            note(given, [request(recording, 2)])
+            record_requests(given, [request(recording, 2)])
             with otel_rl.stage("mine", mode="eval"):
                 recording.tick(20)
-                note(given, [request(recording, 3)])
+                record_requests(given, [request(recording, 3)])
     run = recording.stop()
     told = {span.name for span in run.spans((vocabulary.REQUEST_COUNT,)) if span.attributes}
     assert ({("", 0.02), ("eval", 0.014)}, {"r1", "r2", "r3"}, {}) == (walls_of(run), set(ids_of(run)), bad(run))
@@ -341,14 +341,14 @@ def test_what_ends_after_its_rollout_is_no_rollout(recording: Recording, is_writ
         with otel_rl.step(number):
             with otel_rl.stage("sample") as stage:
                 recording.tick(50)
-                note(given, [request(recording, one) for one in range(8)])
+                record_requests(given, [request(recording, one) for one in range(8)])
             if is_written:
                 otel_rl.flush()
             with otel_rl.stage("train"):
                 recording.tick(10)
-                note(given, [request(recording, 8)], parent=stage)
+                record_requests(given, [request(recording, 8)], parent=stage)
                 recording.tick(90)
-                note(given, [request(recording, one, finish="abort") for one in (9, 10)], parent=stage)
+                record_requests(given, [request(recording, one, finish="abort") for one in (9, 10)], parent=stage)
     run = recording.stop()
     walls = [point.value for point in run.points(vocabulary.ROLLOUT_WALL)]
     ratios = [
@@ -368,18 +368,6 @@ def test_what_ends_after_its_rollout_is_no_rollout(recording: Recording, is_writ
     )
     below = {span.parent_id for span in run.spans((vocabulary.SUBMISSION,)) if vocabulary.SUBMISSION in span.attributes}
     assert below == {span.span_id for span in run.spans() if span.name == "rl.sample"}
-
-
-def test_what_ends_with_its_rollout_is_one_of_it(recording: Recording) -> None:
-    """Its end may be stamped by another clock, or be none."""
-    with otel_rl.step(1):
-        with otel_rl.stage("sample") as stage:
-            recording.tick(50)
-            note(given, [request(recording, 1)])
-        recording.tick(0.5)
-        note(given, [request(recording, 2), request(recording, 3, ended=10**15)], parent=stage)
-    run = recording.stop()
-    assert ({"impossible_time": 1}, 3) == (bad(run), sample_of(run)[vocabulary.REQUEST_COUNT])
 
 
 def test_a_client_of_a_server_is_a_client(recording: Recording) -> None:
@@ -413,7 +401,7 @@ def test_requests_of_ones_own_stages_are_judged_with_their_step(recording: Recor
         for number in range(20):
             with otel_rl.stage("agent"):
                 recording.tick(20)
-                note(given, [request(recording, number)])
+                record_requests(given, [request(recording, number)])
             otel_rl.flush()
         recording.tick(10_000)
         otel_rl.flush()
@@ -436,7 +424,7 @@ def test_requests_without_ids_are_sampled_by_their_number(recording: Recording) 
         recording.tick(20)
         for first in (0, 100):
             rows = [request(recording, one, id="", turn=one) for one in range(first, first + 100)]
-            note(given, rows)
+            record_requests(given, rows)
     run = recording.stop()
     assert ({}, 200) == (bad(run), sample_of(run)[vocabulary.REQUEST_COUNT])
     turns = [
@@ -452,7 +440,7 @@ def test_a_kill_loses_the_spans_that_were_held_and_no_metric(recording: Recordin
     child = os.fork()
     if not child:
         with otel_rl.step(1), otel_rl.stage("sample"):
-            note(given, [request(recording, number) for number in range(100)])
+            record_requests(given, [request(recording, number) for number in range(100)])
             otel_rl.flush(60)
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
@@ -472,7 +460,9 @@ def test_each_request_lies_below_its_own_span(recording: Recording) -> None:
         recording.tick(20)
         for number in (0, 1, 1, 0, 2, 0):
             rows = [request(recording, number, turn=turn) for turn in range(number + 1)]
-            note(given, [*rows, "no request", request(recording, number, engine="other")], parent=parents[number])
+            record_requests(
+                given, [*rows, "no request", request(recording, number, engine="other")], parent=parents[number]
+            )
     run = recording.stop()
     found = {
         (int.from_bytes(span.parent_id, "big") - 100, span.attributes[vocabulary.RESPONSE_ID])

@@ -10,7 +10,7 @@ import pytest
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.stage_calls import Met, StageCall
-from otel_rl.analysis.stages import Tree
+from otel_rl.analysis.stages import SpanTree
 from otel_rl.journal.views import SpanView
 from otel_rl.records import Value
 from otel_rl.runs.calls import Calls, Known, calls_in, is_met, is_work, matched
@@ -33,7 +33,7 @@ def span(
 def calls_of(*spans: SpanView, **attributes: Value) -> list[StageCall[int]]:
     """Read the calls of rank 0 in a step of 100 ns."""
     container = span(f"{v.RANK_SPAN} 0", 0, 100, b"", STEP, **attributes)
-    tree = Tree(map(piece, [container, *spans]))
+    tree = SpanTree(map(piece, [container, *spans]))
     return list(calls_in(piece(container), tree, spans, Known()).of(0))
 
 
@@ -149,7 +149,7 @@ def test_equal_labels_are_kept_once() -> None:
     made: list[Calls] = []
     for _ in range(2):
         spans = [span(v.REWARD, 0, 1), span(v.COMM, 1, 2, COMM_OPERATION="barrier", COMM_SEQUENCE=1)]
-        made.append(calls_in(piece(container), Tree(map(piece, spans)), spans, known))
+        made.append(calls_in(piece(container), SpanTree(map(piece, spans)), spans, known))
     assert made[0].labels is made[1].labels
     assert made[0].names is made[1].names
 
@@ -175,7 +175,9 @@ def test_what_ranks_leave_together(operation: str, is_async: bool, expected: boo
 def test_ranks_with_unequal_collectives_are_still_matched() -> None:
     """Rank 1 has one more under no stage, so all of each rank's are one call at its end."""
     step = {
-        rank: calls_in(piece(span(f"{v.RANK_SPAN} {rank}", 0, 100, b"", STEP)), Tree(map(piece, spans)), spans, Known())
+        rank: calls_in(
+            piece(span(f"{v.RANK_SPAN} {rank}", 0, 100, b"", STEP)), SpanTree(map(piece, spans)), spans, Known()
+        )
         for rank, spans in {
             0: [span(v.COMM, 0, 5, COMM_OPERATION="barrier"), span("a", 5, 9)],
             1: [

@@ -7,7 +7,7 @@ import pytest
 from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import kind_of
 from otel_rl.records import Value
-from otel_rl.report.read import attributes as pieces
+from otel_rl.report.read import span_attributes as pieces
 from otel_rl.runs.spans import call_of, label
 from otel_rl.sidecar.compare import rank_step
 

@@ -20,7 +20,6 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import BadRequest, RetryInfo
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
-from urllib3.connection import HTTPConnection as Connection
 
 from otel_rl.journal.frame import Signal
 from otel_rl.sidecar.settings import SIGNALS, targets
@@ -138,12 +137,12 @@ class Relay:
         self._port = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._sockets = [self._listener]
+        self.sockets = [self._listener]
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
         """Cut every connection."""
-        for one in self._sockets:
+        for one in self.sockets:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
@@ -153,7 +152,7 @@ class Relay:
             while True:
                 near, _ = self._listener.accept()
                 far = socket.create_connection(("127.0.0.1", self._port))
-                self._sockets += [near, far]
+                self.sockets += [near, far]
                 is_old = not self.frozen.is_set()
                 for pair in ((near, far), (far, near)):
                     threading.Thread(target=self._pass_on, args=(*pair, is_old), daemon=True).start()
@@ -233,7 +232,7 @@ def test_the_timeout_is_that_of_the_whole_request(kind: str) -> None:
 
 
 def test_it_is_so_with_tls_and_behind_a_proxy(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection is cut below both."""
+    """However often the server says something."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
     with trickling("headers", context) as endpoint:
@@ -244,36 +243,6 @@ def test_it_is_so_with_tls_and_behind_a_proxy(certificates: Path, monkeypatch: p
         monkeypatch.delenv("NO_PROXY", raising=False)
         monkeypatch.delenv("no_proxy", raising=False)
         assert Outcome("later", reason="ReadTimeout") == send("http://collector.invalid:4318", "http", TIMEOUT="1000")
-
-
-def test_a_connection_that_is_made_too_late_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time was over while the first address of a host did not answer."""
-    made = Connection._new_conn
-
-    def late(connection: Any) -> socket.socket:
-        assert client._deadline._socket is None  # type: ignore[attr-defined]
-        client._deadline._end()  # type: ignore[attr-defined]
-        return made(connection)
-
-    monkeypatch.setattr(Connection, "_new_conn", late)
-    with sink("http") as found:
-        client = client_of(found.endpoint, "http", TIMEOUT="60000")
-        assert Outcome("later", reason="ReadTimeout") == client.send(b"")
-        monkeypatch.undo()
-        assert Outcome("accepted") == client.send(b"")
-        client.close()
-
-
-def test_what_is_left_of_a_request_that_was_late_is_not_sent() -> None:
-    """It would fill a slow link, and arrive besides the next request."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        client = client_of(f"http://127.0.0.1:{listener.getsockname()[1]}", "http", TIMEOUT="3000")
-        assert "later" == client.send(bytes(3 << 20)).kind
-        connection, _ = listener.accept()
-        client.close()
-        with connection, pytest.raises(ConnectionResetError):
-            while connection.recv(1 << 20):
-                pass
 
 
 def test_one_address_of_a_host_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,79 +264,33 @@ def test_one_address_of_a_host_that_does_not_answer(monkeypatch: pytest.MonkeyPa
         assert Outcome("accepted") == outcome
 
 
-@pytest.mark.parametrize(("addresses", "timeout_s"), [(1, 6.0), (2, 2.0)])
-def test_only_several_addresses_share_the_time(
-    monkeypatch: pytest.MonkeyPatch, addresses: int, timeout_s: float
-) -> None:
-    """A host with one has all of it to connect: what is lost there the system sends again after 1 s, 3 s and so on."""
-    seen: list[float] = []
-    made = Connection._new_conn
-
-    def connect(connection: Any) -> socket.socket:
-        seen.append(connection.timeout)
-        return made(connection)
-
-    monkeypatch.setattr(Connection, "_new_conn", connect)
-    with sink("http") as found:
-        port = int(found.endpoint.rpartition(":")[2])
-        resolve(monkeypatch, *["127.0.0.1"] * addresses, port=port)
-        assert Outcome("accepted") == send(f"http://collector.example:{port}", "http", TIMEOUT="6000")
-        assert [timeout_s] == seen
-
-
-@pytest.mark.parametrize("host", ["collector.example", "collector.example."])
-@pytest.mark.parametrize("addresses", [1, 2])
-def test_a_host_is_looked_up_once(monkeypatch: pytest.MonkeyPatch, addresses: int, host: str) -> None:
-    """As its user spelled it: where the first server for names is dead that takes half of the time."""
-    with sink("http") as found:
-        port = int(found.endpoint.rpartition(":")[2])
-        names = resolve(monkeypatch, *["127.0.0.1"] * addresses, port=port)
-        assert Outcome("accepted") == send(f"http://{host}:{port}", "http")
-        assert [host] == names
-        assert [f"{host.rstrip('.')}:{port}"] == [headers["host"] for _, _, headers, _ in found.requests]
-
-
-def test_only_a_socks_proxy_looks_a_host_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No server for names here may know it."""
-    with sink("http") as found:
-        port = int(found.endpoint.rpartition(":")[2])
-        names = resolve(monkeypatch, port=port)
-        monkeypatch.setattr(Connection, "_socks_options", {}, raising=False)
-        monkeypatch.setattr(Connection, "_new_conn", lambda connection: socket.create_connection(("127.0.0.1", port)))
-        assert Outcome("accepted") == send("http://collector.example:4318", "http")
-        assert [] == names
-
-
 def test_a_host_that_nobody_knows() -> None:
     """It waits, as one that does not answer."""
-    assert Outcome("later", reason="ConnectionError") == send("http://collector.invalid:4318", "http")
+    outcome = send("http://collector.invalid:4318", "http")
+    assert ("later", "ConnectionError, ", "") == (outcome.kind, outcome.reason[:17], outcome.advice)
 
 
-def resolve(monkeypatch: pytest.MonkeyPatch, *addresses: str, port: int) -> list[str]:
-    """Let ``collector.example`` have these addresses; give the names that are looked up, as they come."""
+def resolve(monkeypatch: pytest.MonkeyPatch, *addresses: str, port: int) -> None:
+    """Let ``collector.example`` have these addresses."""
     known = socket.getaddrinfo
-    names: list[str] = []
 
     def look_up(host: Any, *more: Any, **options: Any) -> Any:
-        if str(host).rstrip(".") != "collector.example":
+        if host != "collector.example":
             return known(host, *more, **options)
-        names.append(host)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    return names
 
 
 def test_what_is_in_time_stays_connected() -> None:
-    """One connection serves many requests, which have the whole time each."""
+    """One connection serves many requests."""
     with sink("http") as found:
-        client = client_of(found.endpoint, "http", TIMEOUT="60000")
-        ports = set()
-        for _ in range(3):
-            assert Outcome("accepted") == client.send(b"")
-            ports.add(client._deadline._socket.getsockname())  # type: ignore[attr-defined]
+        relay = Relay(int(found.endpoint.rpartition(":")[2]))
+        client = client_of(relay.endpoint, "http", TIMEOUT="60000")
+        assert all([accepts(client) for _ in range(3)])
+        assert (3, 3) == (len(found.requests), len(relay.sockets))  # the listener and both ends of one connection
         client.close()
-        assert (3, 1) == (len(found.requests), len(ports))
+        relay.close()
 
 
 HTTP = [
@@ -415,19 +338,10 @@ BODIES = [
     (b"", "text/html", Outcome("accepted")),
     (TAKEN.SerializeToString(), "application/x-protobuf", Outcome("accepted", 2, reason="why")),
     (TAKEN.SerializeToString(), "", Outcome("accepted", 2, reason="why")),
-    (b"{}", "application/json", Outcome("accepted")),
-    (
-        b'{"partialSuccess": {"rejectedSpans": "2", "errorMessage": "why"}}',
-        "application/json; charset=utf-8",
-        Outcome("accepted", 2, reason="why"),
-    ),
-    (b'{"partialSuccess": {"rejectedSpans": "2", "why": 1}, "took": 3}', "application/json", Outcome("accepted", 2)),
-    (b'{"took": 3}', "text/plain", Outcome("accepted")),
-    (b"{}", "", Outcome("accepted")),
     (TEXT_60.SerializeToString(), "", Outcome("accepted", reason="w" * 58)),
 ]
 NO_MESSAGES = [
-    (b"\xff", "application/json", "accepted", "application/json"),
+    (b"{}", "application/json", "accepted", "application/json"),
     (b"null", "application/json; charset=utf-8", "accepted", "application/json"),
     (b"OK", "text/plain", "accepted", "text/plain"),
     (b"{", "", "accepted", "of no type"),
@@ -440,7 +354,7 @@ NO_MESSAGES = [
 
 @pytest.mark.parametrize(("body", "kind", "expected"), BODIES)
 def test_an_answer_that_is_a_message(body: bytes, kind: str, expected: Outcome) -> None:
-    """Protobuf as the specification wants it, and JSON as others answer, of any type and with fields of their own."""
+    """Protobuf as the specification wants it, of any type."""
     with sink("http") as found:
         found.body, found.kind = body, kind
         if not body:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.otlp.encode import Request
+from otel_rl.journal.otlp.encode import OtlpRequest
 from otel_rl.records import Log
 from otel_rl.sidecar.close import close_left_open
-from otel_rl.sidecar.follow import find_streams
+from otel_rl.sidecar.streams import find_streams
 from tests.made_runs import FakeSpan
 from tests.sink import Rank, records_of
 
@@ -21,7 +21,7 @@ def open_log(name: str, span_id: int, parent_id: int = 0, trace_id: int = 7) -> 
     return Log(v.OPEN, NS + 100, attributes, name, trace_id=trace_id, span_id=span_id)
 
 
-def closed(rank: Rank) -> list[Request]:
+def closed(rank: Rank) -> list[OtlpRequest]:
     """Close what a rank left open."""
     streams = [stream for (writer, _), stream in find_streams(rank.directory).items() if writer == rank.identity.writer]
     return close_left_open(rank.directory, rank.identity, streams)

@@ -22,7 +22,7 @@ def test_waits_become_spans_and_numbers(tmp_path: Path, clock: FakeClock) -> Non
     made = [rank.step(1, uneven(rank.rank)) for rank in ranks]
     watched = Watched(tmp_path, clock)
     assert [] == watched.look(), "a step was compared whose spans may still come"
-    watched.look(rank_step.SETTLED_S)
+    watched.look(rank_step.LAST_SPANS_S)
     trace = ids.trace_id("a" * 16, "train", 1).to_bytes(16, "big")
     expected = []
     for rank, place, wait_ms, sequence in ((0, 0, 20, 1), (1, 3, 2, 3)):
@@ -312,7 +312,7 @@ def test_a_rank_alone_is_not_read(tmp_path: Path, clock: FakeClock) -> None:
     watched.settle()
     assert ({}, []) == (watched.counts, watched.requests)
     assert 0 < watched.deriver._tails[alone.identity.writer].unread
-    assert 0 == watched.deriver._parts._spans
+    assert 0 == watched.deriver._steps._spans
 
 
 @pytest.mark.parametrize("cut", [{"status": 2}, {"is_cut": True}])

@@ -15,7 +15,7 @@ from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.runs.otlp_json import lines
-from otel_rl.sidecar import follow
+from otel_rl.sidecar import streams
 from otel_rl.sidecar.compare import compare, rank_step, tail
 from otel_rl.sidecar.self_journal import OwnJournal
 from tests.made_runs import FakeSpan
@@ -99,7 +99,7 @@ def test_what_comes_too_fast_is_passed_over_as_a_whole(
     assert ({"behind": 1, "derived": 2}, 1) == (watched.counts, len(watched.said))
 
 
-@pytest.mark.parametrize("seconds", [0.0, rank_step.SETTLED_S])
+@pytest.mark.parametrize("seconds", [0.0, rank_step.LAST_SPANS_S])
 def test_what_waits_is_forgotten_where_others_are_passed_over(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
@@ -127,11 +127,11 @@ def test_a_step_is_over_only_where_all_was_read(tmp_path: Path) -> None:
     """Its end may be in one frame and its stages in the next, which is read much later where there is much to read."""
     peer = Peer(tmp_path, 0)
     peer.step(1, uneven(0))
-    found = rank_step.Parts()
+    found = rank_step.StepCollector()
     for span in journaled(tmp_path):
         found.add(span, 0, 0.0)
-    assert [] == list(found.settled(100.0, set()))
-    assert [1] == [part.number for part in found.settled(100.0, {peer.identity.writer})]
+    assert [] == list(found.completed(100.0, set()))
+    assert [1] == [part.number for part in found.completed(100.0, {peer.identity.writer})]
 
 
 def test_a_trace_that_goes_on_outlives_those_that_do_not(tmp_path: Path) -> None:
@@ -142,15 +142,15 @@ def test_a_trace_that_goes_on_outlives_those_that_do_not(tmp_path: Path) -> None
     written = journaled(tmp_path)
     first, second = written[:7], written[7:]
     assert [v.LOOP, f"{v.RANK_SPAN} 0"] == [span.name for span in first[:2]]
-    found = rank_step.Parts(kept_spans=7)
+    found = rank_step.StepCollector(kept_spans=7)
     for span in (*first[2:5], *second[2:5], *first[5:], first[1]):
         found.add(span, 0, 0.0)
-    assert [(1, 3)] == [(part.number, len(part.rows)) for part in found.settled(100.0, {peer.identity.writer})]
+    assert [(1, 3)] == [(part.number, len(part.collectives)) for part in found.completed(100.0, {peer.identity.writer})]
 
 
 def test_too_many_spans_go_with_their_step(tmp_path: Path, clock: FakeClock) -> None:
     """Memory is bounded: the trace that was touched longest ago goes."""
-    found = rank_step.Parts(kept_spans=8)
+    found = rank_step.StepCollector(kept_spans=8)
     made = [Peer(tmp_path, rank) for rank in range(2)]
     for rank in made:
         for number in (1, 2):
@@ -159,7 +159,8 @@ def test_too_many_spans_go_with_their_step(tmp_path: Path, clock: FakeClock) -> 
         found.add(span, 0, 0.0)
     assert 3 == found.overflown
     assert [(1, 2)] == [
-        (part.rank, part.number) for part in found.settled(rank_step.SETTLED_S, {peer.identity.writer for peer in made})
+        (part.rank, part.number)
+        for part in found.completed(rank_step.LAST_SPANS_S, {peer.identity.writer for peer in made})
     ]
 
 
@@ -213,10 +214,10 @@ def test_where_memory_is_short_only_what_is_whole_is_compared(
     peer = Peer(tmp_path, 0)
     for number in (1, 2, 3, 4):
         peer.step(number, [Did(name, 5, more=told)] * 4)
-    found = rank_step.Parts(kept_spans=14)
+    found = rank_step.StepCollector(kept_spans=14)
     for span in journaled(tmp_path):
         found.add(span, 0, 0.0)
-    assert expected == (found.overflown, [part.number for part in found.settled(0.0, set())])
+    assert expected == (found.overflown, [part.number for part in found.completed(0.0, set())])
 
 
 def test_nothing_is_kept_of_a_step_that_is_over(tmp_path: Path) -> None:
@@ -224,14 +225,14 @@ def test_nothing_is_kept_of_a_step_that_is_over(tmp_path: Path) -> None:
     peer = Peer(tmp_path, 0)
     for number in (1, 2, 3, 4):
         peer.step(number, uneven(0), status=2 * (number % 2))
-    found, written = rank_step.Parts(), journaled(tmp_path)
+    found, written = rank_step.StepCollector(), journaled(tmp_path)
     for span in written:
         found.add(span, 0, 0.0)
     waiting = len(found._traces), found._spans
-    taken = [part.number for part in found.settled(100.0, {peer.identity.writer})]
+    taken = [part.number for part in found.completed(100.0, {peer.identity.writer})]
     for span in written:
         found.add(span, 0, 100.0)
-    again = list(found.settled(200.0, {peer.identity.writer}))
+    again = list(found.completed(200.0, {peer.identity.writer}))
     assert ((2, 12), [2, 4], []) == (waiting, taken, again)
     assert (0, 0, 0) == (len(found._traces), found._spans, found.overflown)
 
@@ -243,7 +244,7 @@ def test_so_many_steps_that_are_over_are_remembered(tmp_path: Path, monkeypatch:
     for peer in peers:
         for number in (1, 2, 3):
             peer.step(number, uneven(peer.rank), status=2)
-    found = rank_step.Parts()
+    found = rank_step.StepCollector()
     for span in journaled(tmp_path):
         found.add(span, 0, 0.0)
     found.forget(peers[0].identity.writer)
@@ -256,10 +257,10 @@ def test_a_step_that_lost_its_first_spans_is_not_compared(tmp_path: Path) -> Non
     peer = Peer(tmp_path, 0)
     peer.step(1, uneven(0))
     root, container, *stages = journaled(tmp_path)
-    found = rank_step.Parts(kept_spans=3)
+    found = rank_step.StepCollector(kept_spans=3)
     for span in (*stages, container, container, root):
         found.add(span, 0, 0.0)
-    assert ([], 1, 0) == (list(found.settled(100.0, {peer.identity.writer})), found.overflown, len(found._traces))
+    assert ([], 1, 0) == (list(found.completed(100.0, {peer.identity.writer})), found.overflown, len(found._traces))
 
 
 def test_nothing_is_kept_of_a_step_that_was_let_go(tmp_path: Path) -> None:
@@ -267,7 +268,7 @@ def test_nothing_is_kept_of_a_step_that_was_let_go(tmp_path: Path) -> None:
     peer = Peer(tmp_path, 0)
     peer.step(1, uneven(0))
     written = journaled(tmp_path)
-    found = rank_step.Parts()
+    found = rank_step.StepCollector()
     for span in written[:4]:
         found.add(span, 0, 0.0)
     found.clear()
@@ -280,11 +281,11 @@ def test_a_clock_that_was_set_back_settles_nothing_early(tmp_path: Path) -> None
     """An hour earlier a step is no sign that one of later is over, nor the other way round."""
     for clock_ms, number in ((3_600_000, 1), (0, 2), (0, 3)):
         Peer(tmp_path / str(number), 0, clock_ms=clock_ms).step(number, uneven(0))
-    found = rank_step.Parts()
+    found = rank_step.StepCollector()
     for number in (1, 2, 3):
         for span in journaled(tmp_path / str(number)):
             found.add(span, 0, 0.0)
-    assert [] == list(found.settled(0.0, set()))
+    assert [] == list(found.completed(0.0, set()))
 
 
 def test_it_takes_little_time_at_once(tmp_path: Path, clock: FakeClock) -> None:
@@ -301,7 +302,7 @@ def test_it_takes_little_time_at_once(tmp_path: Path, clock: FakeClock) -> None:
     watched.look()
     assert left == [tail.unread for tail in watched.deriver._tails.values()], "it goes on at once"
     for _ in range(8):
-        watched.look(rank_step.SETTLED_S)
+        watched.look(rank_step.LAST_SPANS_S)
     assert {"derived": 12} == watched.counts
 
 
@@ -313,14 +314,14 @@ def test_a_journal_that_cannot_be_read_holds_up_no_other(
     for rank in ranks:
         rank.step(1, uneven(rank.rank))
     watched = compared(tmp_path, clock)
-    read = follow.Stream.pieces
+    read = streams.JournalStream.entries
 
-    def pieces(stream: follow.Stream, *arguments: Any, **options: Any) -> Iterator[follow.Piece]:
+    def entries(stream: streams.JournalStream, *arguments: Any, **options: Any) -> Iterator[streams.Entry]:
         if stream.writer == ranks[2].identity.writer:
             raise OSError("a stale handle")
         return read(stream, *arguments, **options)
 
-    monkeypatch.setattr(follow.Stream, "pieces", pieces)
+    monkeypatch.setattr(streams.JournalStream, "entries", entries)
     for rank in ranks:
         rank.step(2, uneven(rank.rank, 20))
     for _ in range(3):
@@ -440,7 +441,7 @@ def test_a_clock_that_was_set_back_behind_a_restart_is_said(tmp_path: Path, cloc
             rank.step(number, uneven(rank.rank, 10 * number))
         second.settle()
     writer = ranks[0].identity.writer
-    lines = [f"the clock of {writer} was set back: until it is past the last step that was compared, no more are"]
+    lines = [f"the clock of {writer} was set back: its steps are not compared until it is past the last one that was"]
     assert (lines, 1) == (second.said, second.counts["clock_set_back"])
 
 

@@ -13,7 +13,7 @@ from otel_rl import vocabulary as v
 from otel_rl.guard import errors
 from otel_rl.journal.read import open_run
 from otel_rl.sidecar import main
-from otel_rl.sidecar.compare.compare import Deriver
+from otel_rl.sidecar.compare.compare import RankComparer
 from otel_rl.sidecar.main import Sidecar
 from otel_rl.sidecar.start import start
 from tests.peers import MS, Peer
@@ -73,16 +73,16 @@ def test_a_sidecar_sends_what_it_found(run: Path) -> None:
 def test_a_failure_of_the_comparison_is_no_failure_of_the_sidecar(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is counted, what was there is passed over, and shipping goes on."""
     monkeypatch.setattr(main, "QUIET_S", 0.2)
-    skipped: list[Deriver] = []
+    skipped: list[RankComparer] = []
 
     def fail(*arguments: object) -> None:
         raise RuntimeError("as the test wants")
 
-    def note(deriver: Deriver) -> None:
+    def note(deriver: RankComparer) -> None:
         skipped.append(deriver)
 
-    monkeypatch.setattr(Deriver, "work", fail)
-    monkeypatch.setattr(Deriver, "skip", note)
+    monkeypatch.setattr(RankComparer, "work", fail)
+    monkeypatch.setattr(RankComparer, "skip", note)
     monkeypatch.setattr(main.signal, "signal", lambda *arguments: None)
     assert 0 == Sidecar(run, ()).run()
     assert errors["compare ranks"] == len(skipped) > 0
@@ -94,6 +94,6 @@ def test_a_sidecar_stays_until_all_of_the_dead_is_read(run: Path, monkeypatch: p
     monkeypatch.setattr(main, "SCAN_S", 0.01)
     monkeypatch.setattr(main.signal, "signal", lambda *arguments: None)
     left = [False, True, True, True]
-    monkeypatch.setattr(Deriver, "is_behind", property(lambda deriver: bool(left) and left.pop()))
+    monkeypatch.setattr(RankComparer, "is_behind", property(lambda deriver: bool(left) and left.pop()))
     assert 0 == Sidecar(run, ()).run()
     assert [] == left

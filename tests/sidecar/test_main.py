@@ -17,7 +17,7 @@ from otel_rl import vocabulary as v
 from otel_rl.guard import errors
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.read import open_run
-from otel_rl.sidecar import main, node, owner
+from otel_rl.sidecar import main, owner, ship_node
 from otel_rl.sidecar.main import ANOTHER, Sidecar
 from otel_rl.sidecar.settings import Target, targets
 from otel_rl.sidecar.ship import progress
@@ -118,7 +118,7 @@ def test_one_that_a_person_started_needs_no_note(run: Path, monkeypatch: pytest.
     claim = Sidecar(run, (), stays=stays, is_by_hand=True, say=said.append)._claim()
     assert isinstance(claim, owner.Owner)
     assert claim.touch()
-    expected = f"{run} takes no note of what is sent (No space left on device): whoever ships it next sends it again"
+    expected = f"progress cannot be saved in {run} (No space left on device): what is sent now may be sent again later"
     assert [expected] == said
     with pytest.raises(OSError, match="No space left"):
         Sidecar(run, ())._claim()
@@ -135,11 +135,11 @@ def test_it_says_why_it_leaves_before_all_is_sent(
     if why == "taken over":
         monkeypatch.setattr(owner.Owner, "touch", lambda self: False)
     elif why == "gone unseen":  # a directory that takes long to list is listed rarely
-        monkeypatch.setattr(node.Node, "look", lambda self: None)
+        monkeypatch.setattr(ship_node.Node, "update", lambda self: None)
     sleeps(lambda: shutil.rmtree(run))
     assert code == Sidecar(run, (), say=said.append).run()
-    taken = "another sidecar took this one for dead and ships in its place"
-    assert [taken if why == "taken over" else f"{run} is gone: somebody removed the run"] == said
+    taken = "another sidecar considered this one dead and ships in its place"
+    assert [taken if why == "taken over" else f"{run} is gone: the run was removed"] == said
 
 
 def test_it_says_that_nobody_wrote(run: Path, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_it_says_that_nobody_wrote(run: Path, sleeps: Sleeps, monkeypatch: pytes
     monkeypatch.setattr(main, "PERIOD_S", 3600.0)
     sleeps(*[lambda: None] * 100)
     assert 0 == Sidecar(run, (), say=said.append).run()
-    expected = [f"nobody on this node has written in {run}"]
+    expected = [f"no process on this node has written in {run}"]
     assert expected == said == [line.partition(" ")[2] for line in (run / "sidecar.log").read_text().splitlines()]
 
 
@@ -164,7 +164,7 @@ def targets_of(server: Sink, *signals: str) -> tuple[Target, ...]:
 
 @pytest.mark.medium
 def test_it_goes_on_as_long_as_something_is_taken(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Piece by piece, over a link that is slow: the grace period is that of a side that takes nothing."""
+    """Entry by piece, over a link that is slow: the grace period is that of a side that takes nothing."""
     rank, link, said = Rank(run), SlowLink(), list[str]()
     rank.write(640)
     monkeypatch.setattr(main.signal, "signal", lambda *arguments: None)
@@ -184,7 +184,7 @@ def test_its_own_metrics_are_no_reason_to_go_on(run: Path, monkeypatch: pytest.M
     said: list[str] = []
     clock = {"s": 1000.0}
     monkeypatch.setattr(main.signal, "signal", lambda *arguments: None)
-    monkeypatch.setattr(node, "SCAN_COST", 0.0)
+    monkeypatch.setattr(ship_node, "SCAN_COST", 0.0)
     monkeypatch.setattr(main, "monotonic", lambda: clock["s"])
     monkeypatch.setattr(progress, "monotonic", lambda: clock["s"])
     with sink("http") as server:
@@ -192,7 +192,7 @@ def test_its_own_metrics_are_no_reason_to_go_on(run: Path, monkeypatch: pytest.M
         sidecar = Sidecar(run, targets_of(server, "traces", "metrics"), grace_s=60.0, say=said.append)
 
         def sleep(seconds: float) -> None:
-            sidecar._node.look()
+            sidecar._node.update()
             assert server.wait_for(lambda: not waiting_of(sidecar._node, "metrics"))
             clock["s"] += main.PERIOD_S + 1
             assert clock["s"] < 1200, "it does not end"
@@ -220,13 +220,13 @@ def test_its_last_numbers_are_of_the_end(run: Path, monkeypatch: pytest.MonkeyPa
 
 def after(monkeypatch: pytest.MonkeyPatch, method: str, event: Callable[[], object]) -> None:
     """Have something happen behind each call of a method of a node."""
-    original = getattr(node.Node, method)
+    original = getattr(ship_node.Node, method)
 
-    def around(self: node.Node, *arguments: Any, **more: Any) -> None:
+    def around(self: ship_node.Node, *arguments: Any, **more: Any) -> None:
         original(self, *arguments, **more)
         event()
 
-    monkeypatch.setattr(node.Node, method, around)
+    monkeypatch.setattr(ship_node.Node, method, around)
 
 
 @pytest.mark.medium
@@ -238,7 +238,7 @@ def test_what_it_found_out_at_the_end_is_sent(run: Path, monkeypatch: pytest.Mon
             peer.step(number, uneven(rank, 10 * number))
         peer.die()
     monkeypatch.setattr(main.signal, "signal", lambda *arguments: None)
-    monkeypatch.setattr(node, "SCAN_COST", 1e6)
+    monkeypatch.setattr(ship_node, "SCAN_COST", 1e6)
     with sink("http") as server:
         assert 0 == Sidecar(run, targets_of(server, "traces")).run()
         found = [span.span_id for span in open_run(run).spans(None) if span.name == v.IDLE]
@@ -262,7 +262,7 @@ def test_who_ends_beside_it_is_sent(run: Path, monkeypatch: pytest.MonkeyPatch, 
             assert owner.living(run, ALIVE.boot_id) is not None
 
     if when == "in the quiet time":
-        monkeypatch.setattr(node, "SCAN_COST", 1e5)
+        monkeypatch.setattr(ship_node, "SCAN_COST", 1e5)
         after(monkeypatch, "_scan", end_beside)
     else:
         after(monkeypatch, "stop", end_beside)
@@ -282,9 +282,9 @@ def test_its_last_sample_is_of_the_end(run: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(main.signal, "signal", lambda *arguments: None)
     monkeypatch.setattr(main, "monotonic", lambda: clock["s"])
     monkeypatch.setattr(main.Sidecar, "_sample", lambda *arguments: sampled.append(clock["s"]))
-    monkeypatch.setattr(node.Node, "living", property(lambda found: living))
-    monkeypatch.setattr(node.Node, "unclosed", False)
-    monkeypatch.setattr(node.Node, "waiting", property(lambda found: waiting["bytes"]))
+    monkeypatch.setattr(ship_node.Node, "living", property(lambda found: living))
+    monkeypatch.setattr(ship_node.Node, "unclosed", False)
+    monkeypatch.setattr(ship_node.Node, "waiting", property(lambda found: waiting["bytes"]))
     sidecar = Sidecar(run, ())
 
     def at(now_s: float, writers: set[str] | None = None, left: int = 0) -> Callable[[], None]:
@@ -314,7 +314,7 @@ def numbers(server: Sink) -> list[tuple[tuple[str, str], float]]:
     return found
 
 
-def waiting_of(found: node.Node, signal: Signal) -> int:
+def waiting_of(found: ship_node.Node, signal: Signal) -> int:
     """Bytes of a signal that are still to be sent."""
     streams = {writer: streams[signal] for writer, streams in found._streams.items() if signal in streams}
     return sum(found.progress[writer][signal].waiting(stream) for writer, stream in streams.items())

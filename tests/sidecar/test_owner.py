@@ -47,21 +47,6 @@ def test_the_first_claim_holds(tmp_path: Path) -> None:
     assert "other" == getattr(owner.living(tmp_path, BOOT), "writer", None), "somebody else's claim was given back"
 
 
-def test_a_claim_may_stand_nowhere(tmp_path: Path) -> None:
-    """On a disk that takes nothing; it holds until somebody who lives has one that does."""
-    dead = owner.claim(tmp_path, BOOT, DEAD)
-    before = sorted(tmp_path.iterdir())
-    ours = owner.unnoted(tmp_path, BOOT, ALIVE)
-    assert dead is not None
-    assert ours is not None
-    assert ours.touch()
-    assert before == sorted(tmp_path.iterdir())
-    theirs = owner.claim(tmp_path, BOOT, replace(ALIVE, writer="other"))
-    assert (theirs is not None, ours.touch(), owner.unnoted(tmp_path, BOOT, ALIVE)) == (True, False, None)
-    ours.release()
-    assert "other" == getattr(owner.living(tmp_path, BOOT), "writer", None)
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
 def test_a_claim_by_hand_needs_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """It is said that it stands nowhere; nothing is left behind. Any other error is one."""
@@ -75,7 +60,7 @@ def test_a_claim_by_hand_needs_no_disk(tmp_path: Path, monkeypatch: pytest.Monke
     ours = owner.claim_by_hand(tmp_path, BOOT, ALIVE, said.append)
     assert ours is not None
     assert (True, None, [f"sidecar-{BOOT}.lock"]) == (ours.touch(), owner.living(tmp_path, BOOT), os.listdir(tmp_path))
-    assert [f"{tmp_path} takes no note of what is sent (no room): whoever ships it next sends it again"] == said
+    assert [f"progress cannot be saved in {tmp_path} (no room): what is sent now may be sent again later"] == said
     failure = OSError(errno.EIO, "broken")
     with pytest.raises(OSError, match="broken"):
         owner.claim_by_hand(tmp_path, BOOT, ALIVE, said.append)

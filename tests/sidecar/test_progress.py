@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.sidecar.follow import Position, find_streams
 from otel_rl.sidecar.ship import progress as module
-from otel_rl.sidecar.ship.progress import Progress, Range, load, save
+from otel_rl.sidecar.ship.progress import Range, ShipProgress, load, save
+from otel_rl.sidecar.streams import Position, find_streams
 from tests.sink import ALIVE, Rank
 
 WRITER = "trainer-0-1-ab"
 FILE = f"{WRITER}.shipped"
 
 
-def rows(progress: dict[str, Progress]) -> dict[str, object]:
+def rows(progress: dict[str, ShipProgress]) -> dict[str, object]:
     """What would be kept."""
     return {signal: row.row() for signal, row in progress.items()}
 
 
-def advanced() -> dict[str, Progress]:
+def advanced() -> dict[str, ShipProgress]:
     """Progress of which nothing is as it was at the begin."""
     found = load(Path("nowhere"), WRITER)
     traces = found["traces"]
@@ -34,7 +34,7 @@ def advanced() -> dict[str, Progress]:
     traces.split(Position(3, 50))
     traces.advance(traces.live, Position(4, 0), {"shipped": 5, "damaged": 1})
     traces.close_some([b"12345678", b"abcdefgh"], {"shipped": 2})
-    traces.close(traces.lives)
+    traces.close()
     for kind, reason in (("later", "HTTP 503"), ("blocked", "HTTP 401"), ("later", "HTTP 503")):
         traces.put_off(kind, reason)
     found["logs"].advance(found["logs"].live, Position(0, 7), {"shipped": 1})
@@ -70,7 +70,7 @@ def test_a_file_of_an_older_version_is_read(tmp_path: Path) -> None:
 
 def test_what_is_put_off_is_over_once_something_is_taken() -> None:
     """The count stays; what only differs in what a page says of itself is counted together."""
-    progress = Progress()
+    progress = ShipProgress()
     progress.put_off("later", "HTTP 200, text/html")
     progress.put_off("later", "HTTP 200, text/x")
     assert ({("later", "HTTP 200"): 2}, "HTTP 200, text/x") == (progress.retries, progress.failure)
@@ -80,7 +80,7 @@ def test_what_is_put_off_is_over_once_something_is_taken() -> None:
     progress.close_some([b"12345678"], {"shipped": 1})
     assert ({("later", "HTTP 200"): 2, ("blocked", "HTTP 401"): 1}, "") == (progress.retries, progress.failure)
     progress.put_off("later", "HTTP 503")
-    progress.taken()  # a piece of a request
+    progress.accepted()  # a piece of a request
     assert "" == progress.failure
 
 
@@ -88,14 +88,14 @@ def test_every_step_forward_has_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was taken, given up, left out or closed; not what was put off."""
     now = 1000.0
     monkeypatch.setattr(module, "monotonic", lambda: now)
-    progress, seen = Progress(), []
+    progress, seen = ShipProgress(), []
     steps: list[Callable[[], None]] = [
         lambda: progress.put_off("later", "HTTP 503"),
-        progress.taken,
+        progress.accepted,
         lambda: progress.advance(progress.live, Position(0, 7)),
         lambda: progress.put_off("later", "HTTP 503"),
         lambda: progress.close_some([b"12345678"], {"shipped": 1}),
-        lambda: progress.close(progress.lives),
+        progress.close,
     ]
     for step in steps:
         now += 1
@@ -133,7 +133,7 @@ def test_one_damaged_signal_leaves_the_others(tmp_path: Path) -> None:
     kept["traces"]["ranges"] = 1
     (tmp_path / FILE).write_text(json.dumps(kept))
     found = load(tmp_path, WRITER)
-    assert (Progress().row(), progress["logs"].row()) == (found["traces"].row(), found["logs"].row())
+    assert (ShipProgress().row(), progress["logs"].row()) == (found["traces"].row(), found["logs"].row())
 
 
 def test_an_interrupted_save_leaves_the_former(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_an_interrupted_save_leaves_the_former(tmp_path: Path, monkeypatch: pyte
 
 def test_ranges_split_and_go() -> None:
     """What is there becomes a backlog; while nothing new was sent, one backlog grows; a done one is gone."""
-    progress = Progress()
+    progress = ShipProgress()
     progress.split(Position())
     assert [Range(Position())] == progress.ranges, "nothing is there"
     progress.split(Position(0, 10))
@@ -181,7 +181,7 @@ def test_what_waits_is_counted_in_bytes(tmp_path: Path) -> None:
     rank.write(10, frames=20)
     stream = find_streams(tmp_path)[rank.identity.writer, "traces"]
     sizes = {number: path.stat().st_size for number, path in stream.files.items()}
-    progress = Progress()
+    progress = ShipProgress()
     assert sum(sizes.values()) == progress.waiting(stream)
     progress.split(Position(2, 100))
     assert sum(sizes.values()) == progress.waiting(stream)
@@ -196,7 +196,7 @@ def test_what_waits_is_counted_in_bytes(tmp_path: Path) -> None:
 
 def test_a_look_from_another_thread_sees_whole_steps() -> None:
     """However often the shipping thread changes it meanwhile."""
-    progress = Progress()
+    progress = ShipProgress()
 
     def ship() -> None:
         for number in range(1, 3000):

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from otel_rl import vocabulary as v
-from otel_rl.probes.node import NodeProbe
+from otel_rl.probes.hardware import NodeProbe
 from otel_rl.probes.sample import Sample
 from otel_rl.sidecar import sampler as sampler_module
 from otel_rl.sidecar.sampler import FIRST_S, Sampler
@@ -40,7 +40,7 @@ def test_a_driver_that_hangs_holds_up_nobody(caplog: pytest.LogCaptureFixture) -
     assert [Sample(v.POWER, 1)] == sampler.read()
     sampler._answer_s = 0.05
     assert [[], []] == [sampler.read(), sampler.read()]
-    assert ["the node's hardware does not answer; its numbers are left out as long"] == caplog.messages
+    assert ["Hardware metrics are paused: the driver does not respond."] == caplog.messages
     sampler._answer_s = 60
     probe.go_on.set()
     assert [Sample(v.POWER, 3)] == sampler.read()
@@ -73,6 +73,6 @@ def test_nothing_is_said_of_a_driver_that_takes_long_to_wake(
     clock = sampler_module.monotonic
     monkeypatch.setattr(sampler_module, "monotonic", lambda: clock() + FIRST_S)
     assert [[], []] == [sampler.read(), sampler.read()]
-    assert ["the node's hardware does not answer; its numbers are left out as long"] == caplog.messages
+    assert ["Hardware metrics are paused: the driver does not respond."] == caplog.messages
     probe.go_on.set()
     sampler.close()

@@ -73,9 +73,6 @@ def test_insecure_counts_without_a_scheme(insecure: str, secure: bool) -> None:
         ("https://collector/prefix", "https://collector/prefix/v1/traces"),
         ("http://[::1]:4318", "http://[::1]:4318/v1/traces"),
         ("http://collector:4318/x?token=a", "http://collector:4318/x/v1/traces?token=a"),
-        ("http://collector:4318?user=a@b", "http://collector:4318/v1/traces?user=a@b"),
-        ("http://collector:4318/tenant@org/", "http://collector:4318/tenant@org/v1/traces"),
-        ("http://collector/a:1@b", "http://collector/a:1@b/v1/traces"),
     ],
 )
 def test_endpoints_of_http(endpoint: str, url: str) -> None:
@@ -223,13 +220,13 @@ def test_an_own_variable_that_is_ignored_leaves_the_general_one() -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "named"),
     [
-        ("CERTIFICATE", "/nowhere/ca", "CERTIFICATE='/nowhere/ca'"),
+        ("CERTIFICATE", "/nowhere/ca", "CERTIFICATE"),
         ("CERTIFICATE", PEM, "CERTIFICATE"),
         ("LOGS_CLIENT_KEY", "/nowhere/key", "LOGS_CLIENT_KEY"),
     ],
 )
 def test_what_a_path_has_to_be_is_said(variable: str, value: str, named: str) -> None:
-    """A path that may be a typing error is shown, what may be a certificate or a key is not."""
+    """The value is never shown: it may be a certificate or a key."""
     with pytest.raises(ConfigurationError) as caught:
         read(ENDPOINT="http://c:4317", **{variable: value})
     expected = f"{GENERAL}{named} is not possible: it takes the path of a file, and there is no such file"
@@ -237,7 +234,7 @@ def test_what_a_path_has_to_be_is_said(variable: str, value: str, named: str) ->
 
 
 HOLDS_NO_CERTIFICATE = "it holds no certificate in PEM that can be read"
-HOLDS_NO_KEY = "it holds no key in PEM of the certificate, or one with a password"
+HOLDS_NO_KEY = "it holds no certificate in PEM, or there is no key to it without a password"
 
 
 @pytest.mark.medium
@@ -248,11 +245,11 @@ HOLDS_NO_KEY = "it holds no key in PEM of the certificate, or one with a passwor
         ({"CERTIFICATE": "bad.pem"}, "CERTIFICATE", HOLDS_NO_CERTIFICATE),
         ({"LOGS_CERTIFICATE": "cut.pem"}, "LOGS_CERTIFICATE", HOLDS_NO_CERTIFICATE),
         ({"CERTIFICATE": "client.key"}, "CERTIFICATE", HOLDS_NO_CERTIFICATE),
-        ({"CLIENT_CERTIFICATE": "bad.pem", "CLIENT_KEY": "client.key"}, "CLIENT_CERTIFICATE", HOLDS_NO_CERTIFICATE),
+        ({"CLIENT_CERTIFICATE": "bad.pem", "CLIENT_KEY": "client.key"}, "CLIENT_CERTIFICATE", HOLDS_NO_KEY),
         ({"CLIENT_CERTIFICATE": "client.pem"}, "CLIENT_CERTIFICATE", HOLDS_NO_KEY),
-        ({"CLIENT_CERTIFICATE": "client.pem", "CLIENT_KEY": "bad.pem"}, "CLIENT_KEY", HOLDS_NO_KEY),
-        ({"CLIENT_CERTIFICATE": "client.pem", "CLIENT_KEY": "other.key"}, "CLIENT_KEY", HOLDS_NO_KEY),
-        ({"CLIENT_CERTIFICATE": "client.pem", "CLIENT_KEY": "locked.key"}, "CLIENT_KEY", HOLDS_NO_KEY),
+        ({"CLIENT_CERTIFICATE": "client.pem", "CLIENT_KEY": "bad.pem"}, "CLIENT_CERTIFICATE", HOLDS_NO_KEY),
+        ({"CLIENT_CERTIFICATE": "client.pem", "CLIENT_KEY": "other.key"}, "CLIENT_CERTIFICATE", HOLDS_NO_KEY),
+        ({"CLIENT_CERTIFICATE": "client.pem", "CLIENT_KEY": "locked.key"}, "CLIENT_CERTIFICATE", HOLDS_NO_KEY),
     ],
 )
 def test_a_file_that_tls_cannot_use(
@@ -260,10 +257,9 @@ def test_a_file_that_tls_cannot_use(
 ) -> None:
     """It is said before anything is sent; the other side would only seem to be down. Nobody asks for a password."""
     variables = {name: str(certificates / file) for name, file in files.items()}
-    shown = "" if named == "CLIENT_KEY" else f"={variables[named]!r}"
     with pytest.raises(ConfigurationError) as caught:
         read(ENDPOINT="https://c:1", PROTOCOL=protocol, **variables)
-    assert f"{GENERAL}{named}{shown} is not possible: {said}" == str(caught.value)
+    assert f"{GENERAL}{named} is not possible: {said}" == str(caught.value)
 
 
 def test_files_that_tls_can_use(certificates: Path) -> None:
@@ -304,10 +300,3 @@ def test_no_secret_is_shown() -> None:
     assert "http://[::1]:4318/v1/traces" == target.shown
     assert "http://c:4318/x/v1/logs" == read(ENDPOINT=f"http://c:4318/x?sig={SECRET}")["logs"].shown
     assert "[::1]:4317" == read(ENDPOINT="http://[::1]")["traces"].shown
-
-
-@pytest.mark.parametrize("cut", ["/", "/2/", "?", "#", "?x=y@"])
-def test_a_password_that_begins_as_a_port_is_not_shown(cut: str) -> None:
-    """Nobody can tell the rest of it from a path or a query with an @: nothing of the address is shown."""
-    target = read(ENDPOINT=f"http://u:2024{cut}{SECRET}@c.corp", PROTOCOL="http/protobuf")["traces"]
-    assert "http://(hidden)" == target.shown

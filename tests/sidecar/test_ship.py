@@ -19,14 +19,14 @@ from google.rpc.error_details_pb2 import RetryInfo
 
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.otlp.encode import SpanEncoder
-from otel_rl.sidecar.follow import Position, find_streams
 from otel_rl.sidecar.settings import SIGNALS, targets
 from otel_rl.sidecar.ship import client, shipper, trace_budget
 from otel_rl.sidecar.ship.client import connect
-from otel_rl.sidecar.ship.progress import Progress
+from otel_rl.sidecar.ship.progress import ShipProgress
 from otel_rl.sidecar.ship.shipper import Followed, Shipper
 from otel_rl.sidecar.ship.split import records
-from otel_rl.sidecar.ship.trace_budget import SIBLINGS, Share
+from otel_rl.sidecar.ship.trace_budget import SIBLINGS, TraceBudget
+from otel_rl.sidecar.streams import Position, find_streams
 from tests.made_runs import FakeSpan
 from tests.sidecar.test_client import status_of
 from tests.sink import MAX_BYTES, Answer, Rank, Sink, sink
@@ -69,15 +69,15 @@ class Shipping:
         (target,) = [target for target in targets(environ) if target.signal == signal]
         self.said: list[str] = []
         self.stop = threading.Event()
-        self.shipper = Shipper(signal, connect(target), Share(), self.said.append, self.stop)
+        self.shipper = Shipper(signal, connect(target), TraceBudget(), self.said.append, self.stop)
         self.directory = directory
         self.signal = signal
-        self.progress: dict[str, Progress] = {}
+        self.progress: dict[str, ShipProgress] = {}
 
     def followed(self, finished: bool = True) -> list[Followed]:
         """The streams of the signal as the directory is now."""
         return [
-            Followed(stream, self.progress.setdefault(writer, Progress()), finished)
+            Followed(stream, self.progress.setdefault(writer, ShipProgress()), finished)
             for (writer, signal), stream in sorted(find_streams(self.directory).items())
             if signal == self.signal
         ]
@@ -284,7 +284,7 @@ def test_what_is_asked_to_wait_is_counted_and_said_once(
         progress = found.progress[rank.identity.writer]
         assert ({counted: 3}, counted[1]) == (progress.retries, progress.failure)
         (line,) = found.said
-        assert "the traces" in line
+        assert "traces" in line
         assert counted[1] in line
         found.work()
         assert ({counted: 3}, "") == (progress.retries, progress.failure)
@@ -301,7 +301,7 @@ def test_a_backlog_has_an_age_while_nothing_is_taken(tmp_path: Path) -> None:
         ((_, stream),) = [
             item for item in find_streams(tmp_path).items() if item[0] == (rank.identity.writer, "traces")
         ]
-        progress[rank.identity.writer] = Progress()
+        progress[rank.identity.writer] = ShipProgress()
         progress[rank.identity.writer].split(stream.end(Position()))
         rank.write(10)
     with sink("http") as server, shipping(tmp_path, server, "http") as found:
@@ -369,9 +369,7 @@ def test_an_answer_that_cannot_be_read_counts_as_accepted(tmp_path: Path) -> Non
         rank.write(10)
         found.work()
         assert ({"shipped": 40}, rank.spans) == (found.counts(), server.spans())
-        assert [
-            "the traces count as sent, though the answer is text/plain and not OTLP; look at the endpoint"
-        ] == found.said
+        assert ["the traces count as sent, but the answer is text/plain and not OTLP; check the endpoint"] == found.said
 
 
 def test_the_other_side_does_not_keep_us_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -452,7 +450,7 @@ def test_what_is_large_and_no_request_is_sent_whole(
         found.work()
         assert [150_000] == [len(payload) for _, payload, _, _ in server.requests]
         assert {"shipped" if answer is GOOD else "refused": 5} == found.counts()
-        expected = [] if answer is GOOD else [f"the other side refused 5 logs: HTTP {answer.status}"]
+        expected = [] if answer is GOOD else [f"the server refused 5 logs: HTTP {answer.status}"]
         assert expected == found.said
 
 
@@ -526,7 +524,6 @@ def test_many_pieces_of_several_writers_come_once(tmp_path: Path) -> None:
 
 def test_a_frame_in_pieces_is_chosen_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between its pieces another rank uses up the trace's siblings: it goes on as it was chosen, and counts so."""
-    monkeypatch.setattr(trace_budget, "SHARE_SIBLINGS", 100)
     monkeypatch.setattr(trace_budget, "SIBLINGS", 110)
     first, second = sorted((Rank(tmp_path) for _ in range(2)), key=lambda rank: rank.identity.writer)
     answers = iter([Answer(413), GOOD, Answer(503)])
@@ -539,7 +536,7 @@ def test_a_frame_in_pieces_is_chosen_once(tmp_path: Path, monkeypatch: pytest.Mo
         counts = found.counts()
         assert (180, counts["shipped"]) == (counts["shipped"] + counts["left_out"], len(server.ids()))
         assert counts["shipped"] == len(set(server.ids()))
-        assert {} == found.shipper._begun
+        assert {} == found.shipper._batches
 
 
 def _write_siblings(rank: Rank, numbers: Iterable[int]) -> None:
@@ -561,7 +558,7 @@ def test_a_frame_in_pieces_is_not_joined_by_the_next(tmp_path: Path) -> None:
 
 def test_few_requests_in_pieces_are_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above that a writer's next batch waits until one of them is over, so that none is forgotten and comes twice."""
-    monkeypatch.setattr(shipper, "KEPT_BEGUN", 1)
+    monkeypatch.setattr(shipper, "KEPT_BATCHES", 1)
     begun = []
     ranks = [Rank(tmp_path) for _ in range(3)]
     expected = [span for rank in ranks for span in rank.write(64, frames=2)]
@@ -569,7 +566,7 @@ def test_few_requests_in_pieces_are_held_in_memory(tmp_path: Path, monkeypatch: 
     with sink("http") as server, shipping(tmp_path, server, "http") as found:
 
         def judge(signal: Signal, payload: bytes) -> Answer:
-            begun.append(len(found.shipper._begun))
+            begun.append(len(found.shipper._batches))
             return Answer(413) if len(payload) > 2000 else (GOOD, Answer(503))[next(number) % 2]
 
         server.answer = judge
@@ -675,8 +672,8 @@ def test_what_is_counted_never_falls(tmp_path: Path) -> None:
     error = FakeSpan("work", 5, 10**9 + 500, 10**9 + 7, 1, 2, status=(2, ""))
     frames = [[FakeSpan("work", 5, 10**9 + number, 3, 1, 2) for number in range(100)], [error]]
     with sink("grpc") as server, shipping(tmp_path, server, "grpc") as found:
-        found.shipper._share = Share(0)
         for spans in frames:
+            found.shipper._budget.trace_bytes = 20_000 * (len(spans) == 1)
             rank.append(rank.encoder.encode(spans))
             found.work()
             seen.append(found.counts())

@@ -60,15 +60,15 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 def wait_for_child(keeper: Keeper, directory: Path) -> None:
     """Look until the process in between is let go of."""
-    while keeper._starting:
-        keeper._see_to_start(directory)
+    while keeper._launcher:
+        keeper._reap(directory)
 
 
 def test_one_is_started_and_looked_after(tmp_path: Path, clock: dict[str, float], started: list[Path]) -> None:
     """Not again while it is on its way, nor while one lives; more and more rarely where they die, within a minute."""
     keeper = Keeper()
-    keeper.look(tmp_path, ME)
-    keeper.look(tmp_path, ME)
+    keeper.check(tmp_path, ME)
+    keeper.check(tmp_path, ME)
     assert [tmp_path] == started
     wait_for_child(keeper, tmp_path)
     waits = []
@@ -76,7 +76,7 @@ def test_one_is_started_and_looked_after(tmp_path: Path, clock: dict[str, float]
         before = clock["s"]
         while len(started) < len(waits) + 2:
             clock["s"] += 1
-            keeper.look(tmp_path, ME)
+            keeper.check(tmp_path, ME)
         waits.append(clock["s"] - before)
         wait_for_child(keeper, tmp_path)
     assert waits == sorted(waits)
@@ -84,16 +84,16 @@ def test_one_is_started_and_looked_after(tmp_path: Path, clock: dict[str, float]
     claim = owner.claim(tmp_path, ME.boot_id, WriterIdentity.current("sidecar", 0))
     assert claim is not None
     clock["s"] += 1000
-    keeper.look(tmp_path, ME)
-    keeper.last_look(tmp_path, ME)
+    keeper.check(tmp_path, ME)
+    keeper.check_at_end(tmp_path, ME)
     assert 7 == len(started)
 
 
 def test_the_end_of_a_short_process_starts_one(tmp_path: Path, started: list[Path]) -> None:
     """Unless it is on its way already."""
     keeper = Keeper()
-    keeper.last_look(tmp_path, ME)
-    keeper.last_look(tmp_path, ME)
+    keeper.check_at_end(tmp_path, ME)
+    keeper.check_at_end(tmp_path, ME)
     assert [tmp_path] == started
     wait_for_child(keeper, tmp_path)
 
@@ -101,10 +101,10 @@ def test_the_end_of_a_short_process_starts_one(tmp_path: Path, started: list[Pat
 def test_the_program_may_wait_for_our_child(tmp_path: Path, started: list[Path]) -> None:
     """Then it is gone, and nothing is wrong."""
     keeper = Keeper()
-    keeper.look(tmp_path, ME)
-    os.waitpid(keeper._starting, 0)
-    keeper._see_to_start(tmp_path)
-    assert (0, False) == (keeper._starting, keeper._is_impossible)
+    keeper.check(tmp_path, ME)
+    os.waitpid(keeper._launcher, 0)
+    keeper._reap(tmp_path)
+    assert (0, False) == (keeper._launcher, keeper._gave_up)
 
 
 @pytest.mark.parametrize("executable", [None, "/nowhere/python"])
@@ -119,9 +119,9 @@ def test_where_none_can_be_started_it_is_said_once(
     monkeypatch.setattr(sys, "executable", executable)
     keeper = Keeper()
     for _ in range(3):
-        keeper.look(tmp_path, ME)
+        keeper.check(tmp_path, ME)
         clock["s"] += 100
-    keeper.last_look(tmp_path, ME)
+    keeper.check_at_end(tmp_path, ME)
     assert [f"otel-rl ship {tmp_path} --follow"] == [
         record.getMessage().partition("with: ")[2] for record in caplog.records
     ]
@@ -135,9 +135,9 @@ def test_a_start_that_failed_is_said_at_the_end(
     (tmp_path / "opentelemetry.py").write_text("raise ImportError('none')\n")
     monkeypatch.setenv(*(("PYTHONHOME", "/nowhere") if fault == "no library" else ("PYTHONPATH", str(tmp_path))))
     keeper = Keeper()
-    keeper.look(tmp_path, ME)
-    os.waitid(os.P_PID, keeper._starting, os.WEXITED | os.WNOWAIT)
-    keeper.last_look(tmp_path, ME)
+    keeper.check(tmp_path, ME)
+    os.waitid(os.P_PID, keeper._launcher, os.WEXITED | os.WNOWAIT)
+    keeper.check_at_end(tmp_path, ME)
     expected = f"otel_rl: no process is started that sends the records (it ended with 1); {WITH} {tmp_path} --follow"
     assert [expected] == [record.getMessage() for record in caplog.records]
 
@@ -208,14 +208,14 @@ def test_a_start_that_somebody_killed_is_made_again(
 
     monkeypatch.setattr(start, "start", spawn)
     keeper = Keeper()
-    keeper.look(tmp_path, ME)
+    keeper.check(tmp_path, ME)
     wait_for_child(keeper, tmp_path)
     assert [tmp_path] == started
     clock["s"] += LAST_WAIT_S
-    keeper.look(tmp_path, ME)
+    keeper.check(tmp_path, ME)
     assert [tmp_path] * 2 == started
-    os.waitid(os.P_PID, keeper._starting, os.WEXITED | os.WNOWAIT)
-    keeper.last_look(tmp_path, ME)
+    os.waitid(os.P_PID, keeper._launcher, os.WEXITED | os.WNOWAIT)
+    keeper.check_at_end(tmp_path, ME)
     assert [tmp_path] * 3 == started, "no look comes after the last one"
     wait_for_child(keeper, tmp_path)
     assert "" == caplog.text
@@ -245,9 +245,9 @@ def test_where_it_is_forbidden_it_is_said_once(
 ) -> None:
     """With the command that does its work; nothing is started."""
     keeper = Keeper(is_forbidden=True)
-    keeper.last_look(tmp_path, ME)
+    keeper.check_at_end(tmp_path, ME)
     for _ in range(3):
-        keeper.look(tmp_path, ME)
+        keeper.check(tmp_path, ME)
     assert ([], 1) == (started, len(caplog.records))
     assert "(OTEL_RL_SIDECAR=false)" in caplog.records[0].getMessage()
 
@@ -259,11 +259,11 @@ def test_what_went_elsewhere_is_sent_from_there(
     run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     monkeypatch.setattr(state, "directory", run)
     keeper = Keeper()
-    keeper.look(run, ME)
-    assert keeper._starting
-    keeper.last_look(run, ME)
+    keeper.check(run, ME)
+    assert keeper._launcher
+    keeper.check_at_end(run, ME)
     assert ([run], "") == (started, caplog.text)
-    keeper.last_look(elsewhere, ME)
+    keeper.check_at_end(elsewhere, ME)
     assert [run, elsewhere] == started
     assert f"otel-rl ship {elsewhere}" in caplog.text
 

@@ -12,9 +12,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -25,9 +24,9 @@ from typer.testing import CliRunner
 
 from otel_rl.cli import app
 from otel_rl.journal.identity import start_time
-from otel_rl.stack import answer, processes, state
-from otel_rl.stack.plan import PORTS, Part
-from otel_rl.stack.ports import taken
+from otel_rl.stack import control, processes
+from otel_rl.stack.plan import PORTS
+from otel_rl.stack.processes import RunningProgram, RunningStack, taken
 from otel_rl.stack.programs import NO_TEMPO
 
 pytestmark = pytest.mark.medium
@@ -115,10 +114,10 @@ class Machine:
         return self.stack("up", "--port-offset", str(self.offset), *words)
 
     @property
-    def noted(self) -> dict[str, state.Noted]:
-        """Give what `up` noted, by name."""
-        found = state.read(self.folder)
-        return {part.name: part for part in found.parts} if found else {}
+    def noted(self) -> dict[str, RunningProgram]:
+        """Return the programs that `up` started, by name."""
+        found = processes.load(self.folder)
+        return {part.name: part for part in found.programs} if found else {}
 
     @property
     def living(self) -> list[int]:
@@ -155,7 +154,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     monkeypatch.setenv("PATH", str(programs))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr("otel_rl.stack.answer.TIMEOUT_S", 60.0)  # a busy machine
+    monkeypatch.setattr("otel_rl.stack.processes.ASK_S", 60.0)  # a busy machine
     found = Machine(Path(os.environ["OTEL_RL_DIR"]), programs)
     found.add("jaeger", "prometheus", "otelcol")
     yield found
@@ -228,20 +227,6 @@ def test_a_second_up_finds_it_running(machine: Machine) -> None:
     assert f"already runs with --port-offset {machine.offset}: `otel-rl stack down` ends it" in other.stderr
 
 
-def test_two_at_once_start_one_stack(machine: Machine) -> None:
-    """The second waits, and finds it running."""
-    command = [*MAIN, "up", "--port-offset", str(machine.offset)]
-    both = [
-        subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True) for _ in range(2)
-    ]
-    said = [one.communicate()[0].splitlines()[0] for one in both]
-    assert (["The stack already runs.", "The stack runs."], [0, 0], 3) == (
-        sorted(said),
-        [one.returncode for one in both],
-        len(machine.living),
-    )
-
-
 def test_ports_that_are_taken_are_named_with_their_holder(machine: Machine) -> None:
     """And nothing is started."""
     ports = [port + machine.offset for port in (9090, 4317)]
@@ -256,7 +241,7 @@ def test_a_missing_program_is_named_with_how_to_get_it(machine: Machine) -> None
     """And nothing is started."""
     (machine.programs / "jaeger").unlink()
     up = machine.up()
-    expected = "otel-rl: jaeger is not there, and no Docker engine answers: `scripts/backends` of the repository builds"
+    expected = "otel-rl: jaeger is missing: `scripts/backends` of the repository builds"
     assert (1, True, []) == (up.exit_code, up.stderr.startswith(expected), machine.living), up.stderr
 
 
@@ -298,11 +283,12 @@ def test_a_program_that_cannot_be_executed(machine: Machine) -> None:
 def test_a_program_that_never_answers(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait has an end, and leaves nothing."""
     monkeypatch.setenv("FAKE_PROMETHEUS", "silent")
-    well: set[int] = set()
+    well: set[str] = set()
+    real = processes.answers
 
-    def answers(port: int, path: str) -> bool:
-        if is_well := answer.answers(port, path):
-            well.add(port)
+    def answers(program: RunningProgram) -> bool:
+        if is_well := real(program):
+            well.add(program.name)
         return is_well
 
     def monotonic() -> float:
@@ -329,52 +315,6 @@ def test_an_interrupted_up_leaves_nothing(machine: Machine, monkeypatch: pytest.
         up.send_signal(signal.SIGINT)
         up.communicate()
     assert ([], {}, True) == (machine.living, machine.noted, up.returncode != 0)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_waits_until_a_started_program_is_noted(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
-    """So that this one is ended too."""
-    real = processes.start
-    noted: list[set[str]] = []
-
-    def start(part: Part, folder: Path) -> state.Noted:
-        started = real(part, folder)
-        if part.name == "prometheus":
-            signal.raise_signal(number)
-        return started
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        noted.append(set(machine.noted))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(processes, "start", start)
-    before = signal.signal(number, interrupt)
-    try:
-        up = machine.up()
-        after = signal.getsignal(number)
-    finally:
-        signal.signal(number, before)
-    assert ([{"jaeger", "prometheus"}], interrupt) == (noted, after)
-    assert ([], {}, True) == (machine.living, machine.noted, up.exit_code != 0)
-
-
-def test_a_signal_that_is_ignored_stays_so() -> None:
-    """For the programs too, which inherit that."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with processes.uninterrupted():
-            assert signal.SIG_IGN == signal.getsignal(signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def test_up_in_another_thread(machine: Machine) -> None:
-    """It cannot change how signals are handled there, and need not."""
-    with ThreadPoolExecutor(1) as pool:
-        up = pool.submit(machine.up).result()
-    assert (0, THREE) == (up.exit_code, set(machine.noted)), up.output
 
 
 def test_an_up_that_was_killed_can_be_taken_down(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -424,30 +364,11 @@ def test_another_process_with_the_same_pid_is_left_alone(machine: Machine) -> No
     """The one that was noted is gone; who has its pid now started at another moment."""
     with subprocess.Popen(["/bin/sleep", "60"]) as other:
         machine.folder.mkdir(parents=True)
-        part = state.Noted("jaeger", "x", other.pid, (start_time(other.pid) or 0) + 1, 0.0, "x", 1, "/")
-        state.write(machine.folder, state.Stack.here("programs", 0, (part,)))
+        part = RunningProgram("jaeger", other.pid, (start_time(other.pid) or 0) + 1, 0.0, "x", 1, "/")
+        processes.save(machine.folder, RunningStack.here(0, (part,)))
         status, down = machine.stack("status"), machine.stack("down")
         assert (1, 0, None) == (status.exit_code, down.exit_code, other.poll())
         other.kill()
-
-
-@pytest.mark.parametrize("content", ["", "{", '{"parts": [{"pid": -1}]}'])
-def test_a_damaged_state_file_ends_nothing(machine: Machine, content: str) -> None:
-    """The processes are named for a person to judge; without any it is cleared up."""
-    machine.up()
-    pids = machine.living
-    (machine.folder / "stack.json").write_text(content)
-    status, up, down = machine.stack("status"), machine.up(), machine.stack("down")
-    assert (1, 1, 1, pids) == (status.exit_code, up.exit_code, down.exit_code, machine.living)
-    assert "is damaged: `otel-rl stack down` clears it up" in status.stderr
-    assert "is damaged, and processes of its stack run: `otel-rl stack down` says which" in up.stderr
-    assert f"end them with `kill {' '.join(map(str, sorted(pids)))}`" in down.stderr
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    while machine.living:
-        time.sleep(0.01)
-    cleared, gone = machine.stack("down"), machine.stack("status")
-    assert (0, 3) == (cleared.exit_code, gone.exit_code)
 
 
 def test_who_does_not_listen_to_sigterm_is_killed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -525,3 +446,13 @@ def test_a_root_that_cannot_be_written(machine: Machine) -> None:
         check=False,
     )
     assert (1, "otel-rl: /proc/nowhere: No such file or directory\n") == (done.returncode, done.stderr)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"programs": [{"pid": -1}]}'])
+def test_a_damaged_file_ends_nothing(machine: Machine, content: str) -> None:
+    """The sentence says what to do."""
+    machine.folder.mkdir(parents=True)
+    (machine.folder / control.processes.FILE).write_text(content)
+    results = [machine.stack("status"), machine.up(), machine.stack("down")]
+    assert [1, 1, 1] == [result.exit_code for result in results]
+    assert all("stack.json is damaged: remove it, and end the programs" in result.stderr for result in results)

@@ -9,7 +9,8 @@ import yaml
 from typer.testing import CliRunner
 
 from otel_rl.cli import app
-from otel_rl.stack.plan import PORTS, environment, make_plan
+from otel_rl.stack import plan
+from otel_rl.stack.plan import PORTS, StackError, configurations, copy_configurations, environment, make_plan
 from tests.backends import CONFIGURATIONS
 
 FOUND = {name: Path("/bin", name) for name in ("jaeger", "prometheus", "collector", "tempo")}
@@ -103,3 +104,29 @@ def test_the_largest_offset_that_the_command_takes_is_possible() -> None:
     """No port is above the last one."""
     too_much = CliRunner().invoke(app, ["stack", "up", "--port-offset", "41001"])
     assert (2, True) == (too_much.exit_code, max(PORTS.values()) + 41_000 <= 65_535)
+
+
+def test_an_installed_package_has_them_and_a_checkout_has_them_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package's own win; where they are in neither place, the sentence says what to do."""
+    package = tmp_path / "otel_rl"
+    monkeypatch.setattr(plan, "PACKAGE", package)
+    with pytest.raises(StackError, match=r"otel_rl/collector: install otel-rl again$"):
+        configurations()
+    for folder in (tmp_path / "collector", package / "collector"):
+        folder.mkdir(parents=True)
+        (folder / "standalone.yaml").write_text("")
+        assert folder == configurations()
+
+
+def test_the_copy_is_whole_and_new(tmp_path: Path) -> None:
+    """The copy of an earlier version is overwritten."""
+    (tmp_path / "jaeger.yaml").write_text("old")
+    copy_configurations(tmp_path)
+    source = configurations()
+    files = [path for path in source.rglob("*") if path.is_file()]
+    assert set() == {"standalone.yaml", "jaeger.yaml", "prometheus.yaml", "tempo.yaml"} - {path.name for path in files}
+    assert [path.read_bytes() for path in files] == [
+        (tmp_path / path.relative_to(source)).read_bytes() for path in files
+    ]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.stack.problem import StackError
+from otel_rl.stack.plan import StackError
 from otel_rl.stack.programs import find_all, missing
 
 

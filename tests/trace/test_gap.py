@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import otel_rl
 from otel_rl import vocabulary
-from otel_rl.process.state import state
 from otel_rl.trace.gap import begin_between, end_between
+from otel_rl.trace.memory import tracing
 from tests.fixtures import Recording, Tree
 
 
@@ -41,4 +41,4 @@ def test_an_error_ends_it_with_its_status(recording: Recording) -> None:
 def test_outside_of_a_recording_nothing_opens() -> None:
     """There is nothing that it could be part of."""
     begin_between(vocabulary.LOG)
-    assert (None, set()) == (state.training.between, state.open)
+    assert (None, set()) == (tracing.between, tracing.open)

@@ -10,8 +10,8 @@ import otel_rl
 from otel_rl import guard, vocabulary
 from otel_rl.comm.collectives import Collective
 from otel_rl.probes import deferred
-from otel_rl.process.state import state
-from otel_rl.records import Late
+from otel_rl.records import PendingAttributes
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.out_of_memory import record_exhausted
 from otel_rl.trace.stage import Stage
 from otel_rl.trace.training import training
@@ -37,7 +37,7 @@ def test_a_collective_of_another_thread_takes_no_stage_with_it(recording: Record
 def test_numbers_that_the_flusher_still_has_to_read_are_there(recording: Recording) -> None:
     """Of a stage, and of the backward that follows it; what has not come from a device by then is left out."""
     torch = pytest.importorskip("torch")
-    said = Late({vocabulary.TRAIN_BATCH_SIZE: 4, vocabulary.MODE: "train"})
+    said = PendingAttributes({vocabulary.TRAIN_BATCH_SIZE: 4, vocabulary.MODE: "train"})
 
     def use(values: list[float]) -> tuple[()]:
         said[vocabulary.TOKENS], said.is_complete = int(values[0]), True
@@ -50,7 +50,7 @@ def test_numbers_that_the_flusher_still_has_to_read_are_there(recording: Recordi
         training.forward = said
         with contextlib.suppress(MemoryError), Stage(vocabulary.BACKWARD):
             raise MemoryError
-        with contextlib.suppress(MemoryError), Stage(vocabulary.LOGPROB, Late({vocabulary.BATCH_SIZE: 8})):
+        with contextlib.suppress(MemoryError), Stage(vocabulary.LOGPROB, PendingAttributes({vocabulary.BATCH_SIZE: 8})):
             raise MemoryError
     keys = (vocabulary.TRAIN_BATCH_SIZE, vocabulary.BATCH_SIZE, vocabulary.TOKENS, vocabulary.MODE)
     found = {
@@ -72,8 +72,8 @@ def test_a_stage_that_cannot_be_read_takes_no_other_with_it(recording: Recording
         broken = [Stage("broken") for _ in range(50)]
         for stage in broken:
             stage.attributes = 5  # type: ignore[assignment]
-        state.open.update(broken)
+        tracing.open.update(broken)
         record_exhausted()
-        state.open.difference_update(broken)
+        tracing.open.difference_update(broken)
     logs = sorted(log.body for log in recording.stop().logs(vocabulary.OUT_OF_MEMORY))
     assert (HELD, 50) == (logs, guard.errors["say what a stage held"])

@@ -8,10 +8,8 @@ import copy
 import gc
 import os
 import pickle
-import sys
 import threading
 import weakref
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -27,12 +25,13 @@ from opentelemetry.trace import Status, StatusCode
 
 import otel_rl
 from otel_rl import guard, vocabulary
-from otel_rl.probes import device, device_time, exposed, memory
 from otel_rl.probes.device import DeviceInUse
-from otel_rl.probes.memory import Device
-from otel_rl.process.state import UNREAD, state
+from otel_rl.probes.memory import UNREAD, Device, probes
+from otel_rl.process.hooked import hooking
+from otel_rl.process.state import state
 from otel_rl.trace import stage as spans
 from otel_rl.trace import values
+from otel_rl.trace.memory import tracing
 from tests.fake_cuda import FakeCuda
 from tests.fixtures import WALL_NS, Recording, Tree, described, trees
 
@@ -114,7 +113,7 @@ def test_nothing_is_recorded_without_instrument() -> None:
         span.add_event("event")
         span.record_exception(ValueError("x"))
         seen = trace.get_current_span()
-    assert (False, trace.INVALID_SPAN, set(), 0) == (span.is_recording(), seen, state.open, len(state.queue))
+    assert (False, trace.INVALID_SPAN, set(), 0) == (span.is_recording(), seen, tracing.open, len(state.queue))
     assert trace.INVALID_SPAN.get_span_context() == span.get_span_context()
 
 
@@ -331,7 +330,7 @@ def test_an_exception_without_a_text_is_one_all_the_same(stubbed: Recording, mon
     with pytest.raises(Speechless) as caught, otel_rl.step(1), otel_rl.stage("reward") as span:
         raise error
     assert caught.value is error
-    assert ((2, ""), None, set()) == (span.status, state.container, state.open)
+    assert ((2, ""), None, set()) == (span.status, tracing.container, tracing.open)
 
 
 def test_an_exception_closes_every_open_stage(recording: Recording) -> None:
@@ -351,7 +350,7 @@ class OutOfMemoryError(RuntimeError):
 
 def test_out_of_memory_says_what_every_open_stage_held(recording: Recording) -> None:
     """One log record for each open stage, once for each error, with its tokens and its memory."""
-    state.device, state.read_device = DeviceInUse(FakeCuda()), lambda index: Device(30, 40, 50, 60)
+    probes.device, probes.read_device = DeviceInUse(FakeCuda()), lambda index: Device(30, 40, 50, 60)
     with pytest.raises(OutOfMemoryError), otel_rl.step(1), otel_rl.stage("sample", tokens=7):
         recording.tick(2)
         raise OutOfMemoryError
@@ -366,8 +365,8 @@ def test_out_of_memory_says_what_every_open_stage_held(recording: Recording) -> 
 def test_out_of_memory_on_another_thread_says_what_stages_hold(recording: Recording) -> None:
     """Of the device that each began on: of a thread another one is current."""
     cuda = FakeCuda()
-    state.device = DeviceInUse(cuda)
-    state.read_device = lambda index: Device(0, 0, 0, 0) if index is None else Device(70, 80, 75, 80, device=index)
+    probes.device = DeviceInUse(cuda)
+    probes.read_device = lambda index: Device(0, 0, 0, 0) if index is None else Device(70, 80, 75, 80, device=index)
     with otel_rl.step(1), spans.Stage("rl.train") as around:
         around.before = (b"", Device(1, 2, 3, 4, device=3))
 
@@ -654,11 +653,11 @@ def test_memory_is_read_at_both_ends(recording: Recording) -> None:
     device = iter([Device(1, 100, 2, 200), Device(3, 100, 4, 300)])
     with otel_rl.step(1):
         recording.tick(11)
-        state.read_memory = lambda: next(host)
-        state.device, state.read_device = DeviceInUse(FakeCuda()), lambda index: next(device)
+        probes.read_memory = lambda: next(host)
+        probes.device, probes.read_device = DeviceInUse(FakeCuda()), lambda index: next(device)
         with otel_rl.stage("sample"):
             recording.tick(11)
-        state.device, state.read_memory = None, lambda: UNREAD
+        probes.device, probes.read_memory = None, lambda: UNREAD
     found = recording.spans()["rl.sample"].attributes
     page = os.sysconf("SC_PAGE_SIZE")
     assert {
@@ -686,7 +685,7 @@ def test_a_short_stage_does_not_read_memory(recording: Recording) -> None:
         count += 1
         return UNREAD
 
-    state.read_memory = read
+    probes.read_memory = read
     with otel_rl.step(1):
         before = count
         for _ in range(50):
@@ -699,12 +698,12 @@ def test_a_short_stage_of_an_integration_says_what_was_read_a_moment_ago(recordi
     """At both ends the same; a short stage of a user's says nothing."""
     with otel_rl.step(1):
         recording.tick(11)
-        state.read_memory = lambda: (b"10 5 0", None)
+        probes.read_memory = lambda: (b"10 5 0", None)
         with spans.Stage("rl.sample", coarse=True):
             pass
         with spans.Stage("rl.train.forward", coarse=True), otel_rl.stage("reward"):
             recording.tick(2)
-        state.read_memory = lambda: UNREAD
+        probes.read_memory = lambda: UNREAD
     found = recording.spans()
     page = os.sysconf("SC_PAGE_SIZE")
     expected = {
@@ -797,7 +796,7 @@ def test_hostile_arguments_do_not_raise(recording: Recording) -> None:
 
 def test_the_no_stage_of_compiled_regions_takes_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     """While torch.compile traces, a stage is an object without an effect."""
-    monkeypatch.setattr(state, "is_compiling", lambda: True)
+    monkeypatch.setattr(hooking, "is_compiling", lambda: True)
     with otel_rl.stage("reward", tokens=1) as span:
         span.set_attribute("a", 1)
         span.set_attributes({"a": 1})
@@ -957,74 +956,3 @@ def test_a_copy_of_an_open_stage_is_a_new_one(recording: Recording) -> None:
     with otel_rl.step(1), otel_rl.stage("tool") as span:
         copies = [copy.deepcopy(span), pickle.loads(pickle.dumps(span))]
     assert [("tool", False)] * 2 == [(found.name, found.is_recording()) for found in copies]
-
-
-# --- a handler of a signal raises -------------------------------------------------------------------------------------
-
-
-class Late(BaseException):
-    """What a program's own timeout raises; how ``guard`` tells that it is a signal's is tested there."""
-
-
-OF_A_STAGE = {one.__file__ for one in (spans, device, device_time, exposed, memory)}
-"""Files with what is done at both ends of a stage."""
-
-
-def interrupt(at: int) -> tuple[bool, int]:
-    """Run a stage inside another one, and raise where Python would run a signal's handler for the ``at``-th time.
-
-    That is when a function of ours begins or one of C has returned; not where ``__exit__`` begins, since nothing of
-    ours has run by then. Returns whether it raised, and how many stages were queued.
-    """
-    moments = iter(range(at, -1, -1))
-
-    def raise_late(frame: Any, event: str, argument: object) -> None:
-        is_ours = frame.f_code.co_filename in OF_A_STAGE and event in ("call", "c_return")
-        is_moment = is_ours and (event, frame.f_code.co_name) != ("call", "__exit__")
-        if is_moment and next(moments, None) == 0:
-            sys.setprofile(None)
-            raise Late
-
-    before, state.probe_ns = len(state.queue), 0
-    outer = spans.Stage("outer", {"a": 1})
-    try:
-        sys.setprofile(raise_late)
-        with outer, spans.Stage(vocabulary.FORWARD) as inner:
-            inner.fail(ValueError())
-    except Late:
-        is_late = True
-    else:
-        is_late = False
-    finally:
-        sys.setprofile(None)
-    return is_late, len(state.queue) - before
-
-
-@pytest.mark.parametrize("has_device", [False, True])
-def test_a_stage_that_a_handler_of_a_signal_interrupts_ends(
-    recording: Recording, monkeypatch: pytest.MonkeyPatch, has_device: bool
-) -> None:
-    """Wherever it raises: nothing stays open, current or with the device, and a stage is told once."""
-    monkeypatch.setattr(state, "queue", deque())
-    monkeypatch.setattr(state, "read_memory", memory.MemoryReader().read)
-    cuda = FakeCuda()
-    if has_device:
-        state.device, state.read_device = device.DeviceInUse(cuda), memory.cuda_reader(cuda)
-    with otel_rl.step(1):
-        around, current = set(state.open), trace.get_current_span()
-        is_late, at, queued = True, 0, []
-        while is_late:
-            is_late, count = interrupt(at)
-            queued.append(count)
-            assert around == set(state.open), at
-            assert trace.get_current_span() is current, at
-            told = [stage.span_id for stage in state.queue if isinstance(stage, spans.Stage)]
-            assert len(set(told)) == len(told), at
-            if has_device:
-                clock = state.device.clock
-                kept = state.device._unread, clock._begun, clock.exposed._open
-                assert [] == [stage.name for of in kept for stage in of if stage not in around], at
-            at += 1
-    assert at > 20
-    assert {0, 1, 2} == set(queued)
-    assert 2 == queued[-1]

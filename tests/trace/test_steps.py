@@ -12,12 +12,14 @@ import pytest
 from opentelemetry import trace
 
 import otel_rl
-from otel_rl import guard, ids, vocabulary
+from otel_rl import ids, vocabulary
 from otel_rl.journal.read import SpanView
 from otel_rl.process.state import state
 from otel_rl.report.build import build_report
-from otel_rl.trace import steps
-from otel_rl.trace.steps import Loop, know_attempt
+from otel_rl.trace import tree as tree_module
+from otel_rl.trace.attempt import know_attempt
+from otel_rl.trace.memory import tracing
+from otel_rl.trace.steps import Loop
 from tests.fixtures import ATTEMPT, MS, WALL_NS, Recording, Tree, described, orphans, trees
 
 RANK = "rl.rank 0"
@@ -73,30 +75,57 @@ def test_steps_tile_the_loop(recording: Recording) -> None:
     ] == loop_trees(recording.trees())
 
 
-@pytest.mark.guarded
-@pytest.mark.parametrize("second", [1, 2])
-def test_two_threads_that_train_at_once_are_said_once(
-    recording: Recording, caplog: pytest.LogCaptureFixture, second: int
-) -> None:
-    """Their steps are mixed, whether they count alike or not; it is counted each time, and training goes on."""
+def test_steps_of_threads_may_overlap(recording: Recording, caplog: pytest.LogCaptureFixture) -> None:
+    """Each has its own stages, and ends with its block; the one that began last goes on until the next one begins."""
+    inside, over = threading.Event(), threading.Event()
 
     def train() -> None:
-        for _ in range(2):
-            with otel_rl.step(second):
-                pass
+        with otel_rl.step(2):
+            inside.set()
+            assert over.wait(60)
+            with otel_rl.stage("second"):
+                recording.tick(4)
 
     with otel_rl.step(1):
+        recording.tick(1)
         thread = threading.Thread(target=train)
         thread.start()
-        thread.join()
-        thread = threading.Thread(target=otel_rl.step(9).__enter__)
-        thread.start()
-        thread.join()
-        with otel_rl.step(10):
-            pass
-    said = caplog.text.count("two threads of this process train at once")
-    assert (1, 2) == (said, guard.errors["begin a step while one of another thread is open"])
-    assert recording.stop()
+        assert inside.wait(60)
+        with otel_rl.stage("first"):
+            recording.tick(2)
+    over.set()
+    thread.join()
+    first, second = (
+        Tree("rl.loop", begin, end, (Tree("rl.rank 0", begin, end, (Tree(name, *stage),)),))
+        for name, begin, end, stage in (("first", 0, 3, (1, 3)), ("second", 1, 7, (3, 7)))
+    )
+    found = recording.stop()
+    assert [first, second] == loop_trees(trees(found))
+    assert [3, 6] == [point.value * 1e3 for point in found.points("rl.step.time")]
+    assert "" == caplog.text
+
+
+def test_steps_of_tasks_may_overlap(recording: Recording) -> None:
+    """As in an asynchronous program: no stage comes into the step of another task."""
+
+    async def train(number: int) -> None:
+        with otel_rl.step(number):
+            for turn in range(3):
+                with otel_rl.stage("turn", step=number, turn=turn):
+                    await asyncio.sleep(0)
+
+    async def program() -> None:
+        await asyncio.gather(train(1), train(2), train(3))
+
+    asyncio.run(program())
+    found = recording.stop()
+    turns = [span for span in found.spans(None) if span.name == "turn"]
+    expected = [(ids.trace_id(ATTEMPT, "train", number), number) for number in (1, 2, 3) for _ in range(3)]
+    assert expected == sorted(
+        ((int.from_bytes(span.trace_id, "big"), span.attributes["rl.step"]) for span in turns),
+        key=lambda pair: pair[1],
+    )
+    assert ([], 3) == (orphans(found), len(list(found.points("rl.step.time"))))
 
 
 def test_steps_may_move_from_thread_to_thread(recording: Recording, caplog: pytest.LogCaptureFixture) -> None:
@@ -239,7 +268,7 @@ def test_a_loop_restarts_none_of_another_training(recording: Recording) -> None:
     """What is trained tells them apart; a loop that ended before its first step is passed over."""
     said = []
     for of, first, error in (("a", 1, LookupError()), ("b", 1, None), ("b", 2, None), ("b", 0, None), ("b", 2, None)):
-        loop = state.training.loop = Loop(of=of)
+        loop = tracing.loop = Loop(of=of)
         for number in range(first, first + 2) if first else ():
             loop.begin(number)
         loop.end(error)
@@ -265,7 +294,7 @@ def test_the_same_number_inside_itself_leaves_nothing_open(recording: Recording)
             recording.tick(2)
     found = loop_trees(recording.trees())
     assert [step_tree(0, 1), step_tree(1, 3)] == found
-    assert set() == state.open
+    assert set() == tracing.open
 
 
 def test_a_stage_that_outlives_its_step_keeps_no_later_one_back(recording: Recording) -> None:
@@ -342,7 +371,7 @@ def test_a_step_without_instrument_is_nothing() -> None:
     """It gives None and leaves no trace."""
     with otel_rl.step(1) as container:
         pass
-    assert (None, None, 0) == (container, state.training.loop, len(state.queue))
+    assert (None, None, 0) == (container, tracing.loop, len(state.queue))
 
 
 def test_the_span_of_a_step_can_be_described(recording: Recording) -> None:
@@ -420,7 +449,7 @@ def test_the_peak_of_memory_is_exact_where_a_step_raised_it(
 ) -> None:
     """Read at both ends of a step."""
     peaks = iter([50, 100, 150, 150, 150])  # the first at the end of set-up
-    monkeypatch.setattr(steps, "peak_rss", lambda: next(peaks, 150))
+    monkeypatch.setattr(tree_module, "peak_rss", lambda: next(peaks, 150))
     for number in (1, 2):
         with otel_rl.step(number):
             pass
@@ -435,7 +464,7 @@ def test_the_peak_of_memory_is_exact_where_a_step_raised_it(
 def test_what_a_framework_counts_at_the_end_of_a_step_is_guarded(recording: Recording) -> None:
     """Everybody is called with begin and end."""
     seen = []
-    loop = state.training.loop = Loop()
+    loop = tracing.loop = Loop()
     loop.at_end.append(lambda begin, end: seen.append((end - begin) / MS))
     for number in (1, 1, 2):  # an epoch ends: the batch is asked for twice
         loop.begin(number)
@@ -500,12 +529,12 @@ def test_a_rank_above_0_waits_for_its_attempt(rank_1: Recording) -> None:
     """Its set-up is journaled as open in a pending folder; then the folder moves, and the ids are rank 0's."""
     with otel_rl.stage("load"):
         rank_1.tick(5)
-    assert not rank_1.flusher.flush(60)  # its spans are in no journal yet
+    assert not rank_1.flusher.flush(60)  # its spans are in the spool only
     assert not rank_1.flusher.flush(60)
     (pending,) = (rank_1.root / ".pending").iterdir()
     before = otel_rl.journal.read.open_run(pending)
-    assert ([], [("rl.rank 1", bytes(16))]) == (
-        list(before.spans()),
+    assert (["load"], [("rl.rank 1", bytes(16))]) == (
+        [span.name for span in before.spans()],
         [(stage.name, stage.trace_id or bytes(16)) for stage in before.open_stages()],
     )
     know_attempt("abc", "together")
@@ -590,7 +619,7 @@ def test_a_rank_does_not_hold_points_without_end(rank_1: Recording, monkeypatch:
 
 def test_spans_of_others_in_a_set_up_do_not_share_a_trace_by_chance(rank_1: Recording) -> None:
     """Of an unknown attempt no id can be derived: two runs would get the same one."""
-    assert ids.trace_id("", vocabulary.SETUP, 0) != state.container.trace_id
+    assert ids.trace_id("", vocabulary.SETUP, 0) != tracing.container.trace_id
 
 
 def test_a_process_that_turns_out_to_be_another_rank_joins_the_run(recording: Recording) -> None:

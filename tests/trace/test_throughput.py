@@ -6,7 +6,8 @@ from typing import Any
 
 from otel_rl import vocabulary as v
 from otel_rl.process.state import state
-from otel_rl.records import Later
+from otel_rl.records import Deferred
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.steps import Loop
 from otel_rl.trace.throughput import Throughput
 from tests.fixtures import MS, Recording
@@ -24,13 +25,13 @@ def test_a_step_has_rates_of_its_own_and_of_its_cycle(recording: Recording) -> N
     Tokens of an environment are in no rate, and prompts not in that of training.
     """
     throughput, loop = Throughput(), Loop()
-    state.training.loop = loop
+    tracing.loop = loop
     loop.at_end.append(throughput.end_step)
     for number in range(1, 7):
         loop.begin(number)
         if number % 2:
             throughput.rollout(4, 100, 300, 50)
-        state.add(Later(throughput.count_forward, (40, 60, 20, 10)))
+        state.add(Deferred(throughput.count_forward, (40, 60, 20, 10)))
         recording.tick(500)
     loop.end()
     run = recording.stop()

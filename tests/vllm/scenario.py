@@ -53,14 +53,14 @@ class Seen:
 @contextmanager
 def recorded(root: Path, **settings: str) -> Iterator[Seen]:
     """Record vLLM and nothing else, and look at what it hands on; no error of ours may be swallowed."""
-    seen, hand_on, hand_load = Seen(root), queue.note_many, queue.load
+    seen, hand_on, hand_load = Seen(root), queue.add_finished, queue.record_load
 
-    def note_many(pieces: list[Any], number: int, *noted: Any) -> None:
-        for read, parent, arguments in parts(pieces):
-            for row in read(*arguments):
+    def add_finished(finished: tuple[Any, ...]) -> None:
+        for read, parent, arguments in parts(finished):
+            for row in map(Request._make, read(*arguments)):
                 seen.rows.append(row)
                 seen.parents[row.id] = parent
-        hand_on(pieces, number, *noted)
+        hand_on(finished)
 
     def load(*values: Any) -> None:
         seen.loads.append(values)
@@ -71,8 +71,9 @@ def recorded(root: Path, **settings: str) -> Iterator[Seen]:
             patch.delenv(name)
         for name, value in {**ENVIRONMENT, "OTEL_RL_DIR": str(root), **settings}.items():
             patch.setenv(name, value)
-        patch.setattr("otel_rl.requests.queue.note_many", note_many)
-        patch.setattr("otel_rl.requests.queue.load", load)
+        patch.setattr("otel_rl.requests.queue.add_finished", add_finished)
+        patch.setattr("otel_rl.integrations.vllm.requests.add_finished", add_finished)
+        patch.setattr("otel_rl.integrations.vllm.hooks.record_load", load)
         patch.setattr("otel_rl.entry.EXIT_LIMIT_S", 60.0)
         guard.errors.clear()
         otel_rl.instrument(["vllm"])

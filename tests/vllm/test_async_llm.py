@@ -138,7 +138,7 @@ async def run(session: Session, model: Path, root: Path) -> None:
     """Send everything, once recorded; then the prompts of which the answers are compared, not recorded."""
     from vllm.exceptions import VLLMValidationError
 
-    from otel_rl.integrations.vllm.rows import remembered
+    from otel_rl.integrations.vllm.memory import vllm
 
     async with contextlib.AsyncExitStack() as stack:
         with recorded(root) as session.seen:
@@ -151,8 +151,8 @@ async def run(session: Session, model: Path, root: Path) -> None:
                 session.recorded = await caller.greedy("bulk")
                 await caller.watch("three", kind="FINAL_ONLY", n=3, temperature=1, max_tokens=8)
                 await caller.abort_all()
-            session.inside = sum(len(engine.open) for engine in remembered().engines.values())
-            assert {} == remembered().shown
+            session.inside = sum(len(engine.open) for engine in vllm.engines.values())
+            assert {} == vllm.streams
         too_long = pytest.raises(VLLMValidationError, match="maximum context length")
         with recorded(root / "refused") as session.refused, otel_rl.step(2), too_long:
             await caller.watch("refused", TOO_LONG, n=2, temperature=1)

@@ -12,7 +12,17 @@ import pytest
 
 import otel_rl
 from otel_rl import vocabulary
-from otel_rl.vocabulary import ATTRIBUTES, EVENTS, EXECUTE_TOOL, METRICS, ROWS, SHORT_NAMES, STAGES, Attribute, Metric
+from otel_rl.vocabulary import (
+    ATTRIBUTES,
+    DEFINITIONS,
+    EVENTS,
+    EXECUTE_TOOL,
+    METRICS,
+    SHORT_NAMES,
+    STAGES,
+    Attribute,
+    Metric,
+)
 
 PACKAGE = Path(otel_rl.__file__).parent
 UNITS = {"", "s", "By", "1", "nat", "Cel", "Hz", "J", "W"}
@@ -24,7 +34,7 @@ NAMES = {*ATTRIBUTES, *METRICS, *EVENTS, *STAGES} - {"rl.train", "rl.rank"}
 def test_no_name_is_there_twice() -> None:
     """Within its kind; a metric and a span may be called alike."""
     kinds = (ATTRIBUTES, METRICS, EVENTS, STAGES)
-    assert len(ROWS) == sum(len(kind) for kind in kinds)
+    assert len(DEFINITIONS) == sum(len(kind) for kind in kinds)
 
 
 def test_no_file_hides_a_name_of_another() -> None:
@@ -36,7 +46,7 @@ def test_no_file_hides_a_name_of_another() -> None:
     assert len({name for name, _ in meant}) == len(meant)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: getattr(row, "key", None) or row.name)
+@pytest.mark.parametrize("row", DEFINITIONS, ids=lambda row: getattr(row, "key", None) or row.name)
 def test_a_row_is_complete(row: object) -> None:
     """A name that OpenTelemetry accepts, a meaning, a source."""
     name = row.key if isinstance(row, Attribute) else row.name  # type: ignore[attr-defined]
@@ -44,7 +54,7 @@ def test_a_row_is_complete(row: object) -> None:
     assert row.meaning and row.source  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if isinstance(row, Metric)], ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [row for row in DEFINITIONS if isinstance(row, Metric)], ids=lambda row: row.name)
 def test_a_metric_has_a_ucum_unit_and_its_boundaries(row: Metric) -> None:
     """Boundaries rise, and only histograms have them."""
     unit, _, per = row.unit.partition("/")
@@ -54,7 +64,7 @@ def test_a_metric_has_a_ucum_unit_and_its_boundaries(row: Metric) -> None:
     assert list(row.boundaries) == sorted(set(row.boundaries))
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if isinstance(row, Metric)], ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [row for row in DEFINITIONS if isinstance(row, Metric)], ids=lambda row: row.name)
 def test_the_unit_1_is_that_of_ratios_alone(row: Metric) -> None:
     """Prometheus writes ``_ratio`` behind its gauges; a count is one of things, and a plain number has no unit."""
     is_share = "share of " in row.meaning or " / " in row.meaning

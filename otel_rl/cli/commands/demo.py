@@ -16,7 +16,7 @@ import typer
 from otel_rl.cli.child import run_child
 from otel_rl.cli.commands.run import new_launch, recorded_since
 from otel_rl.cli.conclusion import Conclusion
-from otel_rl.cli.console import FAILED, NOT_FOUND, Directory, absolute, leave, settings_to_train, stderr
+from otel_rl.cli.console import FAILED, NOT_FOUND, Directory, leave, settings_to_train, stderr
 from otel_rl.config import LAUNCH
 from otel_rl.report.format import printable
 
@@ -36,7 +36,7 @@ def demo(
     if missing:
         leave(f"the demo needs {', '.join(missing)}: pip install {' '.join(missing)}", FAILED)
     config = settings_to_train()
-    root = absolute(directory or config.directory)
+    root = (directory or config.directory).absolute()
     console = stderr()
     console.print(f"Training a tiny model with TRL's GRPOTrainer on {ranks} CPU ranks; loading takes half a minute.")
     launch = new_launch(os.environ)
@@ -47,8 +47,8 @@ def demo(
         code = run_child([*demo_command(ranks, steps), f"--workdir={scratch}"], environ)
     runs = recorded_since(root, started_ns, launch)
     found = Conclusion(quiet=False)
-    found.look(lambda: runs)
-    found.say()
+    found.read(lambda: runs)
+    found.print()
     if code:
         leave(f"the demo's training ended with exit code {code}", FAILED)
     if not runs:

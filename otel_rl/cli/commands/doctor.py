@@ -21,11 +21,11 @@ from otel_rl.cli.checks import (
     writers,
 )
 from otel_rl.cli.collector_own import collectors
-from otel_rl.cli.console import FAILED, RUN, absolute, opened, stdout
+from otel_rl.cli.console import FAILED, RUN, opened, stdout
 from otel_rl.cli.shipping import HONOURED, sending, sent
 from otel_rl.config import root
 from otel_rl.report.format import printable
-from otel_rl.report.terminal.style import GOOD, HEADING, NOTE, WARNING, plain_table
+from otel_rl.report.terminal import GOOD, HEADING, NOTE, WARNING, plain_table
 
 MARKS = {"ok": ("✓", "+", GOOD), "note": ("·", "-", NOTE), "wrong": ("✗", "x", WARNING)}
 """The second where the encoding lacks the first."""
@@ -50,7 +50,7 @@ def doctor(
         "settings": settings_rows(),
         "OpenTelemetry variables": standard_variables(HONOURED),
         "sending": [*sending(), *collectors()],
-        "recording": [protobuf(), compiled(), *journal_root(absolute(root()))],
+        "recording": [protobuf(), compiled(), *journal_root(root().absolute())],
     }
     if run is not None:
         found = opened(run)

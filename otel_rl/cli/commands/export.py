@@ -12,13 +12,12 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from otel_rl.cli import streams
-from otel_rl.cli.console import FAILED, RunName, complain, leave, opened, stderr
+from otel_rl.cli.console import FAILED, RunName, complain, drop, leave, opened, stderr
 from otel_rl.cli.orphans import Orphans
 from otel_rl.config import expanded_path
 from otel_rl.journal.read import Run
 from otel_rl.report.format import plural, size
-from otel_rl.report.sections.health import damage_rows
+from otel_rl.report.sections.caveats import damage_rows
 from otel_rl.runs.otlp_json import lines
 
 STDOUT = Path("-")
@@ -91,7 +90,7 @@ def _to_stdout(texts: Iterable[str]) -> bool:
             sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        streams.drop(sys.stdout.fileno())
+        drop(sys.stdout.fileno())
         return False
     return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from enum import Enum
 from typing import Annotated, Final
 
 import typer
@@ -16,14 +17,25 @@ from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Report
 from otel_rl.report.format import printable
 from otel_rl.report.json import to_json
-from otel_rl.report.terminal.screen import document, render
+from otel_rl.report.terminal import document, render
+from otel_rl.report.to_markdown import to_markdown
 from otel_rl.runs.locate import open_whole
 
 PAUSE_S: Final = 2.0
 
 
+class ReportFormat(str, Enum):
+    """How a report is written for people."""
+
+    TERMINAL = "terminal"
+    MARKDOWN = "markdown"
+
+
 def report(
     run: RunName = None,
+    form: Annotated[
+        ReportFormat, typer.Option("--format", help="How to print it; markdown is for issues and chats.")
+    ] = ReportFormat.TERMINAL,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document for scripts.")] = False,
     live: Annotated[bool, typer.Option("--live", help="Show it anew every 2 s while the run goes on.")] = False,
 ) -> None:
@@ -34,12 +46,14 @@ def report(
     stability, throughput, memory peaks, stages that are still open, and what was lost. The project's docs/report.md
     defines every number, docs/report.schema.json the JSON.
     """
-    if json and live:
-        raise typer.BadParameter("--json and --live exclude each other")
+    if json + live + (form is ReportFormat.MARKDOWN) > 1:
+        raise typer.BadParameter("--json, --live and --format markdown exclude each other")
     if live:
         _follow(run)
     elif json:
         typer.echo(to_json(_build(opened(run))))
+    elif form is ReportFormat.MARKDOWN:
+        typer.echo(to_markdown(_build(opened(run))), nl=False)
     else:
         render(_build(opened(run)), stdout())
 

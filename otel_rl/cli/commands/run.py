@@ -12,10 +12,10 @@ from typing import Annotated
 
 import typer
 
-from otel_rl.cli.beside import send_rest, sending
 from otel_rl.cli.child import run_child
 from otel_rl.cli.conclusion import conclude
-from otel_rl.cli.console import Directory, absolute, complain, leave, settings_to_train
+from otel_rl.cli.console import Directory, complain, leave, settings_to_train
+from otel_rl.cli.sending import send_rest, sending
 from otel_rl.config import LAUNCH
 from otel_rl.guard import guard
 from otel_rl.journal.identity import WriterIdentity
@@ -27,7 +27,7 @@ from otel_rl.sidecar.start import Keeper
 CANNOT_EXECUTE = 126
 COMMAND_NOT_FOUND = 127
 CLOCK_SLACK_S = 60.0
-"""A clock may have been set meanwhile by as much."""
+"""How far the clock may have been set meanwhile."""
 
 
 def run(
@@ -72,7 +72,7 @@ def run(
     options = {"OTEL_RL_RUN_ID": run_id, "OTEL_RL_INTEGRATIONS": integrations}
     environ = {**os.environ, **{name: value for name, value in options.items() if value}}
     config = settings_to_train(environ)
-    root = absolute(directory or config.directory)
+    root = (directory or config.directory).absolute()
     launch = new_launch(environ)
     environ = {**child_environment(environ, root), LAUNCH: launch}
     started_ns = time.time_ns()
@@ -91,13 +91,13 @@ def run(
 
 
 def _sent_on(runs: list[Run], keeper: Keeper | None) -> list[Run]:
-    """See to it that what is left of the runs is sent, and give them back."""
+    """Have what is left of the runs sent, and return them."""
     send_rest(keeper, [run.path for run in runs])
     return runs
 
 
 def _how(command: list[str]) -> str:
-    """Say how a script is run where it stands in the place of the command."""
+    """Return how a script is run, if the command is one."""
     return f"; a script is run by Python: `otel-rl run -- python {command[0]}`" if command[0].endswith(".py") else ""
 
 
@@ -114,16 +114,15 @@ def child_environment(environ: Mapping[str, str], root: Path) -> dict[str, str]:
 
 
 def new_launch(environ: Mapping[str, str]) -> str:
-    """Make the mark of a command's processes, below that of an `otel-rl run` around it, whose they are as well."""
+    """Make the mark of a command's processes, after that of an `otel-rl run` that runs it."""
     return "/".join(filter(None, (environ.get(LAUNCH, ""), os.urandom(8).hex())))
 
 
 def recorded_since(root: Path, started_ns: int, launch: str = "") -> list[Run]:
-    """Find the runs of a command, the last written first: those of its launch before those that bear no mark at all.
+    """Return the runs of a command: those of its launch, then those without any mark, the last written first.
 
-    Of the latter, all into which a process that started after a moment wrote. In each of the two, those that are still
-    written come last: a command that has ended is likely not theirs, but of another beside it. Also looks where runs go
-    whose root cannot be written.
+    Of the latter, all into which a process that started after ``started_ns`` wrote. Runs that are still written come
+    last: they are likely another command's. It also reads where runs go whose root cannot be written.
     """
     found: list[Run] = []
     since = time.monotonic() - (time.time_ns() - started_ns) / 1e9 - CLOCK_SLACK_S

@@ -13,28 +13,22 @@ from typing import Annotated, Final, NoReturn
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from otel_rl.cli.console import FAILED, RUN, WRONG_USAGE, RunName, absolute, complain, leave, opened, stderr
+from otel_rl.cli.console import FAILED, RUN, WRONG_USAGE, RunName, complain, leave, opened, stderr
 from otel_rl.config import ConfigurationError, root
 from otel_rl.guard import errors
-from otel_rl.journal.directory import make_directory
+from otel_rl.journal.filesystem import make_directory
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.process.identity import folder_name
 from otel_rl.sidecar import owner
 from otel_rl.sidecar.main import ANOTHER, TOUCH_S, Sidecar
-from otel_rl.sidecar.node import Node
 from otel_rl.sidecar.settings import Target, ignored, targets
+from otel_rl.sidecar.ship_node import Node
 from otel_rl.version import __version__
 
-LONGEST_S: Final = 604_800.0
+WEEK_S: Final = 604_800.0
 Claims = dict[str, owner.Owner | None]
-"""By boot id, the claim to ship what was written there; None where somebody else has it."""
-
-
-def _patience(seconds: float) -> float:
-    if not 0 < seconds <= LONGEST_S:  # nor is it no number
-        raise typer.BadParameter(f"it takes seconds, above 0 and at most {LONGEST_S:,.0f}, a week")
-    return seconds
+"""By boot id, the claim to ship what was written there; None if another process has it."""
 
 
 def sidecar(
@@ -68,7 +62,7 @@ def ship(
     give_up_s: Annotated[
         float,
         typer.Option(
-            "--give-up", metavar="SECONDS", callback=_patience, help="End when nothing was taken for so long."
+            "--give-up", metavar="SECONDS", min=0.001, max=WEEK_S, help="End when nothing was accepted for so long."
         ),
     ] = 60.0,
 ) -> None:
@@ -83,42 +77,36 @@ def ship(
     goes_on = sent_all = True
     while goes_on:
         with _node(directory, wanted) as (node, claims):
-            node.look()
+            node.update()
             node.start()
             sent_all = _wait(node, claims, give_up_s)
         counts += node.counts()
-        # Who began behind our last look, and is gone, saw until now that somebody ships.
+        # A process that began after our last scan, and is gone, saw until now that one of us ships.
         goes_on = sent_all and any(claims.get(new.boot_id, new) for new in node.newcomers())
     for (signal, name), number in sorted(counts.items()):
         if number:
             typer.echo(f"{signal}: {number} {name.replace('_', ' ')}")
     if not sent_all:
-        leave(
-            f"{node.waiting} bytes were not sent ({node.failure or 'no answer'}); try again once it is mended", FAILED
-        )
+        leave(f"{node.waiting} bytes were not sent ({node.failure or 'no answer'}); try again later", FAILED)
 
 
 def _written_to(run: str) -> Path:
-    """Find the directory into which the processes of a run write, or will: they call it as its name can be a folder's.
+    """Return the directory into which the processes of a run write, or will.
 
-    The path of a directory that is there is taken as it is. So is a name that holds a journal here, if nothing was
-    recorded where runs are kept.
+    An existing directory with a journal is used as it is. Otherwise the name is spelled as trainers spell folders.
     """
-    if not run:
-        leave("RUN is empty: it takes a name or a path", WRONG_USAGE)
     is_name = os.path.basename(run) == run and run not in (os.curdir, os.pardir)
     given = Path(os.path.abspath(run))
-    if not given.name:
-        leave(f"RUN is {given}: it takes the path of a run's directory", WRONG_USAGE)
+    if not run or not given.name:
+        leave("RUN takes a name, or the path of a run's directory", WRONG_USAGE)
     if not is_name and os.path.isdir(given):
         return given
-    place = absolute(root()) if is_name else given.parent
-    directory = place / folder_name(given.name)
+    directory = (root().absolute() if is_name else given.parent) / folder_name(given.name)
     return given if any(given.glob("*.otlp")) and not any(directory.glob("*.otlp")) else directory
 
 
 def _run(sidecar: Sidecar) -> NoReturn:
-    """Be the sidecar of this node in the foreground, and end the command as it ends."""
+    """Run the sidecar in the foreground, and end the command with its exit code."""
     code = sidecar.run()
     if code == ANOTHER:
         complain(f"another sidecar of this node ships {sidecar.directory} already")
@@ -135,7 +123,7 @@ def _node(directory: Path, wanted: tuple[Target, ...]) -> Iterator[tuple[Node, C
         if writer.boot_id not in claims:
             claims[writer.boot_id] = owner.claim_by_hand(directory, writer.boot_id, me, complain)
             if claims[writer.boot_id] is None:
-                complain(f"a living sidecar ships what was written on {writer.host}; it is left to it")
+                complain(f"a living sidecar ships what was written on {writer.host}; that is not sent here")
         return claims[writer.boot_id] is not None
 
     node = Node(directory, wanted, mine, complain)
@@ -149,12 +137,12 @@ def _node(directory: Path, wanted: tuple[Target, ...]) -> Iterator[tuple[Node, C
 
 
 def _are_ours(claims: Claims) -> bool:
-    """Say that we live, and whether nobody has taken us for dead and ships in our place."""
+    """Show that we live; return whether no other process considered us dead and ships in our place."""
     return all([claim.touch() for claim in claims.values() if claim is not None])
 
 
 def _wait(node: Node, claims: Claims, give_up_s: float) -> bool:
-    """Show how far it is, and stay the one who ships; say whether all was sent."""
+    """Show the progress and keep the claims; return whether all was sent."""
     total = waiting = node.waiting
     since = touched = monotonic()
     columns = (TextColumn("sending"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
@@ -163,18 +151,18 @@ def _wait(node: Node, claims: Claims, give_up_s: float) -> bool:
         task = progress.add_task("send", total=total)
         while node.waiting or node.unclosed:
             sleep(0.2)
-            node.look()
+            node.update()
             if monotonic() - touched > TOUCH_S:
                 touched = monotonic()
                 if not _are_ours(claims):
-                    leave("somebody else ships this run by now, or it is gone: see otel-rl doctor", FAILED)
+                    leave("another process ships this run now, or it is gone: see otel-rl doctor", FAILED)
             now = node.waiting
             if now != waiting:
                 waiting = now
                 progress.update(task, completed=total - waiting)
             clock = monotonic()
             if not (waiting or node.failure or errors.get("ship traces")):
-                since = clock  # only the journals of the dead are read, which may take long where they are large
+                since = clock  # the journals of the dead are being read, which may take long
             if clock - max(since, node.moved_at(node.writers)) > give_up_s:
                 return False
     return True
@@ -186,10 +174,8 @@ def _targets() -> tuple[Target, ...]:
     except ConfigurationError as error:
         leave(str(error), WRONG_USAGE)
     if not found:
-        leave(
-            "nothing says where to send: set OTEL_EXPORTER_OTLP_ENDPOINT, for example http://localhost:4317",
-            WRONG_USAGE,
-        )
+        example = "OTEL_EXPORTER_OTLP_ENDPOINT, for example http://localhost:4317"
+        leave(f"no endpoint is configured: set {example}", WRONG_USAGE)
     for name, why in ignored().items():
         complain(f"{name} is ignored: {why}")
     return found

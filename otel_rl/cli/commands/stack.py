@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.text import Text
 
-from otel_rl.cli.console import FAILED, Directory, absolute, complain, stderr, stdout
+from otel_rl.cli.console import FAILED, Directory, complain, stderr, stdout
 from otel_rl.config import root
 from otel_rl.report.format import printable, seconds
-from otel_rl.report.terminal.style import GOOD, NOTE, WARNING, plain_table
+from otel_rl.report.terminal import GOOD, NOTE, WARNING, plain_table
 
 if TYPE_CHECKING:
+    from otel_rl.stack.control import ProgramStatus
     from otel_rl.stack.processes import Show
-    from otel_rl.stack.row import Row
 
 NOT_UP: Final = 3
 DONE: Final = "Exit code: 0 done; 1 failed; 2 wrong usage."
@@ -52,19 +52,18 @@ def up(
     """Start the stack, wait until all of it answers, and say how to train into it.
 
     The programs are taken from the folder OTEL_RL_BACKENDS, from PATH, or from where `scripts/backends` put them; Tempo
-    is the program that OTEL_RL_TEMPO_PROGRAM names, or the `tempo` on PATH, and may be absent. Where the others are
-    missing and a Docker engine answers, `docker compose` does the same. All of it listens on loopback only, and keeps
-    its configurations, data and logs in `.stack` below the root of the runs. A second `up` finds it running.
+    is the program that OTEL_RL_TEMPO_PROGRAM names, or the `tempo` on PATH, and may be absent. All of it listens on
+    loopback only, and keeps its configurations, data and logs in `.stack` below the root of the runs. A second `up`
+    finds it running.
     """
-    from otel_rl.stack.look import look
+    from otel_rl.stack import control
     from otel_rl.stack.plan import Addresses
     from otel_rl.stack.programs import NO_TEMPO, TEMPO
-    from otel_rl.stack.up import up as bring_up
 
     root = _root(directory)
     with _said(), _progress() as show:
-        found, is_new = bring_up(root, offset, show)
-        rows = look(root)
+        found, is_new = control.up(root, offset, show)
+        rows = control.status(root)
     console = stdout()
     console.print(Text("The stack runs." if is_new else "The stack already runs.", style=GOOD))
     _print(rows)
@@ -76,7 +75,7 @@ def up(
         f"Train into it:  OTEL_EXPORTER_OTLP_ENDPOINT={at.url('grpc')} otel-rl run -- python train.py",
         f"See traces:     {at.url('jaeger')}",
         f"See metrics:    {at.url('prometheus')}",
-        "                (built by scripts/backends they answer queries, but have no pages: collector/README.md)",
+        "                (those that scripts/backends builds have no web UI: collector/README.md)",
         f"End it:         otel-rl stack down{where}",
     )
     console.print("\n".join(lines), soft_wrap=True)  # to be copied
@@ -92,11 +91,11 @@ def down(
     Collector and Prometheus get SIGTERM, and SIGKILL after 10 s; Jaeger and Tempo SIGKILL at once. Prometheus and Tempo
     keep their data for the next `up`, Jaeger keeps its traces in memory only.
     """
-    from otel_rl.stack.down import down as take_down
+    from otel_rl.stack import control
 
     root = _root(directory)
     with _said():
-        ended = take_down(root, delete=delete)
+        ended = control.down(root, delete=delete)
     stdout().print(f"Stopped: {', '.join(ended)}." if ended else "The stack was not up.")
     if delete:
         stdout().print("Its data and logs are removed.")
@@ -105,25 +104,24 @@ def down(
 @stack.command(epilog=HOW_IT_DOES)
 def status(directory: Directory = None) -> None:
     """Show the parts of the stack, whether each answers, and since when it runs."""
-    from otel_rl.stack.look import look
-    from otel_rl.stack.row import ANSWERS
+    from otel_rl.stack import control
 
     with _said():
-        rows = look(_root(directory))
+        rows = control.status(_root(directory))
     if not rows:
         stdout().print("The stack is not up; `otel-rl stack up` starts it.")
         raise typer.Exit(NOT_UP)
     _print(rows)
-    if any(row.state != ANSWERS for row in rows):
+    if any(row.state != control.ANSWERS for row in rows):
         raise typer.Exit(FAILED)
 
 
 def _root(directory: Path | None) -> Path:
-    return absolute(directory or root())
+    return (directory or root()).absolute()
 
 
-def _print(rows: list[Row]) -> None:
-    from otel_rl.stack.row import ANSWERS
+def _print(rows: list[ProgramStatus]) -> None:
+    from otel_rl.stack.control import ANSWERS
 
     table = plain_table()
     for column in ("program", "state", "address"):
@@ -133,15 +131,14 @@ def _print(rows: list[Row]) -> None:
     for row in rows:
         state = Text(row.state, style=GOOD if row.state == ANSWERS else WARNING)
         age = "-" if row.age_s is None else seconds(row.age_s)
-        pid = "-" if row.pid is None else str(row.pid)
-        table.add_row(printable(row.name), state, printable(row.address), pid, age)
+        table.add_row(printable(row.name), state, printable(row.address), str(row.pid), age)
     stdout().print(table)
 
 
 @contextmanager
 def _said() -> Iterator[None]:
     """End the command with the sentence that says what keeps the stack from it, and the log's last lines below."""
-    from otel_rl.stack.problem import StackError
+    from otel_rl.stack.plan import StackError
 
     try:
         yield
@@ -157,7 +154,7 @@ def _progress() -> Iterator[Show]:
     """Show on a terminal what each part does, with the time since it was started."""
     from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-    from otel_rl.stack.row import ANSWERS
+    from otel_rl.stack.control import ANSWERS
 
     console = stderr()
     columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}"), TimeElapsedColumn())

@@ -19,8 +19,8 @@ from typing import Any
 from otel_rl.hooks import CallbackHook, Integration, RequestHook
 from otel_rl.hooks.generators import ending
 from otel_rl.integrations.openai.rows import Reading, failed, finished
-from otel_rl.process.state import state
-from otel_rl.requests.queue import note
+from otel_rl.requests.memory import generation
+from otel_rl.requests.queue import record_requests
 from otel_rl.trace import context
 from otel_rl.trace.stage import current_parent
 
@@ -34,14 +34,13 @@ Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
 
-class Call:
+class ApiCall:
     """One call of the API, with the client's retries."""
 
     def __init__(self, client: Any, options: Any, *, is_stream: bool) -> None:
         self.submitted = monotonic_ns()
         self.parent = current_parent()
-        self.training = state.training
-        """That of a forked child is another one: what it inherits is the parent's to count."""
+        self.recording = generation.recording
         self.operation = OPERATIONS[options.url]
         self.has_events = options.url == "/responses"
         self.body = {**(options.json_data or {}), **(options.extra_json or {})}
@@ -62,17 +61,17 @@ class Call:
         self._options.headers, self._options.post_parser = self._headers, self._parser
         answer, self._answer = self._answer, None
         if error is not None and answer is not None:  # it came, and its caller cannot use it
-            note(finished, self, now, answer, parent=self.parent)
+            record_requests(finished, self, now, answer, parent=self.parent)
             return
         if error is not None:
-            note(failed, self, now, ending(error), parent=self.parent)
+            record_requests(failed, self, now, ending(error), parent=self.parent)
             return
         raw = getattr(result, "http_response", None)  # of with_raw_response and with_streaming_response
         if not self._is_stream and (raw is None or raw.is_closed):
-            note(finished, self, now, result, parent=self.parent)
+            record_requests(finished, self, now, result, parent=self.parent)
             return
         response = getattr(result, "response", result) if raw is None else raw
-        state.training.streams[response] = stream = Stream(self, now)
+        generation.streams[response] = stream = ApiStream(self, now)
         stream.is_parsed = raw is None
         weakref.finalize(response, stream.left).atexit = False  # it may run too late; the exit asks those still open
 
@@ -82,7 +81,7 @@ class Call:
         return self._parser(answer)
 
 
-class Stream(Reading):
+class ApiStream(Reading):
     """What was read of a response that its caller has yet to read; over when it ended, was closed, or is gone."""
 
     is_parsed = True
@@ -106,16 +105,16 @@ class Stream(Reading):
     def read(self, answer: Any) -> None:
         """Its caller has read all of its bytes at once."""
         if self._ends():
-            note(finished, self.call, monotonic_ns(), answer, parent=self.call.parent)
+            record_requests(finished, self.call, monotonic_ns(), answer, parent=self.call.parent)
 
     def _over(self, now: int, error: BaseException | None) -> None:
         if self._ends():
-            note(self.rows, now, None if error is None else ending(error), parent=self.call.parent)
+            record_requests(self.rows, now, None if error is None else ending(error), parent=self.call.parent)
 
     def _ends(self) -> bool:
         """Say whether it ends now and here."""
         was_over, self.is_over = self.is_over, True
-        return not was_over and self.call.training is state.training
+        return not was_over and self.call.recording is generation.recording
 
 
 def _with_context(headers: Any, client: Any) -> Any:
@@ -126,40 +125,40 @@ def _with_context(headers: Any, client: Any) -> Any:
     return {**given, **carrier}
 
 
-def _begin_call(args: Args, kwargs: Kwargs) -> Call | None:
+def _begin_call(args: Args, kwargs: Kwargs) -> ApiCall | None:
     client, options = args[0], args[2]
     if options.url not in OPERATIONS or options.method.lower() != "post":
         return None
-    return Call(client, options, is_stream=bool(kwargs.get("stream")))
+    return ApiCall(client, options, is_stream=bool(kwargs.get("stream")))
 
 
-def _begin_stream(args: Args, kwargs: Kwargs) -> Stream | None:
-    stream: Stream | None = state.training.streams.get(args[0].response)
+def _begin_stream(args: Args, kwargs: Kwargs) -> ApiStream | None:
+    stream = generation.streams.get(args[0].response)
     if stream is not None:
         stream.is_parsed = True
     return stream
 
 
 def _close_stream(args: Args, kwargs: Kwargs, result: Any) -> None:
-    stream = state.training.streams.get(args[0].response)
+    stream = generation.streams.get(args[0].response)
     if stream is not None:
         stream.closed()
 
 
 def _read(args: Args, kwargs: Kwargs, result: Any) -> None:
-    stream = state.training.streams.get(args[0].http_response)
+    stream = generation.streams.get(args[0].http_response)
     if stream is not None:
         stream.read(args[0])
 
 
 def _fail_to_read(args: Args, kwargs: Kwargs, error: BaseException) -> None:
-    stream = state.training.streams.get(args[0].http_response)
+    stream = generation.streams.get(args[0].http_response)
     if stream is not None:
         stream.end(None, error)
 
 
 def _close(args: Args, kwargs: Kwargs, result: Any) -> None:
-    stream = state.training.streams.get(args[0].http_response)
+    stream = generation.streams.get(args[0].http_response)
     if stream is not None:
         stream.closed()
 

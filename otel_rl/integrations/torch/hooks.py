@@ -18,6 +18,7 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.comm import ddp_wait
+from otel_rl.comm.memory import comm
 from otel_rl.guard import guard
 from otel_rl.hooks import Args, Attachment, CallbackHook, Integration, Kwargs, Memory, StageHook
 from otel_rl.hooks.collective import wrap_collective, wrap_method
@@ -26,9 +27,11 @@ from otel_rl.integrations.torch.optimizers import time_optimizers
 from otel_rl.integrations.torch.process_group import JOIN, PROCESS_GROUP
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.device_id import nvidia_id
-from otel_rl.probes.memory import cuda_reader, use_memory_reader
+from otel_rl.probes.memory import cuda_reader, probes, use_memory_reader
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.records import Value
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_stage, innermost
 
 DCP = "torch.distributed.checkpoint"
@@ -63,7 +66,7 @@ def _backward_stage(args: Args, kwargs: Kwargs) -> str | None:
     if state.identity.world_size > 1:
         ddp_wait.watch(args[0])
         if _outer_stage() is not None:
-            state.comm.seen_in = None  # what it called before this backward is none of it
+            comm.seen_in = None  # what it called before this backward is none of it
     return vocabulary.BACKWARD
 
 
@@ -73,7 +76,7 @@ def _describe_backward(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Val
 
 def _backward_over(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Describe a user's or an engine's stage that has the place of ours, with DDP: other collectives are seen."""
-    if state.identity.world_size < 2 or not state.comm.wrapped:
+    if state.identity.world_size < 2 or not comm.wrapped:
         return
     stage = _outer_stage()
     if stage is None:
@@ -104,7 +107,7 @@ def _wrapped_by_ddp(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 def _data_stage(args: Args, kwargs: Kwargs) -> str | None:
     """Return no wait where another thread than that of the steps fetches ahead."""
-    loop = state.training.loop
+    loop = tracing.loop
     return vocabulary.IDLE if loop is None or loop.thread == threading.get_ident() else None
 
 
@@ -117,7 +120,7 @@ def _save_stage(args: Args, kwargs: Kwargs) -> str | None:
     """Return no stage for what a thread without a stage writes while a checkpoint is open: it is a part of that."""
     is_bare = innermost() is None
     if is_bare and any(
-        isinstance(opened, Stage) and opened.name == vocabulary.CHECKPOINT for opened in state.open.copy()
+        isinstance(opened, Stage) and opened.name == vocabulary.CHECKPOINT for opened in tracing.open.copy()
     ):
         return None
     return vocabulary.CHECKPOINT
@@ -223,14 +226,14 @@ HOOKS = (
 def _know_compiling(torch: ModuleType) -> Callable[[], object]:
     """Learn whether torch compiles, to stay out of compiled regions, and use CUDA and ROCm."""
     compiler = torch.compiler
-    before = state.is_compiling, state.is_tracing, state.compiler
-    state.is_compiling = state.is_tracing = compiler.is_compiling
+    before = hooking.is_compiling, hooking.is_tracing, hooking.compiler
+    hooking.is_compiling = hooking.is_tracing = compiler.is_compiling
     if hasattr(compiler, "_is_compiling_flag"):
-        state.is_tracing, state.compiler = compiler.is_dynamo_compiling, compiler
+        hooking.is_tracing, hooking.compiler = compiler.is_dynamo_compiling, compiler
     leave = _know_device("cuda", getattr(torch, "cuda", None))
 
     def detach() -> None:
-        state.is_compiling, state.is_tracing, state.compiler = before
+        hooking.is_compiling, hooking.is_tracing, hooking.compiler = before
         leave()
 
     return detach
@@ -244,27 +247,27 @@ def _know_device(kind: str, device: Any) -> Callable[[], object]:
     """Read the memory of a device, and time stages on it, once the process uses one."""
     if not hasattr(getattr(device, "memory", None), "memory_stats_as_nested_dict"):
         return lambda: None
-    if kind == "cuda" and state.read_device is not None:
+    if kind == "cuda" and probes.read_device is not None:
         return lambda: None  # torch has loaded torch_npu at its own end, which so was there first
     alone = threading.RLock()
 
     def in_use() -> None:
         with alone:  # a second thread that meets it would forget what has begun, and when the device was unused
-            if state.device is None:
-                state.device = DeviceInUse(device)
+            if probes.device is None:
+                probes.device = DeviceInUse(device)
 
     use_memory_reader(cuda_reader(device, in_use))
     if kind == "cuda" and getattr(sys.modules.get("torch.version"), "hip", None) is None:
-        state.find_device = partial(nvidia_id, device)
+        probes.find_device = partial(nvidia_id, device)
     # Torch's own knows CUDA's devices only, also in a build for CUDA that runs on Ascend.
-    state.has_context = (
+    probes.has_context = (
         getattr(sys.modules.get("torch._C"), "_cuda_hasPrimaryContext", None) if kind == "cuda" else None
     )
 
     def leave() -> None:
         use_memory_reader()
-        state.has_context = None
-        state.find_device = lambda: None
+        probes.has_context = None
+        probes.find_device = lambda: None
 
     return leave
 
@@ -282,7 +285,7 @@ def _pass_frames_over(module: ModuleType) -> Callable[[], object]:
         is_watched = torch.compiler.is_dynamo_compiling() or compiling() is not None
         return torch.compiler.disable(function) if is_watched else function
 
-    state.uncompiled = uncompiled
+    hooking.uncompiled = uncompiled
     if hasattr(module, "set_code_exec_strategy"):  # since torch 2.7
         skip = module.FrameExecStrategy(module.FrameAction.SKIP, module.FrameAction.SKIP)
         for code in (*wrap_collective.__code__.co_consts, *wrap_method.__code__.co_consts):

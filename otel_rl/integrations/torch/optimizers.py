@@ -17,6 +17,7 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.trace.stage import Stage, current_stage
 from otel_rl.trace.training import end_raised, training
@@ -45,7 +46,7 @@ class OptimizerTiming:
 
         Inside a backward an optimizer is stepped 100 times where there is one for each parameter (measured).
         """
-        if not state.on or state.is_compiling():
+        if not state.on or hooking.is_compiling():
             return
         of_thread, stepping = self._of_thread, training.stepping
         if of_thread.stage in stepping:

@@ -13,12 +13,15 @@ from types import ModuleType
 from typing import Any
 
 from otel_rl.comm import buffers
+from otel_rl.comm.memory import comm
 from otel_rl.guard import say
 from otel_rl.hooks import Args, Attachment, CallbackHook, Kwargs, ReturnHook
-from otel_rl.process.layout import Layout
+from otel_rl.process.identity import identifying
+from otel_rl.process.layout import layout
 from otel_rl.process.state import state
-from otel_rl.trace.child_process import is_serving, join_worker, leave_place, take_place
-from otel_rl.trace.steps import know_attempt
+from otel_rl.trace.attempt import know_attempt
+from otel_rl.trace.child_process import join_parent, join_worker
+from otel_rl.trace.memory import tracing
 
 ATTEMPT_KEY, JOINED_KEY = "otel_rl/attempt/{}", "otel_rl/joined/{}"
 """With how often the rank has joined a process group through the store, and with the rank."""
@@ -51,17 +54,16 @@ def join_process_group() -> None:
 
     if not dist.is_available() or not dist.is_initialized():
         return
-    state.comm.worlds += 1
-    state.comm.layout = Layout()  # ranks stand elsewhere in another world
+    comm.worlds += 1
+    layout.renew()  # ranks stand elsewhere in another world
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    if (world_size < 2 or is_serving()) and take_place() and state.inherited is not None:
+    if join_parent() and tracing.inherited is not None:
         join_worker(rank, world_size)
         return
     if world_size < 2:
         state.identify(rank=rank, world_size=world_size)
         return
-    state.may_meet = bool(state.config.attempt_id)
-    leave_place(rank=rank, world_size=world_size)
+    identifying.may_meet = bool(state.config.attempt_id)
     state.identify(rank=rank, world_size=world_size)
     store = dist.distributed_c10d._get_default_store()
     key = ATTEMPT_KEY.format(store.add(JOINED_KEY.format(rank), 1))
@@ -73,7 +75,7 @@ def join_process_group() -> None:
     deadline = monotonic_ns() + int(ATTEMPT_LIMIT_S * 1e9)
     while not _take_attempt(store, key):
         if monotonic_ns() > deadline:
-            state.comm.ask_again = lambda: _take_attempt(store, key)
+            identifying.ask_again = lambda: _take_attempt(store, key)
             say(
                 "otel_rl: rank 0 did not say its attempt within %.0f s (is it instrumented?); rank %d asks again when "
                 "its first step begins",
@@ -97,8 +99,8 @@ def _mesh_made(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Read where the mesh puts this rank; slices of one are meshes, too, and after the first step nothing counts."""
     import torch.distributed as dist
 
-    if not state.frozen and dist.is_initialized():
-        state.comm.layout.see(args[0], dist.get_world_size())
+    if not identifying.frozen and dist.is_initialized():
+        layout.see(args[0], dist.get_world_size())
 
 
 def _join_existing(module: ModuleType) -> Callable[[], object]:

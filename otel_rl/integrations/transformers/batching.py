@@ -12,17 +12,29 @@ was computed, by its tensors and its free blocks; the load by the scheduler's ``
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from otel_rl import vocabulary
 from otel_rl.clock import perf_counter_shift
 from otel_rl.hooks import CallbackHook, ReturnHook
 from otel_rl.ids import random_bits
 from otel_rl.probes import kv_cache
+from otel_rl.process.memory import Memory
 from otel_rl.process.state import state
-from otel_rl.requests import queue
-from otel_rl.requests.queue import LOAD_EVERY_NS, UNKNOWN, Request, note
+from otel_rl.requests.memory import generation
+from otel_rl.requests.queue import (
+    LOAD_EVERY_NS,
+    UNKNOWN,
+    Request,
+    count_when_dropped,
+    record_kv_cache,
+    record_load,
+    record_requests,
+)
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_parent
 
 Args = tuple[Any, ...]
@@ -42,19 +54,19 @@ class Origin:
     def __init__(self, prompt: Any, sequences: int) -> None:
         self.submitted = monotonic_ns()
         self.parent = current_parent()
-        self.sampling = state.training.sampling
+        self.sampling = generation.sampling
         if self.sampling is not None and not isinstance(self.parent, Stage):  # up to 5.8 transformers has its own spans
-            self.parent = next((one for one in state.open.copy() if _is_rollout(one)), self.parent)
+            self.parent = next((one for one in tracing.open.copy() if _is_rollout(one)), self.parent)
         self.request_id = ""
         """Empty until it has one."""
         self.left = sequences
         """Sequences that are not over."""
-        indices = state.training.generating.indices
+        indices = generation.thread.indices
         self.is_streamed = indices is None
         self.index, self.rows = (UNKNOWN, 0) if indices is None else (indices.get(id(prompt), UNKNOWN), len(indices))
 
 
-class Engine:
+class BatchingEngine:
     """One manager and the requests that it has taken."""
 
     def __init__(self, manager: Any = None) -> None:
@@ -90,6 +102,17 @@ class Engine:
         return found
 
 
+@dataclass(eq=False)
+class BatchingMemory(Memory):
+    """What is remembered of continuous batching."""
+
+    engines: WeakKeyDictionary[Any, BatchingEngine] = field(default_factory=WeakKeyDictionary)
+    """By their managers."""
+
+
+batching = BatchingMemory.keep("batching")
+
+
 def _is_rollout(one: Any) -> bool:
     """Whether an open stage is a trainer's rollout."""
     return isinstance(one, Stage) and one.name == vocabulary.SAMPLE
@@ -111,14 +134,14 @@ class Over(NamedTuple):
     error: str
 
 
-def _engine_of(manager: Any) -> Engine:
-    known = state.training.batching
-    engine: Engine | None = known.get(manager)
+def _engine_of(manager: Any) -> BatchingEngine:
+    known = batching.engines
+    engine: BatchingEngine | None = known.get(manager)
     if engine is None:
-        made = Engine(manager)
+        made = BatchingEngine(manager)
         engine = known.setdefault(manager, made)
         if engine is made:  # not another thread's: the loop may begin while the first request is submitted
-            queue.count_when_dropped(manager, engine)
+            count_when_dropped(manager, engine)
     return engine
 
 
@@ -127,29 +150,29 @@ def _engine_of(manager: Any) -> Engine:
 
 def _begin_bulk(args: Args, kwargs: Kwargs) -> None:
     prompts = args[1]
-    state.training.generating.indices = {id(prompt): index for index, prompt in enumerate(prompts)}
+    generation.thread.indices = {id(prompt): index for index, prompt in enumerate(prompts)}
 
 
 def _end_bulk(args: Args, kwargs: Kwargs, result: Any = None) -> None:
-    state.training.generating.indices = None
+    generation.thread.indices = None
 
 
 def _submit(args: Args, kwargs: Kwargs) -> None:
     """A request may be over before ``add_request`` returns; until it has an id it waits on its thread."""
     engine = _engine_of(args[0])
     origin = Origin(args[1], engine.sequences)
-    state.training.generating.origin = engine, origin
+    generation.thread.origin = engine, origin
     _enter(engine, origin, str((args[2] if len(args) > 2 else None) or ""))
 
 
 def _made(args: Args, kwargs: Kwargs, result: Any) -> None:
     """The first one that is made inside of ``add_request`` has the request's id, and is not handed over yet."""
-    pending = state.training.generating.origin
+    pending = generation.thread.origin
     if pending is not None and not pending[1].request_id:
         _enter(pending[0], pending[1], args[0].request_id)
 
 
-def _enter(engine: Engine, origin: Origin, request_id: str) -> None:
+def _enter(engine: BatchingEngine, origin: Origin, request_id: str) -> None:
     origin.request_id = request_id
     if request_id:
         engine.open[request_id] = origin
@@ -165,7 +188,7 @@ def _failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
 
 def _settle(request_id: str) -> None:
     """Forget a request that was not taken: the manager has stopped, or its queue has been full for ten seconds."""
-    pending, state.training.generating.origin = state.training.generating.origin, None
+    pending, generation.thread.origin = generation.thread.origin, None
     if pending is None:
         return
     engine, origin = pending
@@ -179,15 +202,15 @@ def _settle(request_id: str) -> None:
 
 
 def _begin_loop(args: Args, kwargs: Kwargs) -> None:
-    state.training.generating.engine = _engine_of(args[0])
+    generation.thread.engine = _engine_of(args[0])
 
 
-def _engine() -> Engine:
+def _engine() -> BatchingEngine:
     """Give the engine of this thread; a nameless one where its loop began before ``instrument()``."""
-    generating = state.training.generating
+    generating = generation.thread
     if generating.engine is None:
-        generating.engine = Engine()
-    engine: Engine = generating.engine
+        generating.engine = BatchingEngine()
+    engine: BatchingEngine = generating.engine
     return engine
 
 
@@ -208,7 +231,7 @@ def _computed(args: Args, kwargs: Kwargs) -> None:
     cache = getattr(args[0], "cache", None)
     known = None if cache is None else kv_cache.of_pages(cache)
     if known is not None:
-        queue.kv_cache("transformers", "", *known)
+        record_kv_cache("transformers", "", *known)
         if known.size and known.used is not None:
             engine.usage = max(engine.usage or 0.0, known.used / known.size)
     engine.is_busy = engine.is_busy or bool(args[0].scheduler.active_requests)
@@ -231,13 +254,13 @@ def _tell_load(scheduler: Any) -> None:
     now = monotonic_ns()
     engine.is_busy = bool(running or waiting)
     if now - engine.told >= LOAD_EVERY_NS or not engine.is_busy:
-        queue.load("transformers", "", now, running, waiting, engine.usage)
+        record_load("transformers", "", now, running, waiting, engine.usage)
         engine.told, engine.usage = now, None
 
 
 def _keep_error(args: Args, kwargs: Kwargs) -> None:
     errors = (type(value).__qualname__ for value in (*args, *kwargs.values()) if isinstance(value, BaseException))
-    state.training.generating.error = next(errors, "")
+    generation.thread.error = next(errors, "")
 
 
 def _given(args: Args, kwargs: Kwargs, result: Any) -> None:
@@ -250,7 +273,7 @@ def _given(args: Args, kwargs: Kwargs, result: Any) -> None:
         tokens = result.generated_tokens
         _over(sequence, result, "stop" if tokens and tokens[-1] in ends else "length", "")
     elif status == "FAILED":
-        generating = state.training.generating
+        generating = generation.thread
         error, generating.error = generating.error, ""
         _over(args[0], result, "error", error)
 
@@ -275,13 +298,13 @@ def _over(sequence: Any, output: Any, finish: str, error: str) -> None:
     if sequence.max_new_tokens is not None:  # one that was set back goes on with what is left of it
         limit = sequence.max_new_tokens + tokens - len(getattr(sequence, "generated_tokens", output.generated_tokens))
     over = Over(sequence, len(output.prompt_ids), tokens, limit, first, monotonic_ns(), finish, error)
-    note(_row, engine, origin, over, parent=origin and origin.parent)
+    record_requests(_row, engine, origin, over, parent=origin and origin.parent)
 
 
 # --- in the flusher ---------------------------------------------------------------------------------------------------
 
 
-def _row(engine: Engine, origin: Origin | None, over: Over) -> tuple[Request]:
+def _row(engine: BatchingEngine, origin: Origin | None, over: Over) -> tuple[Request]:
     told, tokens, first = over.sequence, over.tokens, over.first
     is_whole = over.finish in ("stop", "length")
     begin, end = told.lifespan

@@ -28,10 +28,13 @@ from otel_rl.hooks import CallbackHook, Integration, ReturnHook
 from otel_rl.ids import random_bits
 from otel_rl.integrations.transformers import batching
 from otel_rl.probes import deferred, kv_cache
+from otel_rl.probes.deferred import deferral
+from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
-from otel_rl.records import Count, Labels, Later, Noted
-from otel_rl.requests import queue
-from otel_rl.requests.queue import UNKNOWN, Request, note
+from otel_rl.records import Count, Deferred, FinishedRequests, Labels
+from otel_rl.requests.memory import generation
+from otel_rl.requests.queue import UNKNOWN, Request, record_kv_cache, record_requests
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_parent
 from otel_rl.trace.throughput import add_padding
 
@@ -93,14 +96,14 @@ def _prompts(model: Any, ids: Any, config: Any, given: Kwargs) -> Any:
     return dropped if dropped > 0 else int(ids.shape[1])
 
 
-class Call:
+class GenerateCall:
     """One call of ``generate``, while it runs."""
 
     __slots__ = (
         "above", "cache", "depth", "done", "ended", "marks", "model", "plan", "result", "sampling", "submitted",
     )  # fmt: skip
 
-    def __init__(self, above: Call | None, model: Any) -> None:
+    def __init__(self, above: GenerateCall | None, model: Any) -> None:
         self.above = above
         """The call that this one is part of: that of an assistant's model, for example."""
         self.depth = 0
@@ -117,7 +120,7 @@ class Call:
         """What the decoding method returned."""
         self.cache: kv_cache.CacheBytes | None = None
         """Bytes of its KV cache at the end of decoding."""
-        self.sampling = state.training.sampling
+        self.sampling = generation.sampling
 
     def let_go(self) -> None:
         """Keep no tensor of the host's: times and counts are all that is left to read."""
@@ -130,54 +133,53 @@ class Call:
 
 
 def _begin(args: Args, kwargs: Kwargs) -> None:
-    if state.training.deferred:
+    if deferral.pending:
         deferred.resolve()
-    generating = state.training.generating
+    generating = generation.thread
     call = generating.call
     if call is not None and not call.marks:
         call.depth += 1
     else:
-        if state.device is not None:
-            state.device.clock.generates()
-        generating.call = call = Call(call, args[0])
+        if probes.device is not None:
+            probes.device.clock.generates()
+        generating.call = call = GenerateCall(call, args[0])
         generating.marks = call.marks
 
 
 def _decode(decoder: str, args: Args, kwargs: Kwargs) -> None:
-    call = state.training.generating.call
+    call = generation.thread.call
     if call is None or call.plan is not None or call.model is not args[0]:
         return
     call.marks.clear()  # those of another model's call, made while this one prepared
     call.plan = plan = Plan(decoder, args[0], args[1], kwargs)
     if decoder == "_sample" and plan.rows > 1 and not plan.is_known:
         call.done = []
-        state.training.criteria = True
 
 
 def _mark(args: Args, kwargs: Kwargs, result: Any) -> None:
-    marks = state.training.generating.marks
+    marks = generation.thread.marks
     if marks is not None:
         marks.append(monotonic_ns())
 
 
 def _keep_done(args: Args, kwargs: Kwargs, result: Any) -> None:
-    call = state.training.generating.call
+    call = generation.thread.call
     if call is not None and call.done is not None:
         call.done.append(result)
 
 
 def _decoded(args: Args, kwargs: Kwargs, result: Any) -> None:
-    call = state.training.generating.call
+    call = generation.thread.call
     if call is not None and call.model is args[0]:
         call.result = result
         if call.plan is not None and call.plan.decoder in KEEPS_ALL:
             call.cache = kv_cache.of_layers(kwargs.get("past_key_values"))
 
 
-def _leave() -> Call | None:
+def _leave() -> GenerateCall | None:
     """Give the call that ends, if it is one of its own: not passed on, and not part of another."""
-    generating = state.training.generating
-    call: Call | None = generating.call
+    generating = generation.thread
+    call: GenerateCall | None = generating.call
     if call is None:
         return None
     if call.depth:
@@ -193,24 +195,25 @@ def _end(args: Args, kwargs: Kwargs, result: Any) -> None:
     call = _leave()
     if call is None:
         return
-    parent = current_parent() or state.container
+    parent = current_parent() or tracing.container
     ids = getattr(result, "sequences", result)
     if not _is_measured(call, ids, result, parent):
-        note(_unmeasured, call, len(ids) if hasattr(ids, "__len__") else 1, parent=parent)
+        record_requests(_unmeasured, call, len(ids) if hasattr(ids, "__len__") else 1, parent=parent)
     if call.cache is not None:
-        queue.kv_cache("transformers", "", *call.cache)
+        record_kv_cache("transformers", "", *call.cache)
     call.let_go()
 
 
-def _is_measured(call: Call, ids: Any, result: Any, parent: Any) -> bool:
+def _is_measured(call: GenerateCall, ids: Any, result: Any, parent: Any) -> bool:
     """Record the sequences of a call, on an accelerator as soon as their lengths are on the host."""
     plan = call.plan
     if plan is None or call.result is not result or len(call.marks) < 2 or hasattr(ids, "placements"):
         return False  # to read a DTensor is a collective
     positions = int(ids.shape[1]) - plan.start
-    is_turn = call.sampling is not None and call.sampling.positions is not None
-    if is_turn:  # TRL says which of them are tokens
-        call.sampling.positions += positions * plan.rows
+    sampling = call.sampling
+    is_turn = sampling is not None and sampling.positions is not None
+    if sampling is not None and sampling.positions is not None:  # TRL says which of them are tokens
+        sampling.positions += positions * plan.rows
     is_known = call.done is not None
     use: Callable[[Any], Iterator[Any]] = partial(_account, call, plan, parent, positions, is_known)
     if ids.device.type != "cpu":
@@ -220,9 +223,9 @@ def _is_measured(call: Call, ids: Any, result: Any, parent: Any) -> bool:
     if not is_turn and isinstance(parent, Stage) and plan.decoder == "_sample":
         values = read()
         add_padding(parent, positions * plan.rows - sum(_lengths(values, positions, is_known)))
-        state.add(Later(use, (values,)))
+        state.add(Deferred(use, (values,)))
     else:
-        state.add(Later(_account_later, (use, read)))
+        state.add(Deferred(_account_later, (use, read)))
     return True
 
 
@@ -255,7 +258,7 @@ def _fail(args: Args, kwargs: Kwargs, error: BaseException) -> None:
     if call is None:
         return
     if call.plan is not None:
-        note(_failed, call, call.plan, type(error).__qualname__, isinstance(error, Exception))
+        record_requests(_failed, call, call.plan, type(error).__qualname__, isinstance(error, Exception))
     call.let_go()
 
 
@@ -291,17 +294,17 @@ def _account_later(use: Callable[[Any], Iterator[Any]], read: Callable[[], Any])
 
 
 def _account(
-    call: Call, plan: Plan, parent: Any, positions: int, is_known: bool, values: list[list[int]]
-) -> Iterator[Noted | Count]:
+    call: GenerateCall, plan: Plan, parent: Any, positions: int, is_known: bool, values: list[list[int]]
+) -> Iterator[FinishedRequests | Count]:
     lengths = _lengths(values, positions, is_known)
-    yield Noted((_rows, parent, 6, call, plan, lengths, values[1], values[2], is_known))
+    yield FinishedRequests((_rows, parent, 6, call, plan, lengths, values[1], values[2], is_known))
     if plan.decoder == "_sample":
         labels: Labels = ((vocabulary.MODE, call.sampling.mode),) if call.sampling is not None else ()
         yield Count(vocabulary.SAMPLE_PADDING, positions * len(lengths) - sum(lengths), labels)
 
 
 def _rows(
-    call: Call, plan: Plan, lengths: list[int], stops: list[int], prompts: list[int], is_known: bool
+    call: GenerateCall, plan: Plan, lengths: list[int], stops: list[int], prompts: list[int], is_known: bool
 ) -> list[Request]:
     marks = call.marks
     rows = []
@@ -331,20 +334,20 @@ def _rows(
     return rows
 
 
-def _failed(call: Call, plan: Plan, error: str, is_error: bool) -> list[Request]:
+def _failed(call: GenerateCall, plan: Plan, error: str, is_error: bool) -> list[Request]:
     first = call.marks[1] if len(call.marks) > 1 else 0
     whole = _whole(call, plan)._replace(first_token=first, finish="error" if is_error else "abort", error=error)
     names = _names(call, plan, whole.id)
     return [whole._replace(id=name, sample=sample, group=group) for name, sample, group in names]
 
 
-def _whole(call: Call, plan: Plan) -> Request:
+def _whole(call: GenerateCall, plan: Plan) -> Request:
     """Say what all rows of a batch share. There is no queue: a batch begins at once."""
     model = os.path.basename(str(getattr(plan.config, "_name_or_path", "") or ""))
     return _unmeasured(call, 1)[0]._replace(model=model, limit=plan.limit)
 
 
-def _names(call: Call, plan: Plan, first: str) -> Iterator[tuple[str, str, str]]:
+def _names(call: GenerateCall, plan: Plan, first: str) -> Iterator[tuple[str, str, str]]:
     """Name each row, its sample and, where the trainer tells it, its group; ``first`` is the name of the first row."""
     name, sampling = first.rpartition(".")[0], call.sampling
     for index in range(plan.rows):
@@ -353,7 +356,7 @@ def _names(call: Call, plan: Plan, first: str) -> Iterator[tuple[str, str, str]]
         yield f"{name}.{index}", sample, group
 
 
-def _unmeasured(call: Call, rows: int) -> list[Request]:
+def _unmeasured(call: GenerateCall, rows: int) -> list[Request]:
     """Account for sequences of which only the duration is known."""
     policy = UNKNOWN if call.sampling is None else call.sampling.policy
     name = f"{random_bits(64):016x}"

@@ -16,10 +16,12 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, Attachment, CallbackHook, Integration, Kwargs, StageHook
 from otel_rl.probes import deferred
-from otel_rl.process.identity import training_of
+from otel_rl.process.hooked import hooking
+from otel_rl.process.identity import identifying, training_of
 from otel_rl.process.state import state
 from otel_rl.records import Value
 from otel_rl.trace.gap import end_between
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.steps import Loop
 from otel_rl.trace.throughput import Throughput
 from otel_rl.trace.training import training
@@ -33,21 +35,21 @@ MADE = ("system", "system_version", "algorithm", "model_name")
 
 def _asked_to_train(args: Args, kwargs: Kwargs) -> None:
     """Look for what has replaced methods of the trainer since it was made."""
-    state.follow(args[0])
+    hooking.follow(args[0])
 
 
 def _begin_loop(args: Args, kwargs: Kwargs) -> None:
     if _is_inner():
         training.inner += 1
         return
-    if "system" not in state.learned:  # the trainer was made before this process was forked
+    if "system" not in identifying.learned:  # the trainer was made before this process was forked
         state.identify(**{key: getattr(state.identity, key) for key in MADE})
     trainer = args[0]
     loop = Loop(of=(type(trainer), getattr(getattr(trainer, "args", None), "output_dir", None)))
     loop.said.update(_unlike(training_of(trainer)))
     throughput = Throughput()
     loop.at_end.append(throughput.end_step)
-    state.training.loop, training.throughput = loop, throughput
+    tracing.loop, training.throughput = loop, throughput
 
 
 def _unlike(trained: dict[str, str]) -> dict[str, Value]:
@@ -62,7 +64,7 @@ def _is_inner() -> bool:
 
     That one may be before its first step: what is trained there is part of set-up.
     """
-    loop = state.training.loop
+    loop = tracing.loop
     if loop is None or loop.is_over or loop.left or loop.thread != get_ident():
         return False
     return loop.tree is not None or loop.number < 0
@@ -80,8 +82,8 @@ def _end_loop(args: Args, kwargs: Kwargs) -> None:
         return
     end_between()
     deferred.resolve()
-    if state.training.loop is not None:
-        state.training.loop.end()
+    if tracing.loop is not None:
+        tracing.loop.end()
 
 
 def _loop_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
@@ -89,17 +91,18 @@ def _loop_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
         training.inner -= 1
         return
     end_between(error)
-    if state.training.loop is not None:
-        state.training.loop.end(error)
+    if tracing.loop is not None:
+        tracing.loop.end(error)
 
 
 def _begin_step(args: Args, kwargs: Kwargs) -> None:
     deferred.resolve()
     if training.inner:
         return
-    if state.training.loop is None or state.training.loop.is_over:  # a loop that another library has replaced
+    if tracing.loop is None or tracing.loop.is_over:  # a loop that another library has replaced
         _begin_loop(args, kwargs)
-    state.training.loop.begin(args[0].state.global_step + 1)
+    if tracing.loop is not None:
+        tracing.loop.begin(args[0].state.global_step + 1)
 
 
 def _begin_outside(args: Args, kwargs: Kwargs) -> None:
@@ -142,9 +145,9 @@ def _keep_measured(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 def _trainer_made(args: Args, kwargs: Kwargs) -> None:
     """Open the set-up: this is the first sign that the process trains."""
-    state.open_setup()
-    state.follow(args[0])
-    state.identify(system=state.learned.get("system", "transformers"))  # what a parent trains with is no matter
+    tracing.open_setup()
+    hooking.follow(args[0])
+    state.identify(system=identifying.learned.get("system", "transformers"))  # what a parent trains with is no matter
 
 
 def _event_stage(args: Args, kwargs: Kwargs) -> str | None:

@@ -30,10 +30,13 @@ from otel_rl.integrations.trl.rollouts import (
 )
 from otel_rl.integrations.trl.trainer_metrics import evaluation_metrics, keep_loss, step_metrics
 from otel_rl.probes import deferred
-from otel_rl.process.identity import training_of
+from otel_rl.probes.deferred import deferral
+from otel_rl.process.identity import identifying, training_of
 from otel_rl.process.state import state
-from otel_rl.records import Count, Late, Point, Value
+from otel_rl.records import Count, PendingAttributes, Point, Value
+from otel_rl.requests.memory import generation
 from otel_rl.trace.gap import begin_between, end_between
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_stage
 from otel_rl.trace.throughput import Throughput
 from otel_rl.trace.training import training
@@ -51,7 +54,7 @@ def _trainer_made(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 def _begin_training(args: Args, kwargs: Kwargs) -> None:
     """Identify a trainer whose constructor was not hooked: another library made its class anew from TRL's source."""
-    if state.learned.get("system") != "trl":
+    if identifying.learned.get("system") != "trl":
         _trainer_made(args, kwargs, None)
     if not training.inner:
         rollouts.losses = []
@@ -69,13 +72,15 @@ def _begin_rollout(args: Args, kwargs: Kwargs) -> None:
     trainer, prompts = args[0], args[1]
     rollouts.mode = ""
     mode = rollouts.mode = mode_of(trainer)
-    state.training.sampling = Sampling(
+    generation.sampling = Sampling(
         trainer, prompts, mode=mode, policy=policy_version(trainer), size=_group_size(trainer, mode)
     )
 
 
 def _say_rollout(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    sampling = state.training.sampling
+    sampling = generation.sampling
+    if sampling is None:
+        return {}
     said: dict[str, Value] = {
         vocabulary.MODE: sampling.mode,
         vocabulary.POLICY_VERSION: sampling.policy,
@@ -97,7 +102,7 @@ def _describe_rollout(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Valu
 
     GRPO gives a mask too, where a tool or an environment may have written parts of the responses.
     """
-    if state.training.deferred:  # TRL has read the tokens: the numbers of its requests are there too
+    if deferral.pending:  # TRL has read the tokens: the numbers of its requests are there too
         deferred.resolve()
     prompts, responses, mask = result[0], result[1], result[2] if len(result) > 3 else None
     mode = mode_of(args[0])
@@ -125,7 +130,7 @@ def _group_size(trainer: Any, mode: str) -> int:
 
 
 def _end_rollout(args: Args, kwargs: Kwargs, result: Any) -> None:
-    state.training.sampling = None
+    generation.sampling = None
     _begin_processing(args, kwargs, result)
 
 
@@ -141,7 +146,7 @@ def _scored(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 def _rollout_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
-    rollouts.rewarding = state.training.sampling = None
+    rollouts.rewarding = generation.sampling = None
     rollouts.mode = ""
     end_between(error)
 
@@ -192,9 +197,9 @@ def _say_logprob(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     return said
 
 
-def _say_unmasked(known: dict[str, Value], mask: Any) -> Late:
+def _say_unmasked(known: dict[str, Value], mask: Any) -> PendingAttributes:
     """Leave out the tokens of truncated responses, which TRL masks; their number follows from the device."""
-    said, positions = Late(known), mask.numel()
+    said, positions = PendingAttributes(known), mask.numel()
 
     def use(values: list[float]) -> Iterable[Count | Point]:
         said[vocabulary.TOKENS] = int(values[0])
@@ -234,8 +239,8 @@ def _begin_advantage(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 def _advantage_over(args: Args, kwargs: Kwargs) -> None:
     """End the advantages: the first ``gather_object`` after the rewards collects texts for the log."""
-    between = state.training.between
-    if between is not None and between.name == vocabulary.ADVANTAGE:
+    between = tracing.between
+    if between is not None and between.name == vocabulary.ADVANTAGE and between.attributes:
         begin_between(vocabulary.LOG, {vocabulary.MODE: between.attributes[vocabulary.MODE]})
 
 
@@ -270,7 +275,7 @@ def _say_forward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     trainer, model, inputs = args[0], args[1], args[2]
     prompt_mask, completion_mask = inputs["prompt_mask"], inputs["completion_mask"]
     mode = mode_of(trainer)
-    said = Late(
+    said = PendingAttributes(
         {
             vocabulary.MODE: mode,
             vocabulary.TRAIN_BATCH_SIZE: completion_mask.shape[0],
@@ -324,7 +329,7 @@ def _count_forward(throughput: Throughput, said: Mapping[str, Any], _: list[floa
 
 def _consume(said: dict[str, Value], mode: str) -> None:
     """Name the rollout that this micro-batch comes from; another step that uses it again links to it."""
-    rollout, container = rollouts.open.get(mode), state.container
+    rollout, container = rollouts.open.get(mode), tracing.container
     if rollout is None:
         return
     said[vocabulary.ROLLOUT_ID] = rollout.id

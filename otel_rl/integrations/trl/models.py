@@ -17,8 +17,9 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.integrations.trl.memory import rollouts
-from otel_rl.observing.api import book, show, take, take_masks
-from otel_rl.observing.network import Seen
+from otel_rl.observing.api import show, take, take_masks
+from otel_rl.observing.book import book
+from otel_rl.observing.network import Network
 from otel_rl.process.state import state
 
 HIDING = ("DeepSpeedEngine",)
@@ -56,9 +57,9 @@ def hides_collectives(model: Any) -> bool:
     return state.identity.world_size > 1 and any(kind.__name__ in HIDING for kind in type(model).__mro__)
 
 
-def see(trainer: Any) -> tuple[Seen | None, Seen | None]:
+def see(trainer: Any) -> tuple[Network | None, Network | None]:
     """Read the policy and the reference once, as soon as they are made and before engines shard them."""
-    known = book().trainers
+    known = book.trainers
     seen = known.get(trainer)
     if seen is None:
         reference = getattr(trainer, "ref_model", None)
@@ -71,11 +72,11 @@ def see_rollout(scored: dict[str, Any]) -> None:
     rollout = rollouts.open.get("train")
     if rollout is None:
         return
-    known, now = book(), monotonic_ns()
-    if known.looked_ns and now - known.looked_ns < LOOK_NS:
-        known.looked_at = ""
+    known, now = book, monotonic_ns()
+    if known.ledger_ns and now - known.ledger_ns < LOOK_NS:
+        known.ledger_rollout = ""
         return
-    known.looked_ns, known.looked_at = now, rollout.id
+    known.ledger_ns, known.ledger_rollout = now, rollout.id
     batch = {ours: scored[theirs] for theirs, ours in OF_ROLLOUT.items() if scored.get(theirs) is not None}
     if "tool_mask" in scored:
         batch.pop("rollout_logprobs", None)  # tokens of tools have none, and a mask of their own
@@ -100,7 +101,7 @@ def see_forward(trainer: Any, inputs: dict[str, Any], loss: Any) -> None:
     """Show a micro-batch of training and its loss."""
     rollout, seen = rollouts.open.get("train"), see(trainer)[0]
     masks = {key: inputs[key] for key in ("prompt_mask", "completion_mask")}
-    if rollout is None or rollout.id != book().looked_at:
+    if rollout is None or rollout.id != book.ledger_rollout:
         take_masks(masks, stage=vocabulary.FORWARD, seen=seen, logits=RESPONSES)
         return
     batch = {**masks, "completion_ids": inputs["completion_ids"], "loss": loss}

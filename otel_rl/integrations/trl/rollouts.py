@@ -16,8 +16,9 @@ from otel_rl import vocabulary
 from otel_rl.hooks import Args, Kwargs, RequestHook
 from otel_rl.ids import random_bits
 from otel_rl.integrations.trl.memory import rollouts
-from otel_rl.process.state import state
-from otel_rl.requests.queue import UNKNOWN, Request, note
+from otel_rl.requests.memory import generation
+from otel_rl.requests.queue import UNKNOWN, Request, record_requests
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_parent, current_stage
 from otel_rl.trace.throughput import add_padding
 from otel_rl.trace.training import training
@@ -57,7 +58,7 @@ class TrlRollout:
 
 
 class Sampling:
-    """What TRL knows of the requests of its open rollout; engines ask ``state.training.sampling``."""
+    """What TRL knows of the requests of its open rollout; engines ask ``generation.sampling``."""
 
     __slots__ = ("first", "mode", "name", "policy", "positions", "rows", "size")
 
@@ -90,8 +91,8 @@ class Sampling:
 
 def begin_turn(args: Args, kwargs: Kwargs) -> None:
     """Count the prompts as soon as they are tokens, in the first turn: further ones have the answers of tools too."""
-    if state.training.sampling is not None:
-        state.training.sampling.positions = 0
+    if generation.sampling is not None:
+        generation.sampling.positions = 0
     stage = current_stage()
     if stage is not None and stage.name == vocabulary.SAMPLE:
         said = stage.attributes or {}
@@ -101,7 +102,7 @@ def begin_turn(args: Args, kwargs: Kwargs) -> None:
 
 def end_turn(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Count the padding of a turn here: TRL may cut what was generated at the limit of the whole response."""
-    sampling, stage = state.training.sampling, current_stage()
+    sampling, stage = generation.sampling, current_stage()
     if sampling is None:
         return
     positions, sampling.positions = sampling.positions, None
@@ -119,17 +120,19 @@ class Posted:
         self.submitted = monotonic_ns()
         self.operation = operation
         self.payload = payload
-        self.sampling = state.training.sampling
+        self.sampling = generation.sampling
         self.parent = current_parent()
         if self.parent is None and self.sampling is not None:  # a thread of the client's own pool
-            self.parent = next((one for one in state.open.copy() if _is_rollout(one)), None)
+            self.parent = next((one for one in tracing.open.copy() if _is_rollout(one)), None)
 
     def item(self, value: Any) -> None:
         """See nothing: this is no generator."""
 
     def end(self, result: Any, error: BaseException | None) -> None:
         """Leave the answer to the flusher."""
-        note(_rows, self, monotonic_ns(), result, "" if error is None else type(error).__qualname__, parent=self.parent)
+        record_requests(
+            _rows, self, monotonic_ns(), result, "" if error is None else type(error).__qualname__, parent=self.parent
+        )
 
 
 def _is_rollout(one: Any) -> bool:
@@ -155,7 +158,7 @@ def _rows(posted: Posted, ended: int, answer: Any, error: str) -> Iterator[Reque
     for index, choice in enumerate(answer["choices"]):
         prompt = choice.get("prompt_token_ids") or answer.get("prompt_token_ids") or payload.get("token_ids")
         tokens = choice.get("token_ids")
-        sample, group = sampling.place_of_all(index) if is_placed else ("", "")
+        sample, group = sampling.place_of_all(index) if sampling is not None and is_placed else ("", "")
         policy = UNKNOWN if sampling is None else sampling.policy
         yield Request(
             "trl-client",

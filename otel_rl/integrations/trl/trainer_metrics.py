@@ -15,7 +15,8 @@ from otel_rl.metrics.naming import Series, series_of
 from otel_rl.metrics.record import as_number
 from otel_rl.probes import deferred
 from otel_rl.process.state import state
-from otel_rl.records import Later, Point
+from otel_rl.records import Deferred, Point
+from otel_rl.trace.memory import tracing
 
 Label = tuple[str, str]
 
@@ -126,7 +127,7 @@ def evaluation_metrics(trainer: Any) -> None:
 
 def keep_loss(loss: Any) -> None:
     """Keep a micro-batch's loss for the end of the step."""
-    loop = state.training.loop
+    loop = tracing.loop
     if loop is not None and loop.tree is not None:  # a loss outside a step counts nowhere
         rollouts.losses.append(loss.detach())
 
@@ -140,4 +141,4 @@ def _record(trainer: Any, mode: str, labels: tuple[Label, ...]) -> None:
         reader = rollouts.readers[id(trainer), mode] = Reader(labels)
     lists = metrics[mode]
     complete = tuple(lists), tuple(lists.values()), tuple(map(len, lists.values()))
-    state.add(Later(reader.points, (*complete, state.now())))
+    state.add(Deferred(reader.points, (*complete, state.now())))

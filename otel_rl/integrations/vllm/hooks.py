@@ -28,7 +28,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError, version
 from time import monotonic_ns
 from typing import Any
@@ -37,14 +36,15 @@ from otel_rl import vocabulary
 from otel_rl.analysis.memory import cache_peak
 from otel_rl.guard import attempt
 from otel_rl.hooks import CallbackHook, Integration, ReturnHook, StageHook
-from otel_rl.integrations.vllm.over import MOST_HELD, POOLED, look, settle, tell
-from otel_rl.integrations.vllm.rows import Batch, Engine, Load, is_inside, is_session, refused, remembered
+from otel_rl.integrations.vllm.memory import HandedBatch, LoadPeak, VllmEngine, vllm
+from otel_rl.integrations.vllm.requests import REPLICA, is_inside, is_session, record_end, refused
 from otel_rl.probes.kv_cache import pool_bytes
 from otel_rl.process.state import state
 from otel_rl.records import Value
-from otel_rl.requests import queue as requests
-from otel_rl.requests.queue import LOAD_EVERY_NS, Request
+from otel_rl.requests.memory import generation
+from otel_rl.requests.queue import LOAD_EVERY_NS, Request, record_kv_cache, record_load, record_requests
 from otel_rl.trace import context
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import current_parent
 
 Args = tuple[Any, ...]
@@ -65,8 +65,6 @@ def _distribution() -> str:
 PACKAGE = _distribution()
 SUPPORTS = ">=0.8.5,<0.34"
 
-REPLICA: ContextVar[int] = ContextVar("otel_rl.vllm.replica", default=-1)
-"""Which engine gave the outputs that this task handles: each frontend has a task for that."""
 NO_STATISTICS = (
     "built without statistics: no queue time, prefill, KV-cache usage, preemptions, running and waiting "
     "requests, and TTFT and TPOT only of requests that the caller streams. To have them, build it "
@@ -81,20 +79,16 @@ def _taken(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Remember whose request it is; ``generate()`` of an ``AsyncLLM`` calls this in the caller's own task."""
     processor, request = args[0], args[1]
     request_id = request.request_id
-    known = state.training.vllm or remembered()
-    engine = known.engine(processor)
+    engine = vllm.engine(processor)
     sequence = processor.request_states.get(request_id)
     if engine.is_copy or sequence is None or is_session(sequence):
         return
     parent = current_parent()
     if sequence.queue is not None:
         parent = _of_caller(processor, request, sequence, parent)
-    elif engine.batch is not None and engine.batch.sampling is state.training.sampling:
+    elif engine.batch is not None and engine.batch.sampling is generation.sampling:
         engine.batch.places[request_id] = len(engine.batch.places)
-    if parent is None and sequence.queue is None:
-        known.strays.setdefault(id(processor), set()).add(request_id)
-        known.told = None
-    engine.take(request_id, sequence, request.arrival_time, parent)
+    engine.add(sequence, parent, request.arrival_time)
 
 
 def _of_caller(processor: Any, request: Any, sequence: Any, parent: Any) -> Any:
@@ -111,34 +105,22 @@ def _of_caller(processor: Any, request: Any, sequence: Any, parent: Any) -> Any:
     ):
         request.trace_headers = context.headers() or None
     if sequence.parent_req is None and sequence.output_kind.name != "FINAL_ONLY":
-        remembered().look_at(sequence.queue, request.arrival_time)
-    if parent is None and state.container is None:
-        state.open_setup()
+        vllm.time_stream(sequence.queue, request.arrival_time)
+    if parent is None and tracing.container is None:
+        tracing.open_setup()
     return parent
 
 
 def _finished(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """Write down what may change of a sequence that vLLM has finished, and leave the rest to the flusher.
-
-    The list of tokens is the caller's as well, who may change it. Cost: 0.5 us (``benchmarks/engine_requests.py``).
-    """
-    noted, known = state.noted, state.training.vllm or remembered()
-    detokenizer = args[1].detokenizer
-    tokens = POOLED if detokenizer is None else len(detokenizer.output_token_ids)
-    pieces = (noted, monotonic_ns(), REPLICA.get(), state.container, "", args[0], args[1], args[2], tokens)
-    over: list[Any] = known.over
-    if known.told is not noted or len(over) >= MOST_HELD:
-        look(known, pieces)
-        return
-    over += pieces  # in one go: other threads add to it and take from it, too
-    if state.noted is not noted:
-        tell(known, noted)
+    record_end(args)
 
 
 def _aborted(args: Args, kwargs: Kwargs, result: list[str]) -> None:
     """The result names what was aborted; children of a parent were found by a call of their own already."""
-    opened = remembered().engine(args[0]).open
-    _leave([(args[0], opened[request_id], "abort") for request_id in result if request_id in opened])
+    opened = vllm.engine(args[0]).open
+    for request_id in result:
+        if request_id in opened:
+            attempt("record", "a sequence of vLLM", record_end, (args[0], opened[request_id][0], "abort"))
 
 
 def _engine_failed(args: Args, kwargs: Kwargs) -> None:
@@ -154,9 +136,10 @@ def _step_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
 
 def _fail(processor: Any, error: BaseException, queue: Any = None) -> None:
     """End all that a processor has taken, or the request of one queue."""
-    opened = list(remembered().engine(processor).open.values())
-    inside = [one for one in opened if queue is None or one.queue is queue]
-    _leave([(processor, sequence, "error") for sequence in inside], type(error).__name__)
+    for sequence, _, _ in list(vllm.engine(processor).open.values()):
+        if queue is None or sequence.queue is queue:
+            name = type(error).__name__
+            attempt("record", "a sequence of vLLM", record_end, (processor, sequence, "error"), name)
 
 
 def _shown(args: Args, kwargs: Kwargs) -> None:
@@ -164,21 +147,19 @@ def _shown(args: Args, kwargs: Kwargs) -> None:
 
     The frontend first handles what else this iteration gave, and logs it; then the loop wakes the callers.
     """
-    queue, known = args[0], state.training.vllm
-    if known is None:
+    queue, output = args[0], args[1]
+    if isinstance(output, Exception):
+        for engine in list(vllm.engines.values()):
+            processor = engine.processor() if engine.processor is not None else None
+            if processor is not None:
+                _fail(processor, output, queue)
         return
-    if isinstance(args[1], Exception):
-        for engine in list(known.engines.values()):
-            processor = engine.processor()
-            if processor is not None:  # what waited may have been all that held it
-                _fail(processor, args[1], queue)
-        return
-    shown = known.shown.get(queue) if known.shown else None
-    if shown is not None and (not shown.first or getattr(args[1], "finished", False)):
-        now, is_first = monotonic_ns(), not shown.first
-        shown.first = shown.first or now
+    times = vllm.streams.get(queue) if vllm.streams else None
+    if times is not None and (not times.first or getattr(output, "finished", False)):
+        now, is_first = monotonic_ns(), not times.first
+        times.first = times.first or now
         with suppress(RuntimeError):  # there is no loop
-            asyncio.get_running_loop().call_soon(shown.wake, is_first)
+            asyncio.get_running_loop().call_soon(times.wake, is_first)
 
 
 def _refused(args: Args, kwargs: Kwargs, error: BaseException) -> None:
@@ -187,7 +168,7 @@ def _refused(args: Args, kwargs: Kwargs, error: BaseException) -> None:
     request_id, prompt, params = (
         _given(args, kwargs, *one) for one in ((1, "request_id"), (2, "prompt"), (3, "params"))
     )
-    engine = remembered().engine(frontend.output_processor)
+    engine = vllm.engine(frontend.output_processor)
     engine.has_refused = True
     if hasattr(prompt, "__anext__") or is_inside(frontend.output_processor, request_id):
         return  # a session, or taken
@@ -195,52 +176,34 @@ def _refused(args: Args, kwargs: Kwargs, error: BaseException) -> None:
     parent = current_parent() or (context.named(headers) if headers else None)
     submitted = int(arrival * 1e9) - state.clock.anchor if arrival else 0
     is_streamed = not hasattr(frontend, "step")
-    rows = refused(engine, [params], error, str(request_id), submitted=submitted, is_streamed=is_streamed)
-    _note(engine, rows, parent)
+    requests = refused(engine, [params], error, str(request_id), submitted=submitted, is_streamed=is_streamed)
+    _record_refused(engine, requests, parent)
 
 
 def _adding(args: Args, kwargs: Kwargs) -> None:
     """``LLM`` begins to hand over the prompts of a call."""
     processor = args[0].llm_engine.output_processor
     if hasattr(processor, "request_states"):  # not the V0 engine's
-        engine, sampling = remembered().engine(processor), state.training.sampling
-        settle(remembered())  # what is over was of the last call
-        engine.has_refused, engine.batch = False, None if sampling is None else Batch(sampling)
+        engine, sampling = vllm.engine(processor), generation.sampling
+        engine.has_refused, engine.batch = False, None if sampling is None else HandedBatch(sampling)
 
 
 def _not_added(args: Args, kwargs: Kwargs, error: BaseException) -> None:
     """``LLM`` stops at a prompt that is refused: by the engine, or, since 0.11, before the engine is asked."""
     processor = args[0].llm_engine.output_processor
     if isinstance(error, Exception) and hasattr(processor, "request_states"):
-        engine, params = remembered().engine(processor), _given(args, kwargs, 2, "params")
+        engine, params = vllm.engine(processor), _given(args, kwargs, 2, "params")
         if not engine.has_refused:
-            _note(engine, refused(engine, params if isinstance(params, Sequence) else [params], error))
+            _record_refused(engine, refused(engine, params if isinstance(params, Sequence) else [params], error))
 
 
 def _given(args: Args, kwargs: Kwargs, place: int, name: str) -> Any:
     return args[place] if len(args) > place else kwargs.get(name)
 
 
-def _note(engine: Engine, rows: list[Request], parent: Any = None) -> None:
-    if rows and not engine.is_copy:
-        requests.note_many((list, parent or requests.place(), 1, rows), len(rows))
-
-
-def _leave(finished: Sequence[tuple[Any, Any, str]], error: str = "") -> None:
-    """Leave sequences that are over to the flusher.
-
-    Args:
-        finished: output processor, sequence, and a word of ours for how it ended.
-        error: class of the exception by which they failed.
-    """
-    for one in finished:
-        attempt("leave", "a sequence of vLLM", _end, one, error)
-
-
-def _end(one: tuple[Any, Any, str], error: str) -> None:
-    detokenizer = one[1].detokenizer
-    tokens = POOLED if detokenizer is None else len(detokenizer.output_token_ids)
-    look(remembered(), (state.noted, monotonic_ns(), REPLICA.get(), state.container, error, *one, tokens))
+def _record_refused(engine: VllmEngine, requests: list[Request], parent: Any = None) -> None:
+    if requests and not engine.is_copy:
+        record_requests(list, requests, parent=parent)
 
 
 # --- engines ----------------------------------------------------------------------------------------------------------
@@ -249,11 +212,10 @@ def _end(one: tuple[Any, Any, str], error: str) -> None:
 def _built(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Learn what an engine serves and where, and say what it will not tell."""
     frontend, config = args[0], args[1]
-    known = remembered()
-    engine = known.engine(frontend.output_processor)
+    engine = vllm.engine(frontend.output_processor)
     engine.describe(config)
-    known.replica, known.is_copy = engine.replica, engine.is_copy
-    known.pool_bytes, known.cache_bytes = known.cache_bytes, 0
+    vllm.replica, vllm.is_copy = engine.replica, engine.is_copy
+    vllm.pool_bytes, vllm.cache_bytes = vllm.cache_bytes, 0
     if not frontend.output_processor.log_stats:
         named = {
             vocabulary.PROVIDER: "vllm",
@@ -265,10 +227,9 @@ def _built(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 def _cache_made(args: Args, kwargs: Kwargs, result: Any) -> None:
     """A worker in this process has taken the memory of its KV cache."""
-    known = remembered()
-    known.cache_bytes = pool_bytes(args[0].model_runner.kv_caches)
-    if known.cache_bytes:
-        requests.kv_cache("vllm", "", known.cache_bytes, None)
+    vllm.cache_bytes = pool_bytes(args[0].model_runner.kv_caches)
+    if vllm.cache_bytes:
+        record_kv_cache("vllm", "", vllm.cache_bytes, None)
 
 
 def _pulled(args: Args, kwargs: Kwargs, result: Any) -> None:
@@ -281,12 +242,11 @@ def _recorded(args: Args, kwargs: Kwargs, result: Any) -> None:
     The usage of the KV cache is the highest of that time, so that no peak is lost.
     """
     scheduler, iteration = args[1], args[2]
-    known = remembered()
-    if known.is_copy:
+    if vllm.is_copy:
         return
     index = kwargs.get("engine_idx", REPLICA.get())
-    replica = str(index) if index is not None and index >= 0 else known.replica
-    load = known.loads.get(replica) or known.loads.setdefault(replica, Load())
+    replica = str(index) if index is not None and index >= 0 else vllm.replica
+    load = vllm.loads.get(replica) or vllm.loads.setdefault(replica, LoadPeak())
     if iteration is not None:
         load.preemptions += iteration.num_preempted_reqs
     if scheduler is None:
@@ -298,9 +258,9 @@ def _recorded(args: Args, kwargs: Kwargs, result: Any) -> None:
     waiting = scheduler.num_waiting_reqs + getattr(scheduler, "num_skipped_waiting_reqs", 0)
     now = monotonic_ns()
     if now - load.recorded >= LOAD_EVERY_NS or not (running or waiting):
-        requests.load("vllm", replica, now, running, waiting, load.kv_usage, load.preemptions)
-        if known.pool_bytes:
-            requests.kv_cache("vllm", "", None, cache_peak(known.pool_bytes, load.kv_usage))
+        record_load("vllm", replica, now, running, waiting, load.kv_usage, load.preemptions)
+        if vllm.pool_bytes:
+            record_kv_cache("vllm", "", None, cache_peak(vllm.pool_bytes, load.kv_usage))
         load.recorded, load.kv_usage, load.preemptions = now, 0.0, 0
 
 

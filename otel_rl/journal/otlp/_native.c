@@ -1,8 +1,8 @@
 /* The one loop of the flusher that is worth C: finished spans into the bytes that their scope holds of them.
 
-   span() does what templates.py does, for the same spans and to the same bytes (tests/test_journal_native.py), and
-   refuses the same ones by the same kinds of exceptions: those take the slow way through clean.py. stages() does it for
-   many at once, up to the first one that it refuses. No Python code runs inside and nothing is kept, so a dict that
+   span() writes the same bytes as encode.py does in Python (tests/journal/test_native.py). It refuses a span whose values
+   have to be cleaned first, by an exception of clean.UNENCODABLE. stages() encodes many at once, up to the first one that
+   it refuses. No Python code runs inside and nothing is kept, so a dict that
    another thread changes is never seen half-changed.
 
    Field numbers: opentelemetry/proto/trace/v1/trace.proto and common/v1/common.proto. Only the limited API is used, so

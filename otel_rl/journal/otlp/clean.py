@@ -1,11 +1,7 @@
-"""Values as OTLP takes them: what does not fit is cut or replaced, and counted.
-
-This is the slow way; a span whose values fit its template never comes here.
-"""
+"""Cleaning: values that OTLP does not take are cut or replaced, and counted."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
@@ -22,37 +18,37 @@ MAX_LIST: Final = 1024
 """Elements that are kept of a list."""
 
 UNENCODABLE: Final = (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RuntimeError)
-"""What protobuf raises for a value that does not fit, and what an object raises that is not the record it should be
-(RuntimeError: a dict that another thread changes)."""
+"""Protobuf raises these for a value that does not fit, and an object that is no record raises them.
+
+A RuntimeError means that another thread changes a dict.
+"""
 
 
 class KeyValues(Protocol):
     """A repeated ``KeyValue`` field."""
 
-    def add(self, *, key: str, value: AnyValue) -> object:
-        """Append one."""
+    def add(self, *, key: str, value: AnyValue) -> object: ...
 
 
 class Cleaner:
     """Makes values fit and counts what it had to change."""
 
     def __init__(self, max_text: int = MAX_TEXT) -> None:
-        """Set how many characters are kept of a string."""
         self.max_text = max_text
         self.counts: Counter[str] = Counter()
-        """How often each kind of repair was needed.
+        """Repairs by kind.
 
         ``text_cut``, ``text_replaced`` (surrogates), ``int_as_text`` (beyond 64 bits), ``list_cut``, ``value_dropped``
         (not an OTLP type), ``attributes_dropped``, ``events_dropped`` (events and links), ``time_clamped``.
         """
 
     def name(self, value: object) -> str:
-        """Make a name or a key fit: the limit that a user sets is one of values."""
+        """Make a name or a key fit; the user's limit is for values."""
         return self.text(value, MAX_TEXT)
 
     def text(self, value: object, limit: int = 0) -> str:
-        """Make a string fit for protobuf; a foreign object is named by its class, as ``str()`` may do anything."""
-        text = value if isinstance(value, str) else self._foreign(value)
+        """Make a string fit; another object is named by its class, since its ``str()`` may do anything."""
+        text = value if isinstance(value, str) else f"<{type(value).__name__}>"
         limit = limit or self.max_text
         if len(text) > limit:
             self.counts["text_cut"] += 1
@@ -65,16 +61,12 @@ class Cleaner:
         return text
 
     def time(self, value: object) -> int:
-        """Make a time fit: ns since 1970, at least 0."""
         if isinstance(value, int) and 0 <= value <= UINT64_MAX:
             return int(value)
         self.counts["time_clamped"] += 1
-        if isinstance(value, float) and not math.isnan(value):
-            value = int(min(max(value, 0.0), float(INT64_MAX)))
         return min(max(value, 0), UINT64_MAX) if isinstance(value, int) else 0
 
     def interval(self, start: object, end: object) -> tuple[int, int]:
-        """Make two times fit, in order."""
         start_ns, end_ns = self.time(start), self.time(end)
         if end_ns >= start_ns:
             return start_ns, end_ns
@@ -85,7 +77,7 @@ class Cleaner:
         """Add attributes to a repeated ``KeyValue``.
 
         Returns:
-            How many were dropped: too many, without a key, twice the same key, or of a type that OTLP does not know.
+            The number of dropped ones: too many, without a key, with a key again, or of a type that OTLP does not have.
         """
         if not attributes:
             return 0
@@ -94,7 +86,7 @@ class Cleaner:
         for raw_key, raw_value in items:
             if len(seen) == MAX_ATTRIBUTES:
                 break
-            key, value = self.name(raw_key), self.value(raw_value)
+            key, value = self.name(raw_key) if isinstance(raw_key, str) else "", self.value(raw_value)
             if key and key not in seen and value is not None:
                 seen.add(key)
                 target.add(key=key, value=value)
@@ -103,7 +95,7 @@ class Cleaner:
         return dropped
 
     def value(self, value: object) -> AnyValue | None:
-        """Make an attribute's value; None where OTLP has no such type."""
+        """Make an attribute's value; None if OTLP has no such type."""
         if isinstance(value, list | tuple):
             return self._list(value)
         result = AnyValue()
@@ -113,8 +105,11 @@ class Cleaner:
             result.int_value = value
         elif isinstance(value, float):
             result.double_value = value
-        elif isinstance(value, str | int):
+        elif isinstance(value, str):
             result.string_value = self.text(value)
+        elif isinstance(value, int):
+            self.counts["int_as_text"] += 1
+            result.string_value = self.text(str(value) if value.bit_length() < self.max_text else hex(value))
         elif value is not None:
             self.counts["value_dropped"] += 1
             return None
@@ -133,12 +128,3 @@ class Cleaner:
             if value is not None:
                 result.array_value.values.append(value)
         return result
-
-    def _foreign(self, value: object) -> str:
-        if isinstance(value, float):
-            return float.__repr__(value)
-        if not isinstance(value, int):
-            return f"<{type(value).__name__}>"
-        if not INT64_MIN <= value <= INT64_MAX:
-            self.counts["int_as_text"] += 1
-        return str(value) if value.bit_length() < self.max_text else hex(value)

@@ -1,9 +1,7 @@
-"""Encoding records into OTLP requests, at a tenth of the stock encoder's cost or less.
+"""Encoding records into OTLP requests, which parse to what the stock encoder makes.
 
-A span whose values are written as they are is encoded by ``_native.c`` where that was built, many stages at once, else
-by ``Templates``: the same bytes. What must be cleaned first (lists, strings that are too long, numbers that are too
-large) or is rare (events, links) takes the slow way through ``Cleaner``. The result parses to what the stock encoder
-makes.
+``_native.c`` encodes the spans whose values need no cleaning, if it was built. ``SpanEncoder`` encodes all others (with
+lists, long strings, large numbers, events or links) through ``Cleaner``. Where both can, they write the same bytes.
 """
 
 from __future__ import annotations
@@ -22,39 +20,24 @@ from otel_rl.journal.frame import Signal
 from otel_rl.journal.otlp.clean import MAX_ATTRIBUTES, MAX_TEXT, UNENCODABLE, Cleaner
 from otel_rl.journal.otlp.encode_metrics import MetricEncoder
 from otel_rl.journal.otlp.native import find_native
-from otel_rl.journal.otlp.templates import FLAGS, Templates
-from otel_rl.journal.otlp.wire import Batch, Envelope, Request, record
+from otel_rl.journal.otlp.wire import Encoded, Envelope, OtlpRequest, RequestBatch, record
 from otel_rl.records import Attributes, Log, MetricPoints, Span
 
 FORM: Final = 3
-"""Of what ``_native.c`` takes and gives; it says so too, as what was built of an earlier version may lie there."""
+"""The interface of ``_native.c``; a build of another version is not used."""
 
-__all__ = ["Request", "SpanEncoder"]
+__all__ = ["OtlpRequest", "SpanEncoder"]
 
 CHUNK: Final = 200
-"""Stages that are encoded without letting go of the interpreter: 0.1 to 0.5 ms."""
-Many = tuple[bytes, int, int, int]
-"""Encoded stages, the place where they stop, their first begin and last end (ns since 1970)."""
+"""Stages that are encoded in one call, which keeps the interpreter's lock for 0.1 to 0.5 ms."""
+EncodedStages = tuple[bytes, int, int, int]
+"""Encoded stages, the index after the last one, their first begin and last end (ns since 1970)."""
+FLAGS: Final = 0x100
+"""The stock encoder sets these flags: the parent is not remote."""
 SEVERITIES: Final = {9: "INFO", 13: "WARN", 17: "ERROR"}
 
 
 native = find_native("otel_rl.journal.otlp._native", FORM)
-
-
-def fast_way(max_attributes: int, max_text: int) -> Callable[..., bytes]:
-    """Give what encodes spans as they are: in C where it was built, else in Python."""
-    if native is None:
-        return Templates(max_attributes, max_text).span
-    span: Callable[..., bytes] = native.span
-    return partial(span, max_attributes, min(max_text, sys.maxsize), MAX_TEXT)
-
-
-def many_at_once(stage: type[Span] | None, max_attributes: int, max_text: int) -> Callable[..., Many] | None:
-    """Give what encodes many stages as they are; None where that is not built, or nobody says what a stage is."""
-    if native is None or stage is None:
-        return None
-    stages: Callable[..., Many] = native.stages
-    return partial(stages, max_attributes, min(max_text, sys.maxsize), MAX_TEXT, stage)
 
 
 class SpanEncoder:
@@ -74,12 +57,15 @@ class SpanEncoder:
             resource: attributes of the process, part of every request.
             version: of the instrumentation scope ``otel_rl``.
             max_text: characters that are kept of a string.
-            stage: the class of most spans (``spans.Stage``), of which the C reads the fields itself.
+            stage: the class of most spans (``Stage``), whose fields the C reads itself.
         """
         self._version = version
         self._cleaner = Cleaner(max_text)
-        self._fast = fast_way(MAX_ATTRIBUTES, max_text)
-        self._stages = many_at_once(stage, MAX_ATTRIBUTES, max_text)
+        limits = MAX_ATTRIBUTES, min(max_text, sys.maxsize), MAX_TEXT
+        self._fast: Callable[..., bytes] | None = partial(native.span, *limits) if native else None
+        self._stages: Callable[..., EncodedStages] | None = None
+        if native and stage:
+            self._stages = partial(native.stages, *limits, stage)
         self._metrics = MetricEncoder(self._cleaner)
         self.dropped: Counter[tuple[Signal, str]] = Counter()
         """Records that could not be encoded, by signal and reason (``unencodable``)."""
@@ -91,32 +77,32 @@ class SpanEncoder:
         return self._cleaner.counts
 
     def set_resource(self, resource: Attributes) -> None:
-        """Use another resource from now on: rank and attempt are known later than the first span."""
+        """Use another resource from now on: the first span comes before rank and attempt are known."""
         self._envelope = Envelope(resource, self._version, self._cleaner)
 
-    def encode(self, spans: Iterable[Span]) -> list[Request]:
+    def encode(self, spans: Iterable[Span]) -> list[OtlpRequest]:
         """Encode finished spans.
 
-        Cost (``benchmarks/encode.py``), of a stage with 15 attributes: 0.02 of what the stock encoder takes, 0.1
-        without the C, and 0.8 where it takes the slow way.
+        Cost (``benchmarks/encode.py``), of a stage with 15 attributes: 0.02 of what the stock encoder takes, 0.8 in
+        Python.
         """
-        batch = Batch("traces", self._envelope)
-        waiting = list(spans)
-        place, behind = 0, len(waiting)
-        while place < behind:
-            first, limit = place, min(place + CHUNK, behind)
-            if self._stages is not None:
-                data, place, first_ns, last_ns = self._stages(batch.room, waiting, first, limit)
-                if place > first:
-                    batch.add((data, first_ns, last_ns, place - first))
-            if place < limit:
-                self._one(waiting[place], batch)
-                place += 1
+        batch = RequestBatch("traces", self._envelope)
+        given = list(spans)
+        index = 0
+        while index < len(given):
+            first, limit = index, min(index + CHUNK, len(given))
+            if self._stages:
+                data, index, first_ns, last_ns = self._stages(batch.room, given, first, limit)
+                if index > first:
+                    batch.add((data, first_ns, last_ns, index - first))
+            if index < limit:
+                self._one(given[index], batch)
+                index += 1
         return batch.finish()
 
-    def encode_logs(self, logs: Iterable[Log]) -> list[Request]:
+    def encode_logs(self, logs: Iterable[Log]) -> list[OtlpRequest]:
         """Encode log records. Cost: 15 us each."""
-        batch = Batch("logs", self._envelope)
+        batch = RequestBatch("logs", self._envelope)
         for log in logs:
             try:
                 message = self._log(log)
@@ -126,9 +112,9 @@ class SpanEncoder:
                 self.dropped["logs", "unencodable"] += 1
         return batch.finish()
 
-    def encode_metrics(self, metrics: Iterable[MetricPoints]) -> list[Request]:
+    def encode_metrics(self, metrics: Iterable[MetricPoints]) -> list[OtlpRequest]:
         """Encode metric points. Cost: 1 us a point plus 1 us a metric."""
-        batch = Batch("metrics", self._envelope)
+        batch = RequestBatch("metrics", self._envelope)
         for metric in metrics:
             try:
                 failed = self._metrics.encode(metric, batch)
@@ -138,28 +124,32 @@ class SpanEncoder:
                 self.dropped["metrics", "unencodable"] += failed
         return batch.finish()
 
-    def _one(self, span: Span, batch: Batch) -> None:
-        """Encode a span as it is."""
+    def _one(self, span: Span, batch: RequestBatch) -> None:
+        """Encode a span in C if it can be, else in Python; count it if even that is impossible."""
+        try:
+            batch.add(self._in_c(span) or self._in_python(span))
+        except UNENCODABLE:
+            self.dropped["traces", "unencodable"] += 1
+
+    def _in_c(self, span: Span) -> Encoded | None:
+        if self._fast is None:
+            return None
         try:
             start_ns, end_ns = span.start_ns, span.end_ns
             if span.events or span.links or end_ns < start_ns:
-                raise ValueError
+                return None
             data = self._fast(
                 span.trace_id, span.span_id, span.parent_id, span.name, span.kind, start_ns, end_ns, span.status,
                 span.attributes,
             )  # fmt: skip
-            batch.add((data, start_ns, end_ns, 1))
         except UNENCODABLE:
-            self._slow(span, batch)
+            return None
+        return data, start_ns, end_ns, 1
 
-    def _slow(self, span: Span, batch: Batch) -> None:
-        """Encode a span that is not written as it is; count it where even that is impossible."""
-        try:
-            message = self._span(span)
-            data = record(message.SerializeToString())
-            batch.add((data, message.start_time_unix_nano, message.end_time_unix_nano, 1))
-        except UNENCODABLE:
-            self.dropped["traces", "unencodable"] += 1
+    def _in_python(self, span: Span) -> Encoded:
+        """Encode any span; raises one of ``UNENCODABLE`` if its ids are wrong."""
+        message = self._span(span)
+        return record(message.SerializeToString()), message.start_time_unix_nano, message.end_time_unix_nano, 1
 
     def _span(self, span: Span) -> SpanMessage:
         clean = self._cleaner

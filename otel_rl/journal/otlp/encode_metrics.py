@@ -1,4 +1,4 @@
-"""Encoding metric points. A point is a few numbers of fixed width, so it is packed by hand instead of by protobuf."""
+"""Encoding metric points, by hand: a point is a few numbers of fixed width, and protobuf would take longer."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 
 from otel_rl.analysis.buckets import BOUNDS, layout
 from otel_rl.journal.otlp.clean import INT64_MAX, INT64_MIN, UNENCODABLE, Cleaner
-from otel_rl.journal.otlp.wire import Batch, block, record
+from otel_rl.journal.otlp.wire import RequestBatch, block, record
 from otel_rl.records import Attributes, Distribution, Exemplar, Labels, MetricPoints, Number, Point
 
 _Point = type[HistogramDataPoint | ExponentialHistogramDataPoint | NumberDataPoint]
 MAX_KEPT: Final = 4096
-"""Attribute sets and metrics whose encoding is kept."""
 
 _CUMULATIVE: Final = b"\x10\x02"
 _MONOTONIC: Final = b"\x18\x01"
@@ -29,7 +28,7 @@ _KINDS: Final = {
     "histogram": (9, _CUMULATIVE),
     "exponential": (10, _CUMULATIVE),
 }
-"""Field of ``Metric`` that holds the points, and what stands behind them."""
+"""The field of ``Metric`` that has the points, and the bytes after them."""
 _TIME: Final = struct.Struct("<BQ")  # here and below: the tag of a field, then its number
 _DOUBLE: Final = struct.Struct("<Bd")
 _INT: Final = struct.Struct("<Bq")
@@ -38,24 +37,23 @@ _COUNT_SUM: Final = struct.Struct("<BQBd")
 _MIN_MAX: Final = struct.Struct("<BdBd")
 _SCALE_ZERO: Final = struct.Struct("<BBBQBd")
 _MESSAGES: Final[dict[str, _Point]] = {"histogram": HistogramDataPoint, "exponential": ExponentialHistogramDataPoint}
-"""Whose attributes have another tag than a number's."""
+"""Their attributes have another tag than a number's."""
 
 
 class MetricEncoder:
     """Encodes the points of metrics; keeps the encoding of names and attribute sets, which repeat."""
 
     def __init__(self, cleaner: Cleaner) -> None:
-        """Begin with nothing kept."""
         self._cleaner = cleaner
         self._kept: dict[tuple[object, ...], bytes] = {}
         self._gauges: dict[Labels, tuple[bytes, bytes]] = {}
-        """What stands in front of and behind the numbers of a gauge's point."""
+        """The bytes before and after the numbers of a gauge's point."""
 
-    def encode(self, metric: MetricPoints, batch: Batch) -> int:
-        """Add the points of a metric to a batch, in several messages where they are too large for one request.
+    def encode(self, metric: MetricPoints, batch: RequestBatch) -> int:
+        """Add the points of a metric to a batch, in several messages if they are too large for one request.
 
         Returns:
-            How many points could not be encoded.
+            The number of points that could not be encoded.
         """
         head = self._head(metric)
         room = batch.room - len(head) - 32
@@ -67,7 +65,7 @@ class MetricEncoder:
             try:
                 time_ns = clean_time(point.time_ns)
                 if type(point) is Point:
-                    before, after = gauges.get(point.labels) or self._around(point.labels)
+                    before, after = gauges.get(point.labels) or self._gauge(point.labels)
                     value = point.value
                     if type(value) is float:
                         data = before + pack(0x19, time_ns, 0x21, value) + after
@@ -97,15 +95,15 @@ class MetricEncoder:
             head = self._keep(key, message.SerializeToString())
         return head
 
-    def _around(self, labels: Labels) -> tuple[bytes, bytes]:
-        """Encode what stands in front of and behind the numbers of a gauge's point, which are of one size."""
+    def _gauge(self, labels: Labels) -> tuple[bytes, bytes]:
+        """Encode what is before and after the numbers of a gauge's point, which all have one size."""
         attributes = self._attributes(dict(labels), NumberDataPoint) if labels else b""
-        around = block(1, bytes(_TIME_DOUBLE.size) + attributes)[: -_TIME_DOUBLE.size - len(attributes)], attributes
+        gauge = block(1, bytes(_TIME_DOUBLE.size) + attributes)[: -_TIME_DOUBLE.size - len(attributes)], attributes
         if all(type(value) is str for _, value in labels):
             if len(self._gauges) >= MAX_KEPT:
                 self._gauges.clear()
-            self._gauges[labels] = around
-        return around
+            self._gauges[labels] = gauge
+        return gauge
 
     def _point(self, metric: MetricPoints, point: Number | Distribution | Point, time_ns: int) -> bytes:
         kind = _MESSAGES.get(metric.kind, NumberDataPoint)
@@ -119,7 +117,7 @@ class MetricEncoder:
         return block(1, times + _number(point.value) + attributes)
 
     def _attributes(self, attributes: Attributes, kind: _Point) -> bytes:
-        """Encode the attributes of a point; kept where all are strings, since 1 equals True but no string does."""
+        """Encode the attributes of a point; they are kept if all are strings, since 1 equals True."""
         if not all(type(value) is str for value in attributes.values()):
             return self._fill(attributes, kind)
         key = (kind, *attributes.items())
@@ -139,21 +137,20 @@ class MetricEncoder:
         return data
 
 
-def _add(metric: MetricPoints, head: bytes, points: list[bytes], times: list[int], batch: Batch) -> None:
+def _add(metric: MetricPoints, head: bytes, points: list[bytes], times: list[int], batch: RequestBatch) -> None:
     field, tail = _KINDS[metric.kind]
     data = record(head + block(field, b"".join(points) + tail))
     batch.add((data, min(times), max(times), len(points)))
 
 
 def _number(value: float) -> bytes:
-    """Encode the value of a number's point; an integer beyond 64 bits becomes a float."""
+    """Encode a value; an integer beyond 64 bits becomes a float."""
     if isinstance(value, int) and INT64_MIN <= value <= INT64_MAX:
         return _INT.pack(0x31, value)
     return _DOUBLE.pack(0x21, value)
 
 
 def _distribution(point: Distribution, metric: MetricPoints) -> bytes:
-    """Encode the numbers of a histogram's point; without values it has no least and no greatest one."""
     counts, bounds = point.counts, metric.boundaries
     if len(counts) != len(bounds) + 1:
         raise ValueError("a histogram has one count more than boundaries")
@@ -166,7 +163,6 @@ def _distribution(point: Distribution, metric: MetricPoints) -> bytes:
 
 
 def _exponential(point: Distribution) -> bytes:
-    """Encode the numbers of an exponential histogram's point."""
     if len(point.counts) != len(BOUNDS) + 1:
         raise ValueError("an exponential histogram has one count more than there are bounds")
     scale, offset, counts = layout(point.counts, point.min, point.max)

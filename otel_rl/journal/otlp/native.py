@@ -1,4 +1,4 @@
-"""What was compiled when otel_rl was installed, where there was a compiler."""
+"""Modules in C, which the installation compiles if there is a compiler."""
 
 from __future__ import annotations
 
@@ -7,12 +7,7 @@ from types import ModuleType
 
 
 def find_native(name: str, form: int) -> ModuleType | None:
-    """Give a module in C; None where it was not built, or where what was built is of another version.
-
-    Args:
-        name: of the module.
-        form: of what it takes and gives; it says so too, as ``FORM``.
-    """
+    """Import a module in C; None if it was not built, or if its interface (``FORM``) is of another version."""
     try:
         module = import_module(name)
     except ImportError:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from otel_rl.report.data.computed import Flops, Ledger
-from otel_rl.report.data.efficiency import Efficiency
-from otel_rl.report.data.memory import MemoryParts
-from otel_rl.report.data.open_stages import OpenStage, Pending
-from otel_rl.report.data.requests import Requests
+from otel_rl.report.data.details import Flops, Ledger, MemoryParts, OpenStageRow, PendingRun, Requests
+from otel_rl.report.data.ranks import OfRank, Rank
+from otel_rl.report.data.time_use import Efficiency
 
 FORMAT: Final = "otel_rl.report/1"
 """Changes when a field goes or changes its meaning; a new field does not change it."""
@@ -20,20 +18,10 @@ VerdictKind = Literal["nothing", "straggler", "slow communication", "idle", "com
 MemoryKind = Literal["host rss", "device allocated", "device reserved"]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Rank:
-    """One process of the training, by role and rank."""
-
-    role: str
-    rank: int
-
-
-@dataclass(frozen=True, slots=True)
-class RankSeconds:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSeconds(OfRank):
     """One rank's own time in a stage: median of the averaged steps that have it."""
 
-    role: str
-    rank: int
     own_s: float
 
 
@@ -43,9 +31,8 @@ class Attempt:
 
     id: str
     state: State
-    """`alive`: a process lives; `failed`: an exception ended the last step; `killed`: the processes are gone and left
-    stages open; `interrupted`: the program exited while another thread was inside a step; `finished`: tear-down
-    recorded; `unknown`: none of them."""
+    """`alive`: a process lives; `failed`: an exception ended the last step; `killed`: gone with open stages;
+    `interrupted`: the program exited inside a step of another thread; `finished`: tear-down recorded."""
     begin_ns: int
     end_ns: int
     """Last recorded time, ns since 1970; of an attempt that is alive, that of the report."""
@@ -56,7 +43,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class TrainingRow:
     """What loops of the last attempt train by one algorithm."""
 
     algorithm: str
@@ -98,22 +85,21 @@ class StepDisagreement:
     attempt: str
     role: str
     steps: int
-    """So many steps have different numbers,"""
+    """Steps with different numbers."""
     compared: int
-    """of so many."""
     first: list[RankStep]
     """The first such step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockSet:
-    """The wall clock of one rank was set between two steps: no duration of this report has that in it."""
+    """The wall clock of one rank was set between two steps; durations do not depend on it."""
 
     attempt: str
     rank: Rank
     loop: str
     step: int
-    """The first step behind it."""
+    """The first step after it."""
     by_s: float
     """Negative where the clock was set back."""
 
@@ -125,14 +111,14 @@ class StepTimes:
     recorded: int
     """Finished steps, each counted once however many ranks took part."""
     averaged: int
-    """Of them those that averages are made of."""
+    """Those that averages are made of."""
     warmup: int
     """First steps after set-up that averages leave out, over all attempts."""
     first: int | None
     """Number of the first step, as the framework counts."""
     last: int | None
     loops: int
-    """Training loops of a process, each of which counts its steps anew; where attempts differ, the most of one."""
+    """Training loops of a process, each with its own numbers of steps; the most of any attempt."""
     median_s: float
     p95_s: float
     total_s: float
@@ -145,24 +131,24 @@ class StageRow:
 
     stage: str
     inside: str | None
-    """The stage around it; null for a stage directly in the step."""
+    """The stage that it lies in; null directly in the step."""
     calls: int
     """Calls of all ranks."""
     share: float
-    """Of the step time, 0..1; overlapping calls count once, so only stages that overlap each other exceed 1 in sum."""
+    """Of the step time; overlapping calls count once."""
     median_s: float
     """Of one call; for `rl.other` of one step of one rank."""
     p95_s: float
     total_s: float
     """Mean over the ranks of the time that each spent in it."""
     comm_share: float
-    """Of the stage's summed calls, the part inside collectives that Python sees."""
+    """Of the stage's summed calls, the part in collectives that Python sees."""
     is_comm_hidden: bool
-    """Collectives run inside that cannot be separated, so own times are upper bounds and name nobody."""
+    """Collectives inside cannot be separated, so own times are upper bounds and name no rank."""
     is_host_clock: bool
     """The times are those of launching device work, not of the work."""
     is_device_clock: bool
-    """The times are those of the device; the stage in which the host waits for it (often `rl.log`) has them too."""
+    """The times are those of the device; the stage in which the host waits for it has them too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,25 +158,21 @@ class BalanceRow:
     stage: str
     own: list[RankSeconds]
     is_comparable: bool
-    """False where hidden collectives or launch times forbid to compare ranks."""
+    """False if hidden collectives or launch times forbid to compare ranks."""
     straggler: Rank | None
-    """The rank of the stage that `efficiency.stragglers` names first; null where it names none."""
+    """The rank that `efficiency.stragglers` names first for the stage."""
     tied: list[Rank]
     """The other ranks that it names there."""
     ratio: float | None
-    """Own time of that rank, or else the longest, over the median of the others; null below two ranks, where that is 0,
-    and of a rank that is slow at times only."""
+    """Own time of that rank, or else the longest, over the median of the others; null if it is slow at times only."""
     excess_s: float | None
-    """What that rank costs per step; where none is named the longest own time minus the median of the others, times the
-    part of the steps that have the stage."""
+    """What that rank costs per step, or else the longest own time minus the median of the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankComm:
+class RankComm(OfRank):
     """The collectives of one rank in a stage, mean per averaged step."""
 
-    role: str
-    rank: int
     count: float
     time_s: float
     """Waiting for the other ranks included."""
@@ -206,25 +188,21 @@ class CommRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkRow:
+class WorkRow(OfRank):
     """What one rank handled in all finished training steps; evaluation is not in it."""
 
-    role: str
-    rank: int
     samples: int
     """Generated samples."""
     prompt_tokens: int | None
-    """Null where no rollout says `rl.tokens.prompt`."""
+    """Null if no rollout says `rl.tokens.prompt`."""
     response_tokens: int | None
-    """Null where no rollout says `rl.tokens.response`."""
+    """Null if no rollout says `rl.tokens.response`."""
     environment_tokens: int
     """Tokens that tools or an environment wrote into the responses of rollouts."""
     padding_tokens: int | None
-    """Padding positions of every training forward; null where a training forward with `rl.tokens` lacks
-    `rl.tokens.padding`, or none has it."""
+    """Padding positions of all training forwards; null if one with `rl.tokens` lacks `rl.tokens.padding`."""
     train_tokens: int
-    """Tokens of every training forward that the loss uses: those that it does not say are prompts or of an
-    environment."""
+    """Tokens of all training forwards that the loss uses: without prompts and those of an environment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,22 +212,20 @@ class Rate:
     work: Literal["rollout", "train"]
     unit: Literal["response tokens", "tokens", "samples"]
     wall: Wall
-    """What it was divided by: whole step time, or only the time inside the stage that does the work."""
+    """What it was divided by: the step time, or the time in the stage that does the work."""
     per_second: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPeak:
+class MemoryPeak(OfRank):
     """Highest memory of one rank, and the stage in which it last rose."""
 
-    role: str
-    rank: int
     kind: MemoryKind
     bytes: int
     is_exact: bool
-    """False: a lower bound, because the peak may lie between two readings."""
+    """False: a lower bound, since the peak may lie between two readings."""
     stage: str
-    """The stage that last raised it by more than 0.1 %, as its own peak or its readings at both ends show."""
+    """The stage that last raised it by more than 0.1 %."""
     iteration: int | None
     """Step in which that was; null outside of any step."""
 
@@ -263,23 +239,21 @@ class Series:
     """Attributes that tell it apart from others of the same name."""
     unit: str
     first: float | None
-    """First finite value."""
     last: float | None
-    """Last finite value."""
     mean: float | None
     low: float | None
     high: float | None
     nonfinite: int
     """Recorded values of single ranks that were NaN or infinite."""
     steps: list[int | None]
-    """Number of the step of each value; null where a value belongs to no finished step."""
+    """Number of the step of each value; null outside of finished steps."""
     values: list[float | None]
-    """One per step; null where no rank had a finite value."""
+    """One per step; null if no rank had a finite value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """Records that were given up, values that were changed, or errors inside otel_rl, as the processes counted them."""
+    """Records that were given up, values that were changed, or errors inside otel_rl."""
 
     what: Literal["dropped", "changed", "error"]
     signal: str
@@ -301,7 +275,7 @@ class DamagedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongStep:
-    """The one step that is so much longer than the others that means would say more about it than about them."""
+    """The one step that is much longer than all others."""
 
     step: int
     time_s: float
@@ -319,11 +293,10 @@ class Verdict:
     kind: VerdictKind
     sentence: str
     stage: str | None
-    """Of several that tie the first."""
     share: float | None
     """Of the step time."""
     rank: Rank | None
-    """The one that is slow, or for which the others wait; of several the first."""
+    """The first that is slow, or for which the others wait."""
     ratio: float | None
     long_step: LongStep | None
     """A step that the rules leave aside."""
@@ -344,15 +317,15 @@ class Report:
     algorithm: str
     """Algorithm of the first training."""
     model: str
-    trainings: list[Training]
+    trainings: list[TrainingRow]
     """In order of time; loops in a row with the same algorithm and model are one."""
     begin_ns: int
     end_ns: int
     duration_s: float
-    """From the first to the last record, of all attempts together; until now where the last one is alive."""
+    """From the first to the last record of all attempts; until now if the last one is alive."""
     ranks: list[Rank]
     missing_ranks: int
-    """Further ones of the last attempt, of which no journal was there: nothing here is about them."""
+    """Further ones of the last attempt, whose journals are not here."""
     attempts: list[Attempt]
     steps: StepTimes
     stages: list[StageRow]
@@ -372,16 +345,14 @@ class Report:
     failures: list[Failure]
     """Exceptions that ended steps, in order of time; such a step is not finished."""
     unseen_steps: int
-    """Steps of all ranks that left their time among the metrics, and no spans: they were not sampled, or their spans
-    were given up. Whatever is made of spans is of the other steps, and no goodput is given."""
+    """Steps of all ranks with metrics and no spans, not sampled or given up; then no goodput is given."""
     disagreements: list[StepDisagreement]
-    """Empty where the ranks agree about their steps, and where lost spans leave it open."""
+    """Empty if the ranks agree about their steps, or if spans were lost."""
     clocks_set: list[ClockSet]
-    """In order of time. Times of a process are by its clock as that was when it began; when an open stage began is by
-    its clock as it is."""
-    open_stages: list[OpenStage]
-    pending: list[Pending]
-    """Empty of a run that its user named: its processes know it from the start."""
+    """In order of time. Times of a process are by its clock as that was when it began."""
+    open_stages: list[OpenStageRow]
+    pending: list[PendingRun]
+    """Empty if the user named the run."""
     losses: list[Loss]
     damage: list[DamagedFile]
     verdict: Verdict

@@ -6,13 +6,23 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from typing import Final
 
-from otel_rl.analysis.stages import Path, Slice
+from otel_rl import vocabulary as v
+from otel_rl.analysis.stages import Path, StageTimes
 from otel_rl.analysis.steps import tile, warmup
 from otel_rl.analysis.summary import summarize
-from otel_rl.report.data.report import Rank, StepTimes
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import LongStep, StepTimes
 from otel_rl.report.read.collect import StepKey, StepRecord
+from otel_rl.report.read.span_attributes import WorkSums
+from otel_rl.runs.spans import NOT_TOLD, UNKNOWN
+
+LONG_RATIO: Final = 5.0
+"""A step is long from this multiple of the median."""
+LONG_SHARE: Final = 0.1
+"""A long step matters from this share of the time of all averaged steps."""
 
 
 @dataclass(frozen=True)
@@ -40,27 +50,26 @@ class Averaged:
         return sum(record.step.time_ns for record in self.steady)
 
     def per_rank_s(self, nanoseconds: Callable[[StepRecord], int]) -> float:
-        """Add something up over the averaged steps, mean over the ranks of each attempt, s."""
+        """Add up over the averaged steps, mean over the ranks of each attempt."""
         return sum(nanoseconds(record) / self.num_ranks[record.attempt] for record in self.steady) / 1e9
 
     def without(self, key: StepKey) -> Averaged:
-        """Leave one step out of the averages."""
+        """Leave one step out."""
         return replace(self, steady=[record for record in self.steady if record.key != key])
 
-    def slices(self, path: Path) -> Iterator[tuple[StepRecord, Slice]]:
-        """Give one stage in every averaged step that has it."""
-        for place in self._places.get(path, ()):
-            record = self.steady[place]
-            yield record, record.slices[path]
+    def steps_with(self, path: Path) -> Iterator[tuple[StepRecord, StageTimes]]:
+        """Return every averaged step that has a stage, with the stage."""
+        for index in self._steps.get(path, ()):
+            yield self.steady[index], self.steady[index].stages[path]
 
     @cached_property
-    def _places(self) -> dict[Path, array[int]]:
-        """In which steps each stage is: a run may have as many stages as samples, each of them in one step."""
-        places: defaultdict[Path, array[int]] = defaultdict(lambda: array("I"))
-        for place, record in enumerate(self.steady):
-            for path in record.slices:
-                places[path].append(place)
-        return dict(places)
+    def _steps(self) -> dict[Path, array[int]]:
+        """Index the steps by stage: a run may have as many stages as samples, each of them in one step."""
+        steps: defaultdict[Path, array[int]] = defaultdict(lambda: array("I"))
+        for index, record in enumerate(self.steady):
+            for path in record.stages:
+                steps[path].append(index)
+        return steps
 
 
 def average(records: Iterable[StepRecord]) -> Averaged:
@@ -86,7 +95,7 @@ def average(records: Iterable[StepRecord]) -> Averaged:
 def step_times(averaged: Averaged) -> StepTimes:
     """Sum up the step times."""
     summary = summarize([record.step.time_ns / 1e9 for record in averaged.steady])
-    finished, steady = _numbers(averaged.finished), _numbers(averaged.steady)
+    finished, steady = ({record.key for record in records} for records in (averaged.finished, averaged.steady))
     iterations = [record.step.iteration for record in averaged.finished]
     return StepTimes(
         recorded=len(finished),
@@ -101,5 +110,56 @@ def step_times(averaged: Averaged) -> StepTimes:
     )
 
 
-def _numbers(records: Iterable[StepRecord]) -> set[StepKey]:
-    return {record.key for record in records}
+def set_aside(averaged: Averaged) -> tuple[Averaged, LongStep | None]:
+    """Leave the one long step out, if there is one; two of them are no accident."""
+    steps: defaultdict[StepKey, list[StepRecord]] = defaultdict(list)
+    for record in averaged.steady:
+        steps[record.key].append(record)
+    median_ns = averaged.median_ns  # a million step times are sorted for it
+    if median_ns <= 0:  # clocks that stand still
+        return averaged, None
+    long = [key for key, records in steps.items() if _longest(records).step.time_ns >= LONG_RATIO * median_ns]
+    if len(long) != 1 or sum(one.step.time_ns for one in steps[long[0]]) < LONG_SHARE * averaged.time_ns:
+        return averaged, None
+    record = _longest(steps[long[0]])
+    found = LongStep(
+        step=record.step.iteration,
+        time_s=record.step.time_ns / 1e9,
+        ratio=record.step.time_ns / median_ns,
+        stage=_main_stage(record),
+    )
+    return averaged.without(long[0]), found
+
+
+def _longest(records: Sequence[StepRecord]) -> StepRecord:
+    return max(records, key=lambda record: record.step.time_ns)
+
+
+def _main_stage(record: StepRecord) -> str:
+    times = Counter({path[0]: part.busy_ns for path, part in record.stages.items() if len(path) == 1})
+    times[v.OTHER] = record.other_ns
+    return times.most_common(1)[0][0]
+
+
+def work_of_all(records: Sequence[StepRecord]) -> WorkSums | None:
+    """Add up over ranks and steps; of ranks that share their samples the one counts that counted most.
+
+    Returns:
+        None if ranks share their samples and not all of them say with whom.
+    """
+    if not _is_told(records):
+        return None
+    shared: dict[tuple[StepKey, str, int, int], WorkSums] = {}
+    for record in records:
+        own = record.rank.rank if record.samples == UNKNOWN else UNKNOWN
+        key = record.key, record.rank.role, record.samples, own
+        shared[key] = shared.get(key, WorkSums()).most(record.work)
+    return reduce(WorkSums.plus, shared.values(), WorkSums())
+
+
+def _is_told(records: Sequence[StepRecord]) -> bool:
+    """Whether in each role and attempt all ranks have samples of their own, or all say with whom they share them."""
+    found: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+    for record in records:
+        found[record.attempt, record.rank.role].add(min(record.samples, 0))
+    return all(len(kinds) == 1 and NOT_TOLD not in kinds for kinds in found.values())

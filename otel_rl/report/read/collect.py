@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from math import inf
 from operator import itemgetter
 from typing import Final
@@ -14,15 +15,18 @@ from otel_rl.analysis.bubbles import Bubbles, bubbles, reason_of
 from otel_rl.analysis.goodput import Goodput
 from otel_rl.analysis.intervals import Interval
 from otel_rl.analysis.stage_calls import Key
-from otel_rl.analysis.stages import Comm, Tree
+from otel_rl.analysis.stages import Comm, SpanTree
 from otel_rl.analysis.steps import Step
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import SpanView
 from otel_rl.records import Value
-from otel_rl.report.data.report import Failure, Rank
-from otel_rl.report.read.attributes import (
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import Failure
+from otel_rl.report.read.containers import Bounds, Wall, skipped_calls, time_by_kind
+from otel_rl.report.read.memory_peaks import MemoryPeaks
+from otel_rl.report.read.span_attributes import (
     ERROR,
-    Work,
+    WorkSums,
     call_of,
     clock_set_ns,
     is_container,
@@ -34,18 +38,15 @@ from otel_rl.report.read.attributes import (
     text,
     work_of,
 )
-from otel_rl.report.read.slices import Shapes, Slices
-from otel_rl.report.read.spent import Wall, skipped_calls, spent
-from otel_rl.report.sections.memory import Peaks
+from otel_rl.report.read.step_stages import Shapes, StepStages
 from otel_rl.runs.calls import Calls, Known, calls_in
 from otel_rl.runs.spans import UNKNOWN, in_front, integer, own_stages, pipeline_of, shares_samples
 
-WAITING_STEPS: Final = 4
-"""Containers of a writer that wait for spans that end after them, as those of background work do."""
-WAITING_NS: Final = 12_000_000_000
-"""Further ones wait so long: a stage whose device is late is journaled 10 s and a cycle behind its step."""
-MOST_WAITING: Final = 256
-"""But no more than these."""
+PENDING_STEPS: Final = 4
+"""So many traces of a writer stay open for spans that end after their container, as those of background work do."""
+PENDING_NS: Final = 12_000_000_000
+"""Others stay open this long: a stage that waits for its device is journaled up to 10 s and a cycle after its step."""
+MOST_PENDING: Final = 256
 
 GroupKey = tuple[str, bytes]
 """Writer and trace."""
@@ -61,16 +62,15 @@ class StepRecord:
     rank: Rank
     step: Step
     covered_ns: int
-    slices: Slices
+    stages: StepStages
     direct_comm: Comm
     """Collectives under no stage."""
-    work: Work
+    work: WorkSums
     is_truncated: bool
     """Its writer died in it or an exception ended it, so its time is no step time."""
     calls: Calls
     bubbles: Bubbles
-    """Its own waits."""
-    spent: Goodput
+    goodput: Goodput
     """Of the container, which may end before the next step begins."""
     skipped: frozenset[Key] = frozenset()
     """Calls of updates that the optimizer skipped."""
@@ -81,64 +81,43 @@ class StepRecord:
     is_open: bool = False
     """Its writer died in it, as far as is recorded; spans of steps that ended before it may be missing."""
     clock_set_ns: int = 0
-    """By how much its process's wall clock had been set when it began; `step` is by the clock that nobody set."""
+    """By how much its process's wall clock had been set when it began; `step` is by the clock before that."""
     restart_of: str = ""
     """The loop of its process that its own loop restarted."""
     algorithm: str = ""
     model: str = ""
 
     @property
+    def other_ns(self) -> int:
+        """How much time of the step lies under no stage."""
+        return max(0, self.step.time_ns - self.covered_ns)
+
+    @property
     def key(self) -> StepKey:
-        """What this step is called on every rank."""
+        """Its name on every rank."""
         return self.attempt, self.step.loop, self.step.iteration
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """The root or a container of a set-up or a tear-down."""
-
-    attempt: str
-    rank: Rank
-    trace: bytes
-    name: str
-    begin_ns: int
-    duration_ns: int
-    is_failed: bool = False
-    """An exception ended it, and the program."""
-
-
 @dataclass(slots=True)
-class Bounds:
-    """First and last recorded time."""
-
-    begin_ns: int
-    end_ns: int
-
-    def widen(self, begin_ns: int, end_ns: int) -> None:
-        """Take another record in."""
-        self.begin_ns = min(self.begin_ns, begin_ns)
-        self.end_ns = max(self.end_ns, end_ns)
-
-
-@dataclass(slots=True)
-class Collected:
-    """What one pass over the spans gives."""
+class FoldedSpans:
+    """A run after one pass over its spans."""
 
     steps: list[StepRecord] = field(default_factory=list)
     """In order of their begins, each by the clock of its process as that began."""
-    phases: list[Phase] = field(default_factory=list)
+    phases: dict[str, list[SpanView]] = field(default_factory=lambda: defaultdict(list))
+    """By attempt: the roots and the containers of set-up and tear-down."""
     attempts: dict[str, Bounds] = field(default_factory=dict)
     """In order of their first span."""
     ranks: dict[str, set[Rank]] = field(default_factory=lambda: defaultdict(set))
     worlds: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
-    """By attempt and role: how many ranks there are, as those say of which a journal is read."""
+    """By attempt and role: how many ranks there are, by what the journals say."""
     writers: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """Of each attempt."""
+    """By attempt."""
     holders: set[str] = field(default_factory=set)
-    """Those that have a container of their own; the others are workers, which are in that of their parent."""
+    """Writers with a container of their own; the others are workers."""
     resources: dict[str, dict[str, Value]] = field(default_factory=lambda: defaultdict(dict))
-    """Of each attempt: what the resources of its processes say together."""
-    peaks: Peaks = field(default_factory=Peaks)
+    """By attempt: the attributes of all its processes together."""
+    peaks: MemoryPeaks = field(default_factory=MemoryPeaks)
     failures: list[Failure] = field(default_factory=list)
     longest_ns: dict[str, int] = field(default_factory=dict)
     """Longest finished call by ``call_of``."""
@@ -147,19 +126,18 @@ class Collected:
     clock_set_ns: dict[str, int] = field(default_factory=dict)
     """By how much the wall clock of each writer had been set when its last container began."""
     set_in: set[str] = field(default_factory=set)
-    """Attempts in which a clock was set: of containers alone it is known when they were recorded by one that was not,
-    since workers may have begun before or behind that."""
+    """Attempts in which a clock was set; their times are those of containers, which alone say by how much."""
     clocks: dict[tuple[str, Rank], set[str]] = field(default_factory=lambda: defaultdict(set))
-    """What the clock of each rank of an attempt is known by: its host's name, and the boot of that host."""
+    """By attempt and rank: name and boot of the host, which identify its clock."""
     requests: int = 0
     """Rollout requests that are spans."""
 
     def widen(self, attempt: str, bounds: Bounds) -> None:
-        """Take in that an attempt recorded something in a time."""
+        """Extend an attempt."""
         self.attempts.setdefault(attempt, replace(bounds)).widen(bounds.begin_ns, bounds.end_ns)
 
     def know(self, resource: Mapping[str, Value], writer: WriterIdentity) -> None:
-        """Take in who wrote a record."""
+        """Add the writer of a record."""
         attempt, rank = text(resource, v.ATTEMPT_ID), rank_of(resource)
         self.ranks[attempt].add(rank)
         self.worlds[attempt, rank.role] = max(self.worlds[attempt, rank.role], integer(resource, v.WORLD_SIZE))
@@ -168,12 +146,8 @@ class Collected:
         self.resources[attempt].update(resource)
 
 
-def collect(spans: Iterable[SpanView]) -> Collected:
-    """Fold the spans of a run.
-
-    Args:
-        spans: finished spans and those closed for dead writers, of each writer roughly in order of their ends.
-    """
+def collect(spans: Iterable[SpanView]) -> FoldedSpans:
+    """Fold the spans of a run: finished ones and those closed for dead writers, roughly in order of their ends."""
     collector = _Collector()
     for span in spans:
         collector.add(span)
@@ -182,51 +156,50 @@ def collect(spans: Iterable[SpanView]) -> Collected:
 
 class _Collector:
     def __init__(self) -> None:
-        self._found = Collected()
+        self._found = FoldedSpans()
         self._groups: defaultdict[GroupKey, list[SpanView]] = defaultdict(list)
-        self._waiting: defaultdict[str, dict[bytes, int]] = defaultdict(dict)
-        """By writer, its traces that have a container, and the end of that."""
-        self._writer = ""
-        """Of the last span: journals are read one after the other."""
+        self._pending: defaultdict[str, dict[bytes, int]] = defaultdict(dict)
+        """By writer: its traces that have a container, and the end of that."""
+        self._writer = ""  # of the last span: journals are read one after the other
         self._known: set[tuple[str, int]] = set()
         self._stepped: dict[str, int] = {}
-        """Begin of the first step of each writer."""
+        """By writer: the begin of its first step."""
         self._shared = Known()
         self._shapes: Shapes = {}
         self._failed: list[tuple[int, Failure]] = []
-        """With the time at which each had ended its step."""
+        """With the end of the step."""
         self._bounds: dict[str, Bounds] = {}
-        """Of the records of each attempt, by whatever clock."""
+        """By attempt: the bounds of its records, whether a clock was set or not."""
 
     def add(self, span: SpanView) -> None:
         if is_derived(span):
             return  # it lies over a collective that is here already, and its writer, the sidecar, is no rank
         writer = span.journal.identity.writer
-        self._note(span)
+        self._add_writer(span)
         if is_request(span):
             self._found.requests += 1
             return
         if writer != self._writer:
-            self._close_waiting(self._writer, WAITING_STEPS)
+            self._close_pending(self._writer, PENDING_STEPS)
             self._writer = writer
         self._groups[writer, span.trace_id].append(span)
         if not is_container(span.name):
             return
         self._found.holders.add(writer)
-        end_ns = self._waiting[writer][span.trace_id] = span.end_ns - clock_set_ns(span)
-        self._close_waiting(writer, MOST_WAITING, end_ns - WAITING_NS)
+        end_ns = self._pending[writer][span.trace_id] = span.end_ns - clock_set_ns(span)
+        self._close_pending(writer, MOST_PENDING, end_ns - PENDING_NS)
 
-    def _close_waiting(self, writer: str, most: int, ended_ns: int = 0) -> None:
-        """Close traces of a writer, the oldest first: all but so many, and those that ended before."""
-        waiting = self._waiting[writer]
-        while len(waiting) > WAITING_STEPS:
-            trace, end_ns = next(iter(waiting.items()))
-            if len(waiting) <= most and end_ns >= ended_ns:
+    def _close_pending(self, writer: str, most: int, ended_ns: int = 0) -> None:
+        """Close traces of a writer, the oldest first: all but ``most``, and those that ended before ``ended_ns``."""
+        pending = self._pending[writer]
+        while len(pending) > PENDING_STEPS:
+            trace, end_ns = next(iter(pending.items()))
+            if len(pending) <= most and end_ns >= ended_ns:
                 break
-            del waiting[trace]
+            del pending[trace]
             self._close((writer, trace))
 
-    def finish(self) -> Collected:
+    def finish(self) -> FoldedSpans:
         for key in list(self._groups):
             self._close(key)
         for attempt, bounds in self._bounds.items():
@@ -237,7 +210,7 @@ class _Collector:
         self._found.attempts = dict(sorted(self._found.attempts.items(), key=lambda item: item[1].begin_ns))
         return self._found
 
-    def _note(self, span: SpanView) -> None:
+    def _add_writer(self, span: SpanView) -> None:
         found, attempt = self._found, text(span.resource, v.ATTEMPT_ID)
         self._bounds.setdefault(attempt, Bounds(span.start_ns, span.end_ns)).widen(span.start_ns, span.end_ns)
         if v.TRUNCATED not in span.attributes:
@@ -258,53 +231,68 @@ class _Collector:
             self._found.set_in.add(text(spans[0].resource, v.ATTEMPT_ID))
             spans = [span._replace(start_ns=span.start_ns - set_ns, end_ns=span.end_ns - set_ns) for span in spans]
             containers = [span for span in spans if is_container(span.name)]
-        tree = Tree(map(piece, in_front(spans)))
+        tree = SpanTree(map(piece, in_front(spans)))
         iteration = next((number for span in containers if (number := iteration_of(span.attributes)) is not None), None)
         begun_ns = min((span.start_ns for span in containers), default=0)
         phase = v.TEARDOWN if begun_ns >= self._stepped.get(key[0], inf) else v.SETUP
         for span in spans:
-            self._found.peaks.see(span, phase, iteration)
+            self._found.peaks.add(span, phase, iteration)
             if span.name in (v.SETUP, v.TEARDOWN) or (is_container(span.name) and iteration is None):
-                self._found.phases.append(_phase(span))
+                self._found.phases[text(span.resource, v.ATTEMPT_ID)].append(span)
         for container in containers:
             below = {child.key for child in tree.below(container.span_id)}
             inside = [span for span in spans if span.span_id in below]
             time = self._spend(container, inside, is_step=iteration is not None)
             if iteration is not None:
                 self._stepped[key[0]] = min(begun_ns, self._stepped.get(key[0], begun_ns))
-                calls = calls_in(piece(container), tree, inside, self._shared)
-                slices = Slices(tree.slices(piece(container)), self._shapes)
-                self._found.steps.append(_step(container, iteration, tree, inside, slices, calls, time))
+                self._found.steps.append(self._step(container, iteration, tree, inside, time))
                 if container.status_code == ERROR:
                     self._failed.append((container.end_ns, _failure(container, iteration, spans)))
 
     def _spend(self, container: SpanView, inside: list[SpanView], *, is_step: bool) -> Goodput:
-        """Split a container by kind."""
         key = text(container.resource, v.ATTEMPT_ID), rank_of(container.resource)
         begin_ns, end_ns = container.start_ns, max(container.start_ns, container.end_ns)
         wall = self._found.walls.setdefault(key, Wall(begin_ns, end_ns))
         wall.widen(begin_ns, end_ns)
         self._found.widen(key[0], Bounds(begin_ns, end_ns))
-        parts = spent(container, inside, is_step=is_step)
+        parts = time_by_kind(container, inside, is_step=is_step)
         if not is_step:
             wall.phases.append(((begin_ns, end_ns), parts))
         return parts
 
-
-def _phase(span: SpanView) -> Phase:
-    return Phase(
-        attempt=text(span.resource, v.ATTEMPT_ID),
-        rank=rank_of(span.resource),
-        trace=span.trace_id,
-        name=span.name,
-        begin_ns=span.start_ns,
-        duration_ns=max(0, span.end_ns - span.start_ns),
-        is_failed=span.status_code == ERROR,
-    )
+    def _step(
+        self, container: SpanView, iteration: int, tree: SpanTree, inside: list[SpanView], goodput: Goodput
+    ) -> StepRecord:
+        evaluation = {span.span_id for span in inside if span.name == v.EVALUATE}
+        inside_evaluation = {child.key for key in evaluation for child in tree.below(key)}
+        work = [work_of(span) for span in inside if span.span_id not in inside_evaluation]
+        is_open = container.attributes.get(v.TRUNCATED) is True
+        whole = piece(container)
+        return StepRecord(
+            attempt=text(container.resource, v.ATTEMPT_ID),
+            rank=rank_of(container.resource),
+            step=Step(container.start_ns, container.end_ns, text(container.attributes, v.LOOP_NAME), iteration),
+            covered_ns=tree.covered_ns(whole),
+            stages=StepStages(tree.slices(whole), self._shapes),
+            direct_comm=tree.direct_comm(whole),
+            work=reduce(WorkSums.plus, filter(None, work), WorkSums()),
+            is_truncated=is_open or container.status_code == ERROR,
+            calls=calls_in(whole, tree, inside, self._shared),
+            bubbles=_bubbles(container, inside),
+            goodput=goodput,
+            skipped=skipped_calls(container, inside),
+            pipeline=pipeline_of(container.resource),
+            samples=shares_samples(container.resource),
+            is_open=is_open,
+            clock_set_ns=clock_set_ns(container),
+            restart_of=text(container.attributes, v.LOOP_RESTART_OF),
+            algorithm=text(container.attributes, v.ALGORITHM) or text(container.resource, v.ALGORITHM),
+            model=text(container.attributes, v.MODEL_NAME) or text(container.resource, v.MODEL_NAME),
+        )
 
 
 def _failure(container: SpanView, iteration: int, spans: list[SpanView]) -> Failure:
-    """Name the stage that began last of those that the exception passed through."""
+    """Take the stage that began last of those that the exception passed through."""
     innermost = max((span for span in spans if span.status_code == ERROR), key=lambda span: span.start_ns)
     return Failure(
         attempt=text(container.resource, v.ATTEMPT_ID),
@@ -316,47 +304,8 @@ def _failure(container: SpanView, iteration: int, spans: list[SpanView]) -> Fail
     )
 
 
-def _step(
-    container: SpanView,
-    iteration: int,
-    tree: Tree,
-    inside: list[SpanView],
-    slices: Slices,
-    calls: Calls,
-    time: Goodput,
-) -> StepRecord:
-    evaluation = {span.span_id for span in inside if span.name == v.EVALUATE}
-    inside_evaluation = {child.key for key in evaluation for child in tree.below(key)}
-    work = Work()
-    for span in inside:
-        if span.span_id not in inside_evaluation and (more := work_of(span)):
-            work.add(more)
-    is_open = container.attributes.get(v.TRUNCATED) is True
-    return StepRecord(
-        attempt=text(container.resource, v.ATTEMPT_ID),
-        rank=rank_of(container.resource),
-        step=Step(container.start_ns, container.end_ns, text(container.attributes, v.LOOP_NAME), iteration),
-        covered_ns=tree.covered_ns(piece(container)),
-        slices=slices,
-        direct_comm=tree.direct_comm(piece(container)),
-        work=work,
-        is_truncated=is_open or container.status_code == ERROR,
-        calls=calls,
-        bubbles=_bubbles(container, inside),
-        spent=time,
-        skipped=skipped_calls(container, inside),
-        pipeline=pipeline_of(container.resource),
-        samples=shares_samples(container.resource),
-        is_open=is_open,
-        clock_set_ns=clock_set_ns(container),
-        restart_of=text(container.attributes, v.LOOP_RESTART_OF),
-        algorithm=text(container.attributes, v.ALGORITHM) or text(container.resource, v.ALGORITHM),
-        model=text(container.attributes, v.MODEL_NAME) or text(container.resource, v.MODEL_NAME),
-    )
-
-
 def _with_peers(records: Sequence[StepRecord]) -> Iterator[StepRecord]:
-    """Take a pipeline stage that not all ranks of a role and attempt say for unsaid."""
+    """Forget the pipeline stages of a role and attempt if not all of its ranks say theirs."""
     unsaid = {(record.attempt, record.rank.role) for record in records if record.pipeline == UNKNOWN}
     for record in records:
         is_unsaid = (record.attempt, record.rank.role) in unsaid

@@ -6,16 +6,16 @@ from otel_rl.journal.read import PointView
 
 
 class LastPoints:
-    """Keeps one point of each writer, metric and set of attributes."""
+    """One point of each writer, metric and set of attributes."""
 
     def __init__(self) -> None:
-        """Begin without any point."""
+
         self._last: dict[tuple[object, ...], PointView] = {}
 
-    def see(self, point: PointView) -> None:
-        """Take a point in; the one that was journaled later counts, whatever a clock that was set says."""
+    def add(self, point: PointView) -> None:
+        """Add a point; the one that was journaled last counts, whatever the time of a clock that was set."""
         self._last[point.journal.identity.writer, point.name, frozenset(point.attributes.items())] = point
 
     def points(self) -> list[PointView]:
-        """List them, a stream that was seen earlier first."""
+        """List them in the order in which their streams began."""
         return list(self._last.values())

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
-from otel_rl.analysis.activity import activity
-from otel_rl.analysis.balance import EXCESS_SHARE
 from otel_rl.analysis.many_steps import ManySteps
-from otel_rl.analysis.scores import Timing, own_score, weighted_scores, what_if
+from otel_rl.analysis.scores import SectionTime, own_score, weighted_scores, what_if
 from otel_rl.analysis.stage_calls import StageCall
-from otel_rl.analysis.stragglers import between_stages
-from otel_rl.analysis.waits import Waited
-from otel_rl.report.data.efficiency import (
+from otel_rl.analysis.stragglers import EXCESS_SHARE, between_stages
+from otel_rl.analysis.waits import Waited, activity
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.time_use import (
     BubbleKind,
     BubbleRow,
     RankBubble,
@@ -24,13 +23,13 @@ from otel_rl.report.data.efficiency import (
     Slowdown,
     StragglerRow,
 )
-from otel_rl.report.data.report import Rank
 from otel_rl.report.read.collect import StepRecord
 from otel_rl.runs.calls import is_idle, is_work
 from otel_rl.runs.spans import UNKNOWN
 
 PeersKey = tuple[str, int]
 """Role and pipeline stage."""
+PARTS: Final = ("step", "active", "wait", "transfer", "inseparable", "idle", "other")
 BUBBLES: Final[tuple[BubbleKind, ...]] = ("data", "queue", "pipeline", "other", "skew")
 
 
@@ -41,9 +40,8 @@ class _Times:
     steps: int = 0
     sums: Counter[str] = field(default_factory=Counter)
     bubbles: Counter[str] = field(default_factory=Counter)
-    """By kind."""
     is_exact: bool = True
-    """Whether all that it waited for slower ranks is known."""
+    """Whether all its waits for slower ranks are known."""
 
     @property
     def meets(self) -> bool:
@@ -52,7 +50,7 @@ class _Times:
 
     @property
     def idle_ns(self) -> float:
-        """What it did not work in a mean step, without the waits for slower ranks, ns."""
+        """Time without work in a mean step, without the waits for slower ranks, ns."""
         return (self.sums["step"] - self.sums["active"] - self.sums["wait"]) / self.steps
 
 
@@ -61,7 +59,7 @@ class _Peers:
     """Ranks that do the same work: those of one role and pipeline stage."""
 
     many: ManySteps[int] = field(default_factory=ManySteps)
-    told: int = 0
+    steps: int = 0
     actual_s: float = 0.0
     ideal_s: float = 0.0
     alone_s: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
@@ -70,12 +68,12 @@ class _Peers:
     def add(
         self, calls: Sequence[StageCall[int]], time_ns: int, waited: Waited[int], between_s: Mapping[int, float]
     ) -> None:
-        """Take a step in, with the time that it took and what each rank did under no stage."""
+        """Add a step of ``time_ns`` in which each rank did something under no stage for ``between_s``."""
         self.many.add(calls, time_ns, waited, between_s)
         found = what_if(calls) if len({call.rank for call in calls}) > 1 else None
         if found is None:
             return
-        self.told += 1
+        self.steps += 1
         self.actual_s += found.actual_s
         self.ideal_s += found.ideal_s
         for rank, ratio in found.by_rank.items():
@@ -86,20 +84,13 @@ class RankTimes:
     """The averaged steps, folded; what is kept grows by 8 bytes with each stage of each rank and step."""
 
     def __init__(self) -> None:
-        """Begin without any step."""
         self._times: defaultdict[Rank, _Times] = defaultdict(_Times)
         self._peers: defaultdict[PeersKey, _Peers] = defaultdict(_Peers)
-        self._of: dict[Rank, PeersKey] = {}
-        """Whose peer each rank was last; another attempt may have laid out the ranks anew."""
+        self._peers_of: dict[Rank, PeersKey] = {}
+        """The last peers of each rank; another attempt may have other ones."""
 
     def add(self, records: Sequence[StepRecord], calls: Sequence[StageCall[int]], waited: Waited[int]) -> None:
-        """Take one step of peers in.
-
-        Args:
-            records: of the step, one for each rank.
-            calls: of the ranks.
-            waited: for slower ranks, in these calls.
-        """
+        """Add one step of peers, with their calls and their waits for slower ranks in these."""
         waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in waited.by_stage().items()}
         inexact = waited.inexact()
         step_ns = {record.rank.rank: record.step.time_ns for record in records}
@@ -131,24 +122,16 @@ class RankTimes:
             )
             own = record.bubbles
             times.bubbles.update(
-                data=own.data_ns,
-                queue=own.queue_ns,
-                pipeline=own.pipeline_ns,
-                other=own.other_ns,
-                skew=one.wait_ns,
+                data=own.data_ns, queue=own.queue_ns, pipeline=own.pipeline_ns, other=own.other_ns, skew=one.wait_ns
             )
         work = [call for call in calls if is_work(call)]
         key = records[0].rank.role, records[0].pipeline
-        self._of.update((record.rank, key) for record in records)
+        self._peers_of.update((record.rank, key) for record in records)
         other_ns = {rank: max(0, one.idle_ns - idle_ns[rank]) for rank, one in found.items()}
         self._peers[key].add(work, max(step_ns.values()), waited, between_stages(other_ns, waited_ns))
 
     def stragglers(self, median_step_s: float, mean_step_s: float) -> list[StragglerRow]:
-        """Name slow ranks, the costliest first.
-
-        A rank that is slow in one stage and as much faster in the next costs nobody anything: it costs at most what its
-        peers are seen to wait.
-        """
+        """Return the slow ranks, the costliest first; each costs at most what its peers are seen to wait."""
         rows = []
         for (role, pipeline), peers in self._peers.items():
             for one in peers.many.stragglers():
@@ -174,12 +157,11 @@ class RankTimes:
         return sorted(rows, key=lambda row: -row.cost_s)
 
     def _waited_for_s(self, key: PeersKey, rank: int) -> float:
-        """Say how long any peer of a rank waited at most in a mean step, s; infinite where not all waits can be seen.
+        """Return how long any peer of a rank waited at most in a mean step, s; infinite if not all waits are seen.
 
         That is in collectives, and, beyond what all ranks have, in waits of its own, in broadcasts, or under no stage.
-        Ranks that were seen in no collective meet where nobody sees it, or never.
         """
-        peers = {one.rank: times for one, times in self._times.items() if self._of[one] == key}
+        peers = {one.rank: times for one, times in self._times.items() if self._peers_of[one] == key}
         if not all(times.is_exact and times.meets for times in peers.values()):
             return inf
         idle_ns = {name: times.idle_ns for name, times in peers.items()}
@@ -191,7 +173,7 @@ class RankTimes:
         return max(waited_ns, default=inf) / 1e9
 
     def slow_communication(self) -> list[SlowCommunication]:
-        """Name stages whose collectives are slow on every rank."""
+        """Return the stages whose collectives are slow on every rank."""
         rows = [
             SlowCommunication(
                 role=role, stage=one.stage, transfer_s=one.transfer_s, share=one.share, pipeline=_known(pipeline)
@@ -206,24 +188,24 @@ class RankTimes:
         return [
             Slowdown(
                 role=role,
-                steps=peers.told,
-                actual_s=peers.actual_s / peers.told,
-                ideal_s=peers.ideal_s / peers.told,
+                steps=peers.steps,
+                actual_s=peers.actual_s / peers.steps,
+                ideal_s=peers.ideal_s / peers.steps,
                 slowdown=peers.actual_s / peers.ideal_s,
                 pipeline=_known(pipeline),
             )
             for (role, pipeline), peers in sorted(self._peers.items())
-            if peers.told
+            if peers.steps
         ]
 
     def ranks(self) -> list[RankTime]:
-        """Give what each rank did."""
+        """Return what each rank did."""
         scores = {key: _relative(peers.many) for key, peers in self._peers.items()}
         times = sorted(self._times.items())
-        return [self._rank(rank, of_rank, scores[self._of[rank]].get(rank.rank)) for rank, of_rank in times]
+        return [self._rank(rank, of_rank, scores[self._peers_of[rank]].get(rank.rank)) for rank, of_rank in times]
 
     def bubbles(self) -> list[BubbleRow]:
-        """Give the bubbles that take any time."""
+        """Return the bubbles that take any time."""
         sums: Counter[str] = Counter()
         for times in self._times.values():
             sums.update(times.bubbles)
@@ -242,29 +224,23 @@ class RankTimes:
         ]
 
     def _rank(self, rank: Rank, times: _Times, relative: float | None) -> RankTime:
-        key, sums = self._of[rank], times.sums
+        key, sums = self._peers_of[rank], times.sums
         peers = self._peers[key]
-        mean = {name: value / times.steps for name, value in sums.items()}
+        seconds = {f"{name}_s": sums[name] / times.steps / 1e9 for name in PARTS}
         return RankTime(
             role=rank.role,
             rank=rank.rank,
             steps=times.steps,
-            step_s=mean["step"] / 1e9,
-            active_s=mean["active"] / 1e9,
-            wait_s=mean["wait"] / 1e9,
-            transfer_s=mean["transfer"] / 1e9,
             is_wait_exact=times.is_exact,
-            inseparable_s=mean["inseparable"] / 1e9,
-            idle_s=mean["idle"] / 1e9,
-            other_s=mean["other"] / 1e9,
-            train_tokens=mean["train_tokens"],
-            response_tokens=mean["response_tokens"],
+            train_tokens=sums["train_tokens"] / times.steps,
+            response_tokens=sums["response_tokens"] / times.steps,
             relative_score=relative,
             individual_score=own_score(
                 {stage: own[rank.rank] for stage, own in peers.many.comparable().items() if rank.rank in own}
             ),
             slowdown=peers.alone_s[rank.rank] / peers.ideal_s if rank.rank in peers.alone_s else None,
             pipeline=_known(key[1]),
+            **seconds,
         )
 
 
@@ -274,10 +250,10 @@ def _known(pipeline: int) -> int | None:
 
 def _relative(many: ManySteps[int]) -> dict[int, float]:
     """Score the ranks by own time in the stages that they have."""
-    sections: defaultdict[int, dict[str, Timing]] = defaultdict(dict)
+    sections: defaultdict[int, dict[str, SectionTime]] = defaultdict(dict)
     for stage, by_rank in many.comparable().items():
         for rank, own in by_rank.items():
-            if timing := Timing.of(own):
+            if timing := SectionTime.of(own):
                 sections[rank][stage] = timing
     return weighted_scores(sections) if len(sections) > 1 else {}
 

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.report.data.efficiency import RankTime
-from otel_rl.report.data.report import Rank
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.time_use import RankTime
 from otel_rl.report.read.average import Averaged
-from otel_rl.report.sections.stages import other_ns
 
 MAIN_SHARE: Final = 0.5
-"""A rank is waited for when it makes up this part of the longest wait; a stage explains it from this part of that."""
+"""A rank is waited for if it makes up this part of the longest wait; a stage explains it from this part of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,22 +21,17 @@ class Awaited:
     """The ranks for which the others wait in their mean step."""
 
     ranks: list[Rank] = field(default_factory=list)
-    """The one that is waited for longest first; empty where nobody makes up half of the longest wait."""
+    """The one that is waited for longest first; empty if no rank makes up half of the longest wait."""
     stage: str | None = None
-    """What these have so much more of that it alone makes up half of that; None where there is no such stage."""
+    """The stage that alone makes up half of that; None if there is none."""
     more_s: float = 0.0
-    """How much more, per step, means."""
+    """How much longer they are in it per step."""
     is_spread: bool = False
     """Every rank waits at least half as long as the one that waits longest: now for one rank, now for another."""
 
 
 def awaited(averaged: Averaged, times: Iterable[RankTime]) -> Awaited:
-    """Compare the ranks of that role in which one waits longest, whatever their pipeline stage: so collectives do.
-
-    Args:
-        averaged: the steps.
-        times: what each rank did in them.
-    """
+    """Compare the ranks of the role in which one waits longest, across pipeline stages, as collectives do."""
     roles: defaultdict[str, list[RankTime]] = defaultdict(list)
     for row in times:
         roles[row.role].append(row)
@@ -45,7 +39,7 @@ def awaited(averaged: Averaged, times: Iterable[RankTime]) -> Awaited:
     longest_s = _longest_s(rows)
     if not longest_s:
         return Awaited()
-    apart_s = {Rank(row.role, row.rank): row.step_s - row.wait_s - row.transfer_s for row in rows}
+    apart_s = {row.who: row.step_s - row.wait_s - row.transfer_s for row in rows}
     limit_s = min(apart_s.values()) + MAIN_SHARE * longest_s
     ranks = sorted((rank for rank in apart_s if apart_s[rank] >= limit_s), key=lambda rank: -apart_s[rank])
     others = [rank for rank in apart_s if apart_s[rank] < limit_s]
@@ -58,19 +52,19 @@ def awaited(averaged: Averaged, times: Iterable[RankTime]) -> Awaited:
 
 
 def _longest_s(rows: Sequence[RankTime]) -> float:
-    """Give the longest wait, or what it may be at most: whoever makes up half of that makes up half of the true one."""
+    """Return the longest wait, or an upper bound of it."""
     return max((row.wait_s + (0.0 if row.is_wait_exact else row.transfer_s) for row in rows), default=0.0)
 
 
 def _own_s(averaged: Averaged) -> dict[str, dict[Rank, float]]:
-    """Give the own time of each stage by rank, mean per step; of those that can be compared, and under no stage."""
+    """Return the mean own time of each comparable stage by rank, and the time under no stage."""
     steps: Counter[Rank] = Counter()
     own_ns: defaultdict[str, Counter[Rank]] = defaultdict(Counter)
     incomparable = {v.COMM}
     for record in averaged.steady:
         steps[record.rank] += 1
-        own_ns[v.OTHER][record.rank] += other_ns(record)
-        for path, part in record.slices.items():
+        own_ns[v.OTHER][record.rank] += record.other_ns
+        for path, part in record.stages.items():
             if len(path) == 1:
                 own_ns[path[0]][record.rank] += part.own_ns
                 if part.is_hidden or part.is_host_clock:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.read import OpenStage as OpenView
-from otel_rl.journal.read import Run
+from otel_rl.journal.read import OpenView, Run
 from otel_rl.report.data.report import Verdict
-from otel_rl.report.read.attributes import ERROR, is_container, iteration_of, text
-from otel_rl.report.read.collect import Collected
+from otel_rl.report.read.collect import FoldedSpans
+from otel_rl.report.read.span_attributes import ERROR, is_container, iteration_of, text
 
 HOW_TO_BEGIN: Final = (
     "A step begins when a trainer that otel_rl knows trains (`otel-rl doctor` lists them), "
@@ -18,18 +17,10 @@ HOW_TO_BEGIN: Final = (
 )
 
 TRAINED: Final = frozenset((v.TRAIN, v.BACKWARD, v.CLIP, v.OPTIMIZER))
-"""Stages of a training alone."""
 
 
-def nothing(run: Run, found: Collected, opened: Sequence[OpenView], *, is_counted: bool) -> Verdict:
-    """Say why no step is finished.
-
-    Args:
-        run: the journals; a damaged or unreadable one holds no records.
-        found: their spans.
-        opened: their open stages.
-        is_counted: whether a step left its time among the metrics.
-    """
+def nothing(run: Run, found: FoldedSpans, opened: Sequence[OpenView], *, is_counted: bool) -> Verdict:
+    """Return why no step is finished; ``is_counted``: a step left its time among the metrics."""
     ending = _ending(run, opened)
     sentence = (
         _unread(run)
@@ -42,7 +33,6 @@ def nothing(run: Run, found: Collected, opened: Sequence[OpenView], *, is_counte
 
 
 def _unread(run: Run) -> str:
-    """Say why there is no record at all; empty where there is one."""
     if any(sum(journal.records.values()) for journal in run.journals):
         return ""
     if run.damage:
@@ -58,8 +48,7 @@ def _unread(run: Run) -> str:
     )
 
 
-def _unfinished(run: Run, found: Collected, opened: Sequence[OpenView]) -> str:
-    """Say why no step that began was finished; empty where none began."""
+def _unfinished(run: Run, found: FoldedSpans, opened: Sequence[OpenView]) -> str:
     if run.alive() and any(iteration_of(view.attributes) is not None for view in opened):
         return "The first step goes on; what holds the run back can be said when it is finished."
     if found.failures:
@@ -70,7 +59,6 @@ def _unfinished(run: Run, found: Collected, opened: Sequence[OpenView]) -> str:
 
 
 def _ending(run: Run, opened: Sequence[OpenView]) -> str:
-    """Say what ended a process in its set-up; empty where none did, or nobody knows."""
     failed = [span for span in run.spans((v.ERROR_TYPE,)) if span.status_code == ERROR and is_container(span.name)]
     if failed:
         return f"{text(failed[0].attributes, v.ERROR_TYPE)} ended the process"
@@ -79,7 +67,6 @@ def _ending(run: Run, opened: Sequence[OpenView]) -> str:
 
 
 def _unspanned(run: Run, is_counted: bool) -> str:
-    """Return why steps have numbers but no spans; empty if none has numbers."""
     if is_counted and run.damage:
         return "The steps' numbers are here, but no step's spans: some files could not be read, as listed below."
     if is_counted:
@@ -90,8 +77,7 @@ def _unspanned(run: Run, is_counted: bool) -> str:
     return ""
 
 
-def _untold(found: Collected, ending: str) -> str:
-    """Return the sentence for a training without steps; empty if there is none."""
+def _untold(found: FoldedSpans, ending: str) -> str:
     if TRAINED.isdisjoint(found.longest_ns):
         return ""
     systems = [str(one[v.SYSTEM]) for one in found.resources.values() if one.get(v.SYSTEM)]
@@ -103,8 +89,7 @@ def _untold(found: Collected, ending: str) -> str:
     )
 
 
-def _unbegun(run: Run, found: Collected, ending: str) -> str:
-    """Return why no step began."""
+def _unbegun(run: Run, found: FoldedSpans, ending: str) -> str:
     systems = [str(one[v.SYSTEM]) for one in found.resources.values() if one.get(v.SYSTEM)]
     if run.alive():
         return f"No step has begun yet. {HOW_TO_BEGIN}"

@@ -8,26 +8,27 @@ from dataclasses import replace
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.balance import TIE_SHARE
 from otel_rl.analysis.many_steps import COMM_SHARE
-from otel_rl.report.data.efficiency import UNTOLD, Efficiency, SlowCommunication, StragglerRow
-from otel_rl.report.data.report import LongStep, Rank, StageRow, StepTimes, Verdict, VerdictKind
-from otel_rl.report.data.requests import Tail
+from otel_rl.analysis.stragglers import TIE_SHARE
+from otel_rl.report.data.details import RequestTail
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import LongStep, StageRow, StepTimes, Verdict, VerdictKind
+from otel_rl.report.data.time_use import UNTOLD, Efficiency, SlowCommunication, StragglerRow
 from otel_rl.report.format import count, listed, percent, plural, seconds, times
 from otel_rl.report.verdict.awaited import Awaited
 
 STRAGGLER_SHARE: Final = 0.05
-"""A slow rank is the verdict when being as fast as the others would save this share of the median step time."""
+"""A slow rank is the verdict if being as fast as the others would save this share of the median step time."""
 IDLE_SHARE: Final = 0.2
 OTHER_SHARE: Final = 0.2
 TINY_STEP_S: Final = 0.01
 """Of shorter steps what runs between the stages is always a large part."""
 TAIL_STEP_SHARE: Final = 0.1
-"""The slowest requests are the verdict when they alone take this share of the step time,"""
+"""The slowest requests are the verdict if they alone take this share of the step time."""
 TAIL_RATIO: Final = 3.0
-"""and this multiple of what as many of the others would take."""
-TOLD_SHARE: Final = 0.0005
-"""A smaller share is written as nothing."""
+"""They must take this multiple of what as many of the others would take, too."""
+LEAST_SHARE: Final = 0.0005
+"""A smaller share is shown as nothing."""
 PART_SHARE: Final = 0.5
 """A stage is named as most of its group from this part of it."""
 
@@ -49,7 +50,7 @@ def verdict(
     stages: Sequence[StageRow],
     efficiency: Efficiency,
     long_step: LongStep | None = None,
-    tails: Sequence[Tail] = (),
+    tails: Sequence[RequestTail] = (),
     waits: Awaited | None = None,
 ) -> Verdict:
     """Apply the rules in order; the first that holds gives the sentence.
@@ -57,8 +58,8 @@ def verdict(
     Args:
         steps: at least one is averaged.
         stages: of the same steps.
-        efficiency: who is slow, in which stage.
-        long_step: the step that is not among them; the sentence says so.
+        efficiency: of the same steps.
+        long_step: a step that is left aside.
         tails: of the rollouts of all steps.
         waits: for which ranks the others wait.
     """
@@ -101,11 +102,11 @@ def _straggler(efficiency: Efficiency) -> Verdict | None:
         f"{percent(worst.share)} of the {worst.of_step}{f'; as much is lost by {listed(ties)}' if ties else ''}."
     )
     found = _verdict("straggler", sentence, worst.stage, worst.share)
-    return replace(found, rank=Rank(worst.role, worst.rank), ratio=worst.ratio)
+    return replace(found, rank=worst.who, ratio=worst.ratio)
 
 
 def _ranks(rows: Sequence[StragglerRow | Rank], efficiency: Efficiency) -> str:
-    """Name ranks of one role; by the role where there are several."""
+    """Name ranks of one role; by the role if there are several."""
     word = rows[0].role if len({one.role for one in efficiency.ranks}) > 1 else "rank"
     return f"{word}{'s' if len(rows) > 1 else ''} {listed([str(row.rank) for row in rows])}"
 
@@ -154,7 +155,7 @@ def _waits(top: Sequence[StageRow], efficiency: Efficiency, waits: Awaited, step
 
 
 def _collectives(top: Sequence[StageRow], efficiency: Efficiency, waits: Awaited, comm: float) -> Verdict:
-    """Say where the collectives are and, where most of their time is waiting, for whom the ranks wait."""
+    """Name the stages of the collectives and, if most of their time is waiting, for whom the ranks wait."""
     most = sorted(top, key=lambda row: row.share * row.comm_share, reverse=True)[:3]
     parts = [f"{percent(row.share * row.comm_share)} {_inside(row.stage)}" for row in most if row.comm_share]
     sentence = (
@@ -168,13 +169,12 @@ def _collectives(top: Sequence[StageRow], efficiency: Efficiency, waits: Awaited
         waiting = f"; {least}{percent(skew)} is waiting{_for_whom(waits, efficiency)}."
         found = _verdict("comm", f"{sentence}{waiting}{larger}", v.COMM, comm)
         return replace(found, rank=waits.ranks[0]) if waits.ranks else found
-    known = f"at least {percent(skew)} is waiting, and how much more" if skew >= TOLD_SHARE else "how much is waiting"
+    known = f"at least {percent(skew)} is waiting, and how much more" if skew >= LEAST_SHARE else "how much is waiting"
     untold = "" if is_exact else f"; {known} is not known: {UNTOLD}"
     return _verdict("comm", f"{sentence}{untold}.{larger}", v.COMM, comm)
 
 
 def _larger(top: Sequence[StageRow], comm: float) -> str:
-    """Say what takes more than the collectives, themselves left out."""
     own: defaultdict[str, float] = defaultdict(float)
     for row in top:
         if row.stage not in (v.OTHER, v.COMM):
@@ -193,7 +193,7 @@ def _for_whom(waits: Awaited, efficiency: Efficiency) -> str:
     return f"{who}, which {spends} {seconds(waits.more_s)} per step more than the others {_inside(waits.stage)}"
 
 
-def _tail(tails: Sequence[Tail]) -> Verdict | None:
+def _tail(tails: Sequence[RequestTail]) -> Verdict | None:
     """Name the fewest requests that hold up the steps far longer than as many others do."""
     for tail in sorted(tails, key=lambda one: one.slowest):
         share = tail.step_share or 0.0
@@ -238,7 +238,6 @@ def _ties(value: float, largest: float) -> bool:
 
 
 def _main_part(name: str, rows: Sequence[StageRow], share: float) -> str:
-    """Say which stage is most of the group, unless the clock measures launches only."""
     main = max(rows, key=lambda row: row.share)
     if main.stage == name or any(row.is_host_clock for row in rows) or main.share < PART_SHARE * share:
         return ""
@@ -255,7 +254,6 @@ def _group(stage: str) -> str:
 
 
 def _kind(stage: str) -> str:
-    """Give the first word of a stage's name; a blank one has none."""
     return next(iter(stage.split(maxsplit=1)), "")
 
 

@@ -13,27 +13,26 @@ from google.protobuf.message import DecodeError
 
 from otel_rl import ids
 from otel_rl import vocabulary as v
-from otel_rl.analysis.activity import activity
-from otel_rl.analysis.bubbles import Denominator
+from otel_rl.analysis.bubbles import DENOMINATOR
 from otel_rl.analysis.stragglers import between_stages, costs
-from otel_rl.analysis.waits import call_waits
+from otel_rl.analysis.waits import activity, call_waits
 from otel_rl.journal import views
 from otel_rl.journal.files import Journal
 from otel_rl.journal.frame import Frame
 from otel_rl.journal.identity import WriterIdentity
-from otel_rl.journal.otlp.encode import Request, SpanEncoder
+from otel_rl.journal.otlp.encode import SpanEncoder
+from otel_rl.journal.otlp.wire import OtlpRequest
 from otel_rl.journal.views import PointView
 from otel_rl.records import Attributes, MetricPoints, Number
 from otel_rl.runs.calls import is_work, matched_peers
 from otel_rl.runs.spans import SKEW, UNKNOWN, integer, text
-from otel_rl.sidecar.compare.rank_step import Part, Role
+from otel_rl.sidecar.compare.rank_step import ComparedStep, Role
 from otel_rl.sidecar.compare.skew import Wait, longest_waits
-from otel_rl.sidecar.follow import Position, find_streams
+from otel_rl.sidecar.made_span import MadeSpan
 from otel_rl.sidecar.owner import ROLE
-from otel_rl.sidecar.span import MadeSpan
+from otel_rl.sidecar.streams import Position, find_streams
 from otel_rl.version import __version__
 
-DENOMINATOR: Final[Denominator] = "step"
 KEPT_ENCODERS: Final = 4096
 
 _Rank = tuple[str, str, int, str]
@@ -46,32 +45,26 @@ class _Total:
 
     seconds: float = 0.0
     start_ns: int = 0
-    """When counting began."""
     until_ns: int = 0
-    """The point of an earlier sidecar that it goes on from; 0 for none."""
+    """Time of an earlier sidecar's point, to which it adds; 0 for none."""
 
 
 class Emitter:
     """Makes the records, and knows what earlier sidecars made."""
 
     def __init__(self, directory: Path, identity: WriterIdentity) -> None:
-        """Read how far the earlier ones came.
-
-        Args:
-            directory: of the run.
-            identity: of this sidecar.
-        """
+        """Read how far earlier sidecars of the run came."""
         self._totals: defaultdict[tuple[_Rank, str], _Total] = defaultdict(_Total)
-        """By scope, too: what was waited among the ranks of a node is no part of what was among all."""
+        """By scope, too: waits among the ranks of a node are no part of those among all ranks."""
         self._done_ns: defaultdict[_Rank, int] = defaultdict(int)
         """End of the last step of each rank that was compared."""
         self._encoders: dict[_Rank, SpanEncoder] = {}
         self._named: defaultdict[Role, set[tuple[int, str]]] = defaultdict(set)
-        """Ranks that were slow in a stage: they have a point in every step from then on."""
+        """Ranks that were slow in a stage: they have a point in every step after it."""
         self._unsaid: set[Role] = set()
-        """Of which a rank did not say its pipeline stage: all their ranks are peers."""
-        self._spans: list[Request] = []
-        self._points: list[Request] = []
+        """Roles of which a rank did not say its pipeline stage: all their ranks are peers."""
+        self._spans: list[OtlpRequest] = []
+        self._points: list[OtlpRequest] = []
         with suppress(OSError):  # it is empty, or in trouble: at worst something comes twice, the same
             for point in _points_before(directory, identity):
                 rank = _rank_of(point.resource)
@@ -81,64 +74,66 @@ class Emitter:
                 self._done_ns[rank] = max(self._done_ns[rank], point.time_ns)
 
     def done_until(self, resource: Attributes) -> int:
-        """Say until when the steps of a rank were compared by an earlier sidecar, ns since 1970; 0 for none."""
+        """Return until when an earlier sidecar compared the steps of a rank, ns since 1970; 0 for none."""
         return self._done_ns[_rank_of(resource)]
 
-    def emit(self, parts: Mapping[int, Part], readable: Collection[int], known: Mapping[str, Collection[int]]) -> None:
+    def emit(
+        self, steps: Mapping[int, ComparedStep], readable: Collection[int], known: Mapping[str, Collection[int]]
+    ) -> None:
         """Make the records of one step.
 
         Args:
-            parts: of the step, by rank.
+            steps: of the step, by rank.
             readable: all ranks whose journals can be read.
             known: the ranks that were ever seen in each process group.
         """
-        world_size = max(part.world_size for part in parts.values())
+        world_size = max(step.world_size for step in steps.values())
         scope = "run" if 0 < world_size <= len(readable) else "node"
         waits: defaultdict[int, list[Wait]] = defaultdict(list)
-        for wait in longest_waits(parts, readable, known):
+        for wait in longest_waits(steps, readable, known):
             waits[wait.rank].append(wait)
-        role = next(iter(parts.values())).role
-        if any(part.pipeline == UNKNOWN for part in parts.values()):
+        role = next(iter(steps.values())).role
+        if any(step.pipeline == UNKNOWN for step in steps.values()):
             self._unsaid.add(role)
-        stages = {rank: UNKNOWN if role in self._unsaid else part.pipeline for rank, part in parts.items()}
-        of_peers = matched_peers({rank: parts[rank].calls for rank in sorted(parts)}, stages)
+        stages = {rank: UNKNOWN if role in self._unsaid else step.pipeline for rank, step in steps.items()}
+        of_peers = matched_peers({rank: steps[rank].calls for rank in sorted(steps)}, stages)
         in_stages = call_waits(*of_peers.values()).by_stage()
         waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in in_stages.items()}
         slow: dict[tuple[int, str], float] = {}
         for pipeline, calls in of_peers.items():
-            steps_ns = {rank: part.end_ns - part.begin_ns for rank, part in parts.items() if stages[rank] == pipeline}
+            steps_ns = {rank: step.end_ns - step.begin_ns for rank, step in steps.items() if stages[rank] == pipeline}
             other_ns = {rank: one.idle_ns for rank, one in activity(calls, steps_ns, waited_ns).items()}
             work = filter(is_work, calls)
             slow |= costs(work, max(steps_ns.values()), between_stages(other_ns, waited_ns))
         of_named = self._costs(role, slow)
-        for rank in sorted(parts):
-            part = parts[rank]
-            encoder = self._encoder(part.resource)
-            self._spans += encoder.encode(_idle(part, wait) for wait in waits[rank])
-            points = [*self._waited(part, waited_ns.get(rank, 0), scope), *_slow(part, of_named, scope)]
+        for rank in sorted(steps):
+            step = steps[rank]
+            encoder = self._encoder(step.resource)
+            self._spans += encoder.encode(_idle(step, wait) for wait in waits[rank])
+            points = [*self._waited(step, waited_ns.get(rank, 0), scope), *_slow(step, of_named, scope)]
             self._points += encoder.encode_metrics(points)
 
-    def take(self) -> list[Request]:
-        """Give what was made: the points behind the spans, since they say how far all this is done."""
+    def take(self) -> list[OtlpRequest]:
+        """Return what was made: the points after the spans, since they say how far all this is done."""
         made, self._spans, self._points = self._spans + self._points, [], []
         return made
 
     def _costs(self, role: Role, slow: Mapping[tuple[int, str], float]) -> dict[tuple[int, str], float]:
-        """Give the cost of every rank and stage that was ever named; what is not slow any more costs nothing."""
+        """Return the cost of every rank and stage that was ever slow; what is not slow any more costs nothing."""
         named = self._named[role]
         named |= set(slow)
-        return {place: slow.get(place, 0.0) for place in sorted(named)}
+        return {key: slow.get(key, 0.0) for key in sorted(named)}
 
-    def _waited(self, part: Part, wait_ns: int, scope: str) -> Iterator[MetricPoints]:
-        rank = _rank_of(part.resource)
+    def _waited(self, step: ComparedStep, wait_ns: int, scope: str) -> Iterator[MetricPoints]:
+        rank = _rank_of(step.resource)
         total = self._totals[rank, scope]
-        total.start_ns = total.start_ns or part.begin_ns
+        total.start_ns = total.start_ns or step.begin_ns
         total.seconds += wait_ns / 1e9
-        self._done_ns[rank] = max(self._done_ns[rank], part.end_ns)
-        yield _metric(v.SKEW_WAIT, Number(part.end_ns, total.seconds, {v.SCOPE_KEY: scope}), start_ns=total.start_ns)
-        if part.end_ns > part.begin_ns:
+        self._done_ns[rank] = max(self._done_ns[rank], step.end_ns)
+        yield _metric(v.SKEW_WAIT, Number(step.end_ns, total.seconds, {v.SCOPE_KEY: scope}), start_ns=total.start_ns)
+        if step.end_ns > step.begin_ns:
             labels = {v.BUBBLE_DENOMINATOR: DENOMINATOR, v.IDLE_REASON: SKEW, v.SCOPE_KEY: scope}
-            yield _metric(v.BUBBLE_RATIO, Number(part.end_ns, wait_ns / (part.end_ns - part.begin_ns), labels))
+            yield _metric(v.BUBBLE_RATIO, Number(step.end_ns, wait_ns / (step.end_ns - step.begin_ns), labels))
 
     def _encoder(self, resource: Attributes) -> SpanEncoder:
         key = _rank_of(resource)
@@ -149,32 +144,32 @@ class Emitter:
         return self._encoders[key]
 
 
-def _idle(part: Part, wait: Wait) -> MadeSpan:
-    row = wait.row
+def _idle(step: ComparedStep, wait: Wait) -> MadeSpan:
+    collective = wait.collective
     attributes = {
         v.IDLE_REASON: SKEW,
-        v.COMM_OPERATION: row.operation,
-        v.COMM_GROUP: row.group,
+        v.COMM_OPERATION: collective.operation,
+        v.COMM_GROUP: collective.group,
         v.SKEW_RANK: wait.last,
     }
-    if row.sequence:
-        attributes[v.COMM_SEQUENCE] = row.sequence
+    if collective.sequence:
+        attributes[v.COMM_SEQUENCE] = collective.sequence
     return MadeSpan(
         v.IDLE,
-        int.from_bytes(part.trace_id, "big"),
-        ids.idle_id(part.trace_id, row.span_id),
-        int.from_bytes(row.parent_id, "big"),
-        row.begin_ns,
-        row.begin_ns + wait.wait_ns,
+        int.from_bytes(step.trace_id, "big"),
+        ids.idle_id(step.trace_id, collective.span_id),
+        int.from_bytes(collective.parent_id, "big"),
+        collective.begin_ns,
+        collective.begin_ns + wait.wait_ns,
         attributes,
     )
 
 
-def _slow(part: Part, costs: Mapping[tuple[int, str], float], scope: str) -> Iterator[MetricPoints]:
+def _slow(step: ComparedStep, costs: Mapping[tuple[int, str], float], scope: str) -> Iterator[MetricPoints]:
     points = [
-        Number(part.end_ns, cost, {v.STAGE: stage, v.SCOPE_KEY: scope})
+        Number(step.end_ns, cost, {v.STAGE: stage, v.SCOPE_KEY: scope})
         for (rank, stage), cost in costs.items()
-        if rank == part.rank
+        if rank == step.rank
     ]
     if points:
         yield _metric(v.STRAGGLER_COST, *points)
@@ -191,7 +186,7 @@ def _rank_of(resource: Attributes) -> _Rank:
 
 
 def _points_before(directory: Path, identity: WriterIdentity) -> Iterator[PointView]:
-    """Read what earlier sidecars counted as waits.
+    """Return the waits that earlier sidecars counted.
 
     Raises:
         OSError: the directory or a journal cannot be read.
@@ -201,7 +196,7 @@ def _points_before(directory: Path, identity: WriterIdentity) -> Iterator[PointV
         if signal != "metrics" or not writer.startswith(f"{ROLE}-") or writer == identity.writer:
             continue
         journal = Journal(WriterIdentity(writer), [])
-        for piece in stream.pieces(Position(), finished=True):
-            if isinstance(piece.item, Frame) and name in piece.item.payload:
+        for entry in stream.entries(Position(), finished=True):
+            if isinstance(entry.item, Frame) and name in entry.item.payload:
                 with suppress(DecodeError):
-                    yield from views.points(piece.item.payload, journal, v.SKEW_WAIT)
+                    yield from views.points(entry.item.payload, journal, v.SKEW_WAIT)

@@ -1,4 +1,4 @@
-"""One rank's part of a step: what of its spans is compared with the other ranks', small enough to wait for them."""
+"""One step of one rank: what of its spans is compared with other ranks, small enough to wait for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import Kind, kind_of
-from otel_rl.analysis.stages import Tree
+from otel_rl.analysis.stages import SpanTree
 from otel_rl.journal.views import SpanView
 from otel_rl.records import Attributes
 from otel_rl.runs.calls import Calls, Known, calls_in, tells_waits
@@ -30,35 +30,32 @@ KEYS: Final = frozenset((
     v.COMM_OPERATION, v.COMM_BYTES, v.COMM_GROUP, v.COMM_GROUP_SIZE, v.COMM_SEQUENCE, v.COMM_ASYNC, v.SUBMISSION,
     v.DEVICE_TIME, v.CHECKPOINT_LOAD, v.CHECKPOINT_ASYNC, v.TRUNCATED,
 ))  # fmt: skip
-"""The attributes that a part is made from."""
-SETTLED_S: Final = 12.0
-"""So long after a rank's step ended its last spans are written: the flusher writes parents first, and holds a stage
-back for 10 s at most until the device has told its time. So much time passes until all is read that is there, or in the
-rank's own journal, up to the end of a later step."""
-SETTLED_STEPS: Final = 2
-"""Without a device nothing is held back: so many further steps are enough where memory is short."""
+LAST_SPANS_S: Final = 12.0
+"""The last spans of a step are written within this time after its end: the flusher writes parents first, and waits 10 s
+at most for the device time of a stage. It is measured by our clock or, in a backlog, by the rank's own later steps."""
+LAST_SPANS_STEPS: Final = 2
+"""Without a device nothing is pending: so many further steps are enough if memory is short."""
 KEPT_SPANS: Final = 200_000
-"""Spans of all ranks together that wait for the end of their step; beyond, traces go that have waited longest."""
+"""Spans of all ranks that wait for the end of their step; above that, the oldest traces go."""
 KEPT_PASSED: Final = 256
-"""Traces of one writer that are remembered once they are over with. A failed step's container is most often read before
-its stages, which come within some 10 s: so many steps of 40 ms."""
+"""Traces of one writer that are remembered once they were removed: the container of a failed step is mostly read before
+its stages, which come within 10 s. That is so many steps of 40 ms."""
 KEPT_LABELS: Final = 1000
-"""Different lists of stages that steps share."""
 
 
 class Role(NamedTuple):
-    """Ranks whose steps are taken together."""
+    """Ranks whose steps are compared."""
 
     attempt: str
     role: str
 
 
 def role_of(resource: Attributes) -> Role:
-    """Say to which role of which attempt a resource belongs."""
+    """Return the role and attempt of a resource."""
     return Role(text(resource, v.ATTEMPT_ID), text(resource, v.ROLE))
 
 
-class Row(NamedTuple):
+class RankCollective(NamedTuple):
     """One collective on one rank."""
 
     operation: str
@@ -66,17 +63,17 @@ class Row(NamedTuple):
     size: int
     """Ranks of the group."""
     sequence: int
-    """From 1; 0 where it has no number."""
+    """From 1; 0 if it has no number."""
     begin_ns: int
     duration_ns: int
     span_id: bytes
     parent_id: bytes
     is_idle: bool
-    """It lies in a stage that is idle already."""
+    """It is in a stage that is idle already."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ComparedStep:
     """One step of one rank."""
 
     role: Role
@@ -87,7 +84,7 @@ class Part:
     begin_ns: int
     end_ns: int
     calls: Calls
-    rows: tuple[Row, ...]
+    collectives: tuple[RankCollective, ...]
     """Those that can be compared."""
     comm_count: int
     """Collectives of the step, spans or not."""
@@ -95,7 +92,7 @@ class Part:
 
     @property
     def world_size(self) -> int:
-        """Ranks of the role; 0 where that is not known."""
+        """Ranks of the role; 0 if that is not known."""
         return integer(self.resource, v.WORLD_SIZE)
 
     @property
@@ -111,12 +108,12 @@ class _Trace:
     spans: list[SpanView] = field(default_factory=list)
     container: SpanView | None = None
     ended_at: float = 0.0
-    """When its container was read, by a monotonic clock."""
-    place: int = 0
+    """When its container was read, monotonic, s."""
+    steps: int = 0
     """Steps of the same writer that had ended with it."""
 
 
-class Parts:
+class StepCollector:
     """Collects the spans of all writers until their steps have ended."""
 
     def __init__(self, kept_spans: int = KEPT_SPANS) -> None:
@@ -125,29 +122,29 @@ class Parts:
         self.alone: set[str] = set()
         """Writers whose steps are those of one rank alone."""
         self.overflown = 0
-        """Steps of one rank that were given up since there were too many spans."""
+        """Steps of one rank that were given up because there were too many spans."""
         self._kept_spans = kept_spans
         self._traces: OrderedDict[tuple[str, bytes], _Trace] = OrderedDict()
-        """The one that was added to last stands last."""
+        """In the order in which they were added to."""
         self._spans = 0
         self._passed: defaultdict[str, dict[bytes, bool]] = defaultdict(dict)
-        """By writer, the traces that were taken out last; whether the step's container was still to come."""
+        """By writer, the traces that were removed last, and whether the step's container was still to come."""
         self._steps: Counter[str] = Counter()
         """Whole steps that ended, by writer."""
         self._known = Known()
         self._reached_ns: dict[str, int] = {}
         """End of the container that was read last, by writer and by its clock."""
         self._on_device: set[str] = set()
-        """Writers that time stages on a device, so that some come late."""
-        self._early: list[Part] = []
-        """Steps that were taken out to make room."""
+        """Writers whose stages wait for a device's time."""
+        self._early: list[ComparedStep] = []
+        """Steps that were removed to make room."""
 
     def add(self, span: SpanView, known_from_ns: int, now: float) -> None:
-        """Take one span in; not one of a step that was passed over or taken out, nothing would ever come of it.
+        """Add a span, unless its step was skipped or removed.
 
         Args:
             span: any span of a training process.
-            known_from_ns: a step that began before is not whole.
+            known_from_ns: a step that began earlier is not whole.
             now: monotonic, s.
         """
         writer = span.journal.identity.writer
@@ -177,20 +174,20 @@ class Parts:
         trace = self._traces.setdefault(key, _Trace())
         self._traces.move_to_end(key)
         if is_container(span.name):
-            trace.container, trace.ended_at, trace.place = span, now, self._steps[writer]
+            trace.container, trace.ended_at, trace.steps = span, now, self._steps[writer]
         else:
             trace.spans.append(span)
             self._spans += 1
         while self._spans > self._kept_spans:
             self._give_up()
 
-    def settled(self, now: float, read: Collection[str], finished: Collection[str] = ()) -> Iterator[Part]:
-        """Take the steps out whose spans are all there, those of a writer in order.
+    def completed(self, now: float, read: Collection[str], finished: Collection[str] = ()) -> Iterator[ComparedStep]:
+        """Remove and return the steps whose spans are all there, those of a writer in order.
 
         Args:
             now: monotonic, s.
-            read: writers of which all was read that is there now.
-            finished: those that are dead besides.
+            read: writers whose journals are read to their present end.
+            finished: those of them that are dead.
         """
         early, self._early = self._early, []
         yield from early
@@ -199,24 +196,24 @@ class Parts:
             for key, trace in self._traces.items()
             if trace.container is not None
             and (
-                (now - trace.ended_at >= SETTLED_S and key[0] in read)
-                or self._reached_ns[key[0]] - trace.container.end_ns >= SETTLED_S * 1e9
+                (now - trace.ended_at >= LAST_SPANS_S and key[0] in read)
+                or self._reached_ns[key[0]] - trace.container.end_ns >= LAST_SPANS_S * 1e9
                 or key[0] in finished
             )
         ]
         self._known.clear(KEPT_LABELS)
         for key, container in sorted(done, key=lambda item: item[1].start_ns):
-            yield _part(container, self._drop(key), self._known)
+            yield _compared_step(container, self._drop(key), self._known)
 
     def forget(self, writer: str) -> None:
-        """Let go of what a writer left without an end."""
+        """Forget what a writer left without an end."""
         for key in [key for key in self._traces if key[0] == writer]:
             self._drop(key)
         self._passed.pop(writer, None)
         self._steps.pop(writer, None)
 
     def clear(self) -> None:
-        """Let go of everything that waits."""
+        """Forget everything that waits."""
         for key in list(self._traces):
             self._drop(key)
         self._early.clear()
@@ -232,33 +229,33 @@ class Parts:
         return trace.spans if trace else []
 
     def _give_up(self) -> None:
-        """Make room: a step of which nothing can come any more is compared all the same."""
+        """Make room; a step that is certainly complete is compared all the same."""
         key, trace = next(iter(self._traces.items()))
         spans = self._drop(key)
         if trace.container is None:
             self._passed[key[0]][key[1]] = True
-        elif self._steps[key[0]] - trace.place >= SETTLED_STEPS and key[0] not in self._on_device:
-            self._early.append(_part(trace.container, spans, self._known))
+        elif self._steps[key[0]] - trace.steps >= LAST_SPANS_STEPS and key[0] not in self._on_device:
+            self._early.append(_compared_step(trace.container, spans, self._known))
         else:
             self.overflown += 1
 
 
 def _is_whole_step(container: SpanView) -> bool:
-    """Whether it holds a step that took the time that it takes: none that an exception or a death cut short."""
+    """Whether it holds a step that no exception or death cut short."""
     is_cut = container.status_code == 2 or v.TRUNCATED in container.attributes
     return iteration_of(container.attributes) is not None and not is_cut
 
 
-def _part(container: SpanView, spans: Sequence[SpanView], known: Known) -> Part:
+def _compared_step(container: SpanView, spans: Sequence[SpanView], known: Known) -> ComparedStep:
     resource = container.resource
     whole = piece(container)
     spans = in_front(own_stages(spans))
     pieces = [piece(span) for span in spans]
-    tree = Tree(pieces)
+    tree = SpanTree(pieces)
     stages = [one for one in pieces if one.parent == whole.key and not one.is_comm]
     waiting = [one for one in pieces if kind_of(one.label) is Kind.IDLE]
     idle = {below.key for one in waiting for below in tree.below(one.key)}
-    return Part(
+    return ComparedStep(
         role=role_of(resource),
         rank=integer(resource, v.RANK),
         loop=text(container.attributes, v.LOOP_NAME),
@@ -267,18 +264,18 @@ def _part(container: SpanView, spans: Sequence[SpanView], known: Known) -> Part:
         begin_ns=container.start_ns,
         end_ns=container.end_ns,
         calls=calls_in(whole, tree, spans, known),
-        rows=tuple(_rows(spans, idle)),
+        collectives=tuple(_collectives(spans, idle)),
         comm_count=tree.direct_comm(whole).count + sum(tree.comm(one).count for one in stages),
         resource=resource,
     )
 
 
-def _rows(spans: Sequence[SpanView], idle: Collection[bytes]) -> Iterator[Row]:
-    """Give the collectives in order of time whose durations tell who waited."""
+def _collectives(spans: Sequence[SpanView], idle: Collection[bytes]) -> Iterator[RankCollective]:
+    """Return the collectives whose durations tell who waited, in order of time."""
     for span in sorted((span for span in spans if span.name == v.COMM), key=lambda span: span.start_ns):
         attributes = span.attributes
         if tells_waits(attributes):
-            yield Row(
+            yield RankCollective(
                 text(attributes, v.COMM_OPERATION),
                 text(attributes, v.COMM_GROUP),
                 integer(attributes, v.COMM_GROUP_SIZE),

@@ -1,4 +1,4 @@
-"""The spans of one writer as they come: read on from where the last look ended, each once."""
+"""The spans of one writer as they come, each once."""
 
 from __future__ import annotations
 
@@ -16,36 +16,31 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.views import SpanView
 from otel_rl.records import Attributes
 from otel_rl.runs.spans import integer
-from otel_rl.sidecar.follow import FIRST_BYTES, Position, Stream
+from otel_rl.sidecar.streams import FIRST_BYTES, JournalStream, Position
 
 SET_BACK_NS: Final = 60_000_000_000
-"""Frames of one cycle may lie in any order, but not so far apart."""
+"""Frames of one cycle may be in any order, but not so far apart."""
 
 
-class Tail:
-    """Reads one journal's spans while it is written; damage is passed over."""
+class SpanTail:
+    """Reads one journal's spans while it is written, and skips damage."""
 
-    def __init__(self, stream: Stream, identity: WriterIdentity) -> None:
-        """Begin at the first segment that is there.
-
-        Args:
-            stream: of the writer's spans; ``files`` is kept up to date from outside.
-            identity: of the writer.
-        """
+    def __init__(self, stream: JournalStream, identity: WriterIdentity) -> None:
+        """Begin at the first segment of a stream, whose ``files`` the caller keeps up to date."""
         self.stream = stream
         self.identity = identity
         self.is_finished = False
-        """Its writer is dead: a torn end is damage."""
+        """Whether its writer is dead: then a torn end is damage."""
         self.known_from_ns = 0
-        """Every span that began later (ns since 1970) is read; frames that end before are not decoded."""
+        """Spans that began after it (ns since 1970) are read; frames that end before it are not decoded."""
         self.is_set_back = False
-        """Behind what is known there are spans of long before: the clock was set back, and they are not read."""
+        """Whether the clock was set back: spans that follow are of long before ``known_from_ns``, and are not read."""
         self._newest_ns = 0
         self._journal = Journal(identity, [])
         self._position = Position()
         self._peeked = Position()
         self._is_cut = False
-        """Frames in front of the next one are gone."""
+        """Whether frames before the next one are gone."""
 
     @property
     def unread(self) -> int:
@@ -53,11 +48,9 @@ class Tail:
         return self.stream.unread(self._position)
 
     def peek(self) -> Attributes | None:
-        """Say who writes, from the first spans that tell it; None where there are none yet.
+        """Return the resource of the first spans that know their attempt; None if there are none yet.
 
-        Spans of other libraries may be there before a rank of several knows its attempt.
-
-        Cost: reads 64 KiB, more where the first spans take more; what was read so is not read again by the next call.
+        Cost: reads 64 KiB, or more if the first spans are longer, but nothing twice.
 
         Raises:
             OSError: a segment cannot be read.
@@ -70,7 +63,7 @@ class Tail:
         return None
 
     def read(self, keys: Collection[str]) -> Iterator[list[SpanView]]:
-        """Read on: the spans of one frame after the other, as far as there are whole frames.
+        """Return the spans of one frame after the other, as far as there are whole frames.
 
         Args:
             keys: attributes to decode.
@@ -81,8 +74,8 @@ class Tail:
         if not self.unread:
             return
         self._is_cut |= min(self.stream.files, default=0) > self._position.segment  # they went at the size cap
-        for piece in self.stream.pieces(self._position, finished=self.is_finished):
-            self._position, frame = piece.end, piece.item
+        for entry in self.stream.entries(self._position, finished=self.is_finished):
+            self._position, frame = entry.end, entry.item
             if not isinstance(frame, Frame) or frame.type != TYPES["traces"]:
                 continue
             self._newest_ns = max(self._newest_ns, frame.last_ns)
@@ -103,13 +96,13 @@ class Tail:
         self._is_cut = True
 
     def _first_frames(self) -> Iterator[Frame]:
-        """Give the frames of spans from the begin on; most often the first is all that is asked for, and small."""
+        """Return the frames of spans from the begin on; mostly the first is enough, and small."""
         files = self.stream.files
         if self._peeked == Position():
             with suppress(FileNotFoundError, ValueError), open(files[min(files)], "rb") as file:
                 items: list[Frame | Damage] = [*scan(file.read(FIRST_BYTES))]
                 yield from (item for item in items if isinstance(item, Frame) and item.type == TYPES["traces"])
-        for piece in self.stream.pieces(self._peeked, finished=False):
-            self._peeked = piece.end
-            if isinstance(piece.item, Frame) and piece.item.type == TYPES["traces"]:
-                yield piece.item
+        for entry in self.stream.entries(self._peeked, finished=False):
+            self._peeked = entry.end
+            if isinstance(entry.item, Frame) and entry.item.type == TYPES["traces"]:
+                yield entry.item

@@ -1,4 +1,4 @@
-"""Sending one OTLP request, and what its answer means: accepted, later, smaller, or never.
+"""Send one OTLP request, and say what its answer means: accepted, later, smaller, or never.
 
 The requests are bytes as they were journaled; nothing is decoded or encoded here. Source: the OTLP specification 1.9,
 sections "OTLP/gRPC Response" and "OTLP/HTTP Response".
@@ -14,14 +14,16 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, Final, Literal, NamedTuple
 
-from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
+from otel_rl.guard import guard
 from otel_rl.journal.frame import Signal
 from otel_rl.sidecar.settings import Target
 from otel_rl.version import __version__
@@ -44,72 +46,68 @@ REJECTED: Final[dict[Signal, str]] = {
 }
 LATER_GRPC: Final = frozenset({
     "CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS",
-    "RESOURCE_EXHAUSTED",  # final without RetryInfo, says the specification; rate limiters send none
+    "RESOURCE_EXHAUSTED",  # final without RetryInfo in the specification, but rate limiters send none
 })  # fmt: skip
 TOO_LARGE_CODES: Final = frozenset({"RESOURCE_EXHAUSTED", "OUT_OF_RANGE"})
 BLOCKED_GRPC: Final = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED", "NOT_FOUND"})
 BROKEN_GRPC: Final = ("RST_STREAM", "Stream removed", "GOAWAY", "Socket closed")
-"""What the details of a call say whose connection broke, whatever its code: nobody has answered."""
+"""In the details of a call whose connection broke, whatever its code: there was no answer."""
 TOO_LARGE_GRPC: Final = re.compile(
     r"larger than max|message exceeds|(message|request|payload|body)( length| size)?( is)? too (large|big|long)", re.I
 )
-"""What the details of a call say that was too large (Go, C++ and Python, Java, .NET, Rust): no code tells it from a
-rate limit."""
+"""In the details of a call that was too large (Go, C++, Python, Java, Rust): no code tells it from a rate limit."""
 TLS_GRPC: Final = re.compile(r"failed to connect to all addresses.*\b(ssl|tls|handshak|certificate)", re.I | re.S)
-"""The same of a call that found no way to speak TLS with the other side: so gRPC itself begins, and names no host."""
+"""In the details of a call that could not speak TLS with the server."""
+NO_HOST_GRPC: Final = re.compile(r"to remote host: (\w[\w ]{,40})|address lookup failed|DNS resolution failed")
 UNUSABLE: Final = (
     "the endpoint or the proxy of the environment is no address to call, or SOCKS lacks the package PySocks"
 )
 TOO_LATE: Final = "ReadTimeout"
 """What ``requests`` calls an answer that did not come in time."""
+FOR_ADDRESS: Final = 1 / 3
+"""Part of the time limit for the connection to each address of a host: two may be dead before one that answers."""
 LATER_HTTP: Final = frozenset({429, 502, 503, 504})
 BLOCKED_HTTP: Final = frozenset({301, 302, 303, 307, 308, 401, 403, 404, 405, 407, 415})
+CREDENTIALS: Final = frozenset({"gRPC UNAUTHENTICATED", "gRPC PERMISSION_DENIED", "HTTP 401", "HTTP 403", "HTTP 407"})
 TOO_LARGE_HTTP: Final = 413
-JSON: Final = "application/json"
 HTML: Final = "text/html"
 RETRY_INFO: Final = "grpc-status-details-bin"
 RECONNECT_MS: Final = 5_000
-"""How long a gRPC channel waits at most before it tries to connect again; 120,000 unless it is told otherwise."""
+"""How long a gRPC channel waits at most before it connects again; gRPC's default is 120,000."""
 
 
 class Outcome(NamedTuple):
     """What became of a request."""
 
     kind: Literal["accepted", "later", "blocked", "too_large", "refused"]
-    """``later``: try again; ``blocked``: nobody like us is let in, so everything waits until somebody mends the
-    settings; ``too_large``: try smaller ones; ``refused``: this request can never be taken."""
+    """``later``: try again; ``blocked``: the server accepts nothing until the settings are fixed; ``too_large``: try
+    smaller ones; ``refused``: this request is never accepted."""
     rejected: int = 0
-    """Records of an accepted request that were not taken (partial success)."""
+    """Records of an accepted request that were not accepted (partial success)."""
     after_s: float = 0.0
-    """How long the other side asks us to wait."""
+    """How long the server asks us to wait."""
     reason: str = ""
     advice: str = ""
-    """What a person has to look at, where only a person can mend it."""
+    """What is wrong, if only a person can fix it."""
 
 
-class Client(Protocol):
-    """Sends the requests of one signal."""
-
-    timeout_s: float
-    """How long a request may last."""
-
-    def send(self, payload: bytes) -> Outcome:
-        """Send one request and wait for its answer, at most for the timeout; never raises."""
-
-    def close(self) -> None:
-        """Let go of the connection."""
-
-
-def connect(target: Target) -> Client:
-    """Make the client of a target; nothing is sent yet."""
-    return GrpcClient(target) if target.protocol == "grpc" else HttpClient(target)
+def explain(outcome: Outcome, signal: Signal) -> str:
+    """Return why a request waits, and what a person can do."""
+    if outcome.reason in CREDENTIALS:
+        what = f"The server rejected our credentials for {signal} ({outcome.reason})"
+        return f"{what}; check endpoint, headers and certificates"
+    if outcome.kind == "blocked":
+        return f"The server accepts no {signal} at this address ({outcome.reason}); check the endpoint"
+    if outcome.advice:
+        return f"The {signal} cannot be sent: {outcome.advice}; check endpoint and certificates"
+    return f"No server accepts {signal} at present ({outcome.reason})"
 
 
 class GrpcClient:
     """OTLP over gRPC; the channel connects, and connects again, by itself."""
 
     def __init__(self, target: Target) -> None:
-        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read once; what a server says as it leaves is no news to us
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read once
         import grpc
 
         self._target = target
@@ -124,7 +122,7 @@ class GrpcClient:
         self._connect()
 
     def send(self, payload: bytes) -> Outcome:
-        """Send one request."""
+        """Send one request and wait for its answer, at most for the time limit; never raises."""
         try:
             response = self._call(payload, timeout=self.timeout_s, metadata=self._target.headers)
         except self._error as error:
@@ -164,50 +162,67 @@ class HttpClient:
     def __init__(self, target: Target) -> None:
         import requests
 
-        from otel_rl.sidecar.deadline import Deadline
-
         self._target = target
         self.timeout_s = target.timeout_s
         self._error: type[Exception] = requests.RequestException
-        self._timeout: type[Exception] = requests.Timeout
-        self._session = requests.Session()
-        self._deadline = Deadline(self.timeout_s)
-        for scheme in ("http://", "https://"):
-            self._session.mount(scheme, self._deadline)
-        self._session.headers.update(dict(target.headers))
-        self._session.headers.update({"Content-Type": "application/x-protobuf", "User-Agent": AGENT})
-        if target.gzip:
-            self._session.headers["Content-Encoding"] = "gzip"
         key, certificate = target.client_key, target.client_certificate
         self._certificate = (str(certificate), str(key)) if key else str(certificate) if certificate else None
         self._auth = _keep_headers if "authorization" in dict(target.headers) else None
         self._verify = str(target.certificate) if target.certificate else None
+        self._session = self._new_session()
 
     def send(self, payload: bytes) -> Outcome:
-        """Send one request."""
-        data = gzip.compress(payload, 1) if self._target.gzip else payload
+        """Send one request on a thread that is given up after the time limit.
+
+        ``requests`` limits each wait for the server, and not all of them together.
+        """
+        answers: SimpleQueue[Outcome] = SimpleQueue()
+
+        def post(session: Any) -> None:
+            with guard("send by HTTP"):
+                answers.put(self._post(session, payload))
+
+        Thread(target=post, args=(self._session,), name="otel_rl-http", daemon=True).start()
         try:
-            with self._deadline.running():
-                response = self._session.post(
-                    self._target.endpoint,
-                    data=data,
-                    timeout=self.timeout_s,
-                    allow_redirects=False,
-                    verify=self._verify,  # of the session it would count less than REQUESTS_CA_BUNDLE
-                    cert=self._certificate,
-                    auth=self._auth,
-                )
-        except (self._error, ValueError) as error:  # the latter of a proxy's host, or of its password
-            return self._unanswered(error)
-        except OSError as error:  # a certificate or key that was there is gone: somebody may be replacing it
-            return Outcome("later", reason=f"{type(error).__name__}", advice=str(error)[:300])
-        if self._deadline.is_over:  # cut in the middle, an answer without a length seems whole
+            return answers.get(timeout=self.timeout_s)
+        except Empty:
+            self._session.close()
+            self._session = self._new_session()
             return Outcome("later", reason=TOO_LATE)
-        return self._answered(response)
 
     def close(self) -> None:
         """Close the connection."""
         self._session.close()
+
+    def _new_session(self) -> Any:
+        import requests
+
+        session = requests.Session()
+        session.headers.update(dict(self._target.headers))
+        session.headers.update({"Content-Type": "application/x-protobuf", "User-Agent": AGENT})
+        if self._target.gzip:
+            session.headers["Content-Encoding"] = "gzip"
+        return session
+
+    def _post(self, session: Any, payload: bytes) -> Outcome:
+        data = gzip.compress(payload, 1) if self._target.gzip else payload
+        try:
+            response = session.post(
+                self._target.endpoint,
+                data=data,
+                timeout=(self.timeout_s * FOR_ADDRESS, self.timeout_s),
+                allow_redirects=False,
+                verify=self._verify,  # of the session it would count less than REQUESTS_CA_BUNDLE
+                cert=self._certificate,
+                auth=self._auth,
+            )
+        except (self._error, ValueError) as error:  # the latter of a proxy's host, or of its password
+            advice = UNUSABLE if isinstance(error, ValueError) else _tls_fault(error)  # its text may hold a password
+            why = "" if advice else _os_error(error)
+            return Outcome("later", reason=type(error).__name__ + (f", {why}" if why else ""), advice=advice)
+        except OSError as error:  # a certificate or key that was there is gone: somebody may be replacing it
+            return Outcome("later", reason=type(error).__name__, advice=str(error)[:300])
+        return self._answered(response)
 
     def _answered(self, response: Any) -> Outcome:
         status = response.status_code
@@ -220,20 +235,29 @@ class HttpClient:
             return Outcome("too_large", reason=reason)
         return Outcome("blocked" if status in BLOCKED_HTTP else "refused", reason=reason)
 
-    def _unanswered(self, error: Exception) -> Outcome:
-        if self._deadline.is_over and not isinstance(error, self._timeout):  # whatever it waited for when it was cut
-            return Outcome("later", reason=TOO_LATE)
-        advice = UNUSABLE if isinstance(error, ValueError) else _tls_fault(error)  # its text may hold a password
-        return Outcome("later", reason=type(error).__name__, advice=advice)
+
+Client = GrpcClient | HttpClient
+
+
+def connect(target: Target) -> Client:
+    """Make the client of a target; nothing is sent yet."""
+    return GrpcClient(target) if target.protocol == "grpc" else HttpClient(target)
 
 
 def _keep_headers(request: Any) -> Any:
-    """Stands in for authentication, so that a .netrc does not replace the header that was asked for."""
+    """Authenticate with nothing, so that a .netrc does not replace the header of the settings."""
     return request
 
 
+def _os_error(error: BaseException | None) -> str:
+    """Return what the operating system says of a connection that failed; the other texts may hold a password."""
+    while error is not None and not (isinstance(error, OSError) and error.strerror):
+        error = error.__cause__ or error.__context__
+    return error.strerror if isinstance(error, OSError) and error.strerror else ""
+
+
 def _tls_fault(error: BaseException | None) -> str:
-    """Give what is wrong with TLS, if it is that; what is around it shows the URL, which may hold a token."""
+    """Return what is wrong with TLS, if it is that; the outer errors show the URL, which may hold a token."""
     from ssl import SSLEOFError, SSLError
 
     while error is not None and not isinstance(error, SSLError):
@@ -247,24 +271,19 @@ def _content(path: Path | None) -> bytes | None:
 
 
 def _decoded(signal: Signal, content: bytes, kind: str) -> Outcome:
-    """Read the answer to a request that was taken; the page of a proxy or a login, with status 200, takes nothing.
+    """Read the answer to a request that was accepted; the page of a proxy or a login, with status 200, accepts nothing.
 
-    The specification wants a message of protobuf, empty where all is well. Some answer with JSON, of whatever type and
-    with fields of their own, or with a word: what is no page has taken the request, and sent again it would be double.
+    Some servers answer with JSON or a word. They have taken the request, and sent again it would be double.
     """
     shown = kind.partition(";")[0][:80] or "of no type"
     advice = f"the answer is {shown} and not OTLP"
-    response = RESPONSES[signal]()
-    if not content or not kind.lower().startswith(HTML):
-        with suppress(DecodeError, json_format.ParseError, UnicodeDecodeError):
-            if content and (kind.startswith(JSON) or content.startswith(b"{")):  # no message of protobuf begins so
-                json_format.Parse(content, response, ignore_unknown_fields=True)
-            else:
-                response.ParseFromString(content)
-            return _accepted(signal, response)
-        if not content.lstrip().startswith(b"<"):
-            return Outcome("accepted", advice=advice)
-    return Outcome("later", reason=f"HTTP 200, {shown}", advice=advice)
+    is_page = bool(content) and kind.lower().startswith(HTML)
+    with suppress(DecodeError):
+        if not is_page:
+            return _accepted(signal, RESPONSES[signal].FromString(content))
+    if is_page or content.lstrip().startswith(b"<"):
+        return Outcome("later", reason=f"HTTP 200, {shown}", advice=advice)
+    return Outcome("accepted", advice=advice)
 
 
 def _accepted(signal: Signal, response: Any) -> Outcome:
@@ -281,12 +300,14 @@ def _grpc_outcome(error: Any, *, is_secure: bool) -> Outcome:
     if code in TOO_LARGE_CODES and TOO_LARGE_GRPC.search(details):
         return Outcome("too_large", reason=reason)
     if code in LATER_GRPC or any(text in details for text in BROKEN_GRPC):
-        return Outcome("later", after_s=_retry_delay(error) or 0.0, reason=reason)
+        found = NO_HOST_GRPC.search(details)
+        why = f", {found[1] or 'the host is not known'}" if found else ""
+        return Outcome("later", after_s=_retry_delay(error), reason=reason + why)
     return Outcome("blocked" if code in BLOCKED_GRPC else "refused", reason=reason)
 
 
-def _retry_delay(error: Any) -> float | None:
-    """Read ``google.rpc.RetryInfo`` of an error, s; None where there is none."""
+def _retry_delay(error: Any) -> float:
+    """Read ``google.rpc.RetryInfo`` of an error, s; 0 if there is none."""
     from google.rpc.error_details_pb2 import RetryInfo
     from google.rpc.status_pb2 import Status
 
@@ -296,7 +317,7 @@ def _retry_delay(error: Any) -> float | None:
             if key == RETRY_INFO and any(detail.Unpack(info) for detail in Status.FromString(value).details):
                 delay: float = info.retry_delay.seconds + info.retry_delay.nanos / 1e9
                 return max(delay, 0.0)
-    return None
+    return 0.0
 
 
 def _seconds(text: str) -> float:

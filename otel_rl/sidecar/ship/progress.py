@@ -13,14 +13,14 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
-from otel_rl.journal.acknowledged import path_of
 from otel_rl.journal.frame import WRITER, Frame, Signal
-from otel_rl.sidecar.follow import Position, Stream
+from otel_rl.journal.segment import shipped_path
+from otel_rl.sidecar.streams import JournalStream, Position
 
 COUNTS: Final = ("shipped", "rejected", "refused", "left_out", "fetched", "damaged")
-"""What becomes of records: taken, not taken of a request that was, refused with their request, above the share of a
-trace; of these, sent after all, since a child of theirs was; and places of the journal that are no frame. None falls:
-the records whose turn came are shipped + rejected + refused + left_out - fetched."""
+"""What becomes of records: accepted; not accepted of a request that was; refused with their request; above the budget
+of a trace; of these, sent after all, since a child of theirs was; and places of the journal that are no frame. None
+falls: the records whose turn came are shipped + rejected + refused + left_out - fetched."""
 
 
 @dataclass
@@ -32,10 +32,10 @@ class Range:
     """None for the last one: it goes on with what is written."""
 
 
-class Progress:
+class ShipProgress:
     """How far one stream has been sent; every change is a step forward.
 
-    The thread that ships changes it, others look at it: behind a lock, so that they see whole steps.
+    The thread that ships changes it and others read it, behind a lock, so that they see whole steps.
     """
 
     def __init__(self) -> None:
@@ -44,19 +44,20 @@ class Progress:
         self.counts: Counter[str] = Counter()
         """Records by what became of them, see ``COUNTS``."""
         self.retries: Counter[tuple[str, str]] = Counter()
-        """Requests that are sent again, by ``later`` or ``blocked`` and by what the other side answered."""
+        """Requests that are sent again, by ``later`` or ``blocked`` and by the answer."""
+        self.counts_before: Counter[str] = Counter()
+        self.retries_before: Counter[tuple[str, str]] = Counter()
+        """What earlier sidecars had counted."""
         self.failure = ""
-        """The last such answer; empty once something was taken after it."""
+        """The last answer that put a request off; empty once something was accepted after it."""
         self.closed = False
         """What a dead writer left open was closed."""
-        self.lives = 0
-        """Rises as long as the writer is seen to live: what it left open was looked for in vain if it did meanwhile."""
         self.closed_ids: frozenset[bytes] = frozenset()
-        """The spans that were closed for it; should it have lived after all, their real ends are not sent."""
+        """The spans that were closed for it; if it lives after all, their real ends are not sent."""
         self.oldest_ns = 0
-        """Time of the first record that is not sent; 0 where nothing waits."""
+        """Time of the first record that is not sent; 0 if nothing waits."""
         self.moved_at = 0.0
-        """When something was taken or came to its end last, s of the monotonic clock; 0 where nothing did yet."""
+        """When something was accepted last, s of the monotonic clock; 0 if nothing was yet."""
         self._lock = threading.Lock()
 
     @property
@@ -65,7 +66,7 @@ class Progress:
         return self.ranges[-1]
 
     def split(self, end: Position) -> None:
-        """Make all until a position a backlog, so that what is behind it goes first."""
+        """Make everything until a position a backlog, so that what comes after it goes first."""
         with self._lock:
             live = self.live
             if end <= live.start:
@@ -78,7 +79,7 @@ class Progress:
                 self.ranges.append(Range(end))
 
     def advance(self, part: Range, position: Position, counts: Mapping[str, int] | None = None) -> None:
-        """Note that a part is done up to a position, and what became of the records in it."""
+        """Record that a range is done up to a position, and what became of the records in it."""
         with self._lock:
             part.start = position
             if part.end is not None and position >= part.end:
@@ -86,44 +87,43 @@ class Progress:
             self.counts.update(counts or {})
             self._move()
 
-    def taken(self) -> None:
-        """Note that the other side took a request, or a piece of one."""
+    def accepted(self) -> None:
+        """Record that a request, or a part of one, was accepted."""
         with self._lock:
             self._move()
 
     def put_off(self, kind: str, reason: str) -> None:
-        """Note that a request has to be sent again; what a reason says behind a comma may be anything, so it is cut."""
+        """Count a request that is sent again; what follows a comma of the reason may be anything, so it is cut."""
         with self._lock:
             self.retries[kind, reason.partition(",")[0]] += 1
             self.failure = reason
 
     def close_some(self, ids: Iterable[bytes], counts: Mapping[str, int]) -> None:
-        """Note that spans which a dead writer left open were closed and sent."""
+        """Record that spans which a dead writer left open were closed and sent."""
         with self._lock:
             self.closed_ids |= frozenset(ids)
             self.counts.update(counts)
             self._move()
 
-    def close(self, lives: int) -> None:
-        """Note that all was closed that a dead writer left open, unless it has lived since ``lives`` was read."""
+    def close(self) -> None:
+        """Record that everything is closed that a dead writer left open."""
         with self._lock:
-            self.closed = lives == self.lives
+            self.closed = True
             self._move()
 
     def reopen(self) -> None:
-        """Note that the writer lives: what it leaves open from now on will have to be closed."""
+        """Record that the writer lives: what it leaves open from now on has to be closed."""
         with self._lock:
             self.closed = False
-            self.lives += 1
 
-    def waiting(self, stream: Stream) -> int:
-        """Bytes that are still to be sent."""
+    def waiting(self, stream: JournalStream) -> int:
+        """Return the bytes that are still to be sent."""
         with self._lock:
             ranges = [(part.start, part.end) for part in self.ranges]
         return sum(stream.unread(start) - (stream.unread(end) if end else 0) for start, end in ranges)
 
-    def first_ns(self, stream: Stream) -> int:
-        """When the first record that waits was recorded; 0 where none does.
+    def first_ns(self, stream: JournalStream) -> int:
+        """Return when the first record that waits was recorded; 0 if none does.
 
         Cost: reads up to the first whole frame.
 
@@ -132,13 +132,13 @@ class Progress:
         """
         with self._lock:
             start = self.ranges[0].start
-        for piece in stream.pieces(start, finished=False):
-            if isinstance(piece.item, Frame) and piece.item.type != WRITER:
-                return piece.item.last_ns
+        for entry in stream.entries(start, finished=False):
+            if isinstance(entry.item, Frame) and entry.item.type != WRITER:
+                return entry.item.last_ns
         return 0
 
     def row(self) -> dict[str, Any]:
-        """What is kept of it."""
+        """Return what is kept of it."""
         with self._lock:
             return {
                 "ranges": [[part.start, part.end] for part in self.ranges],
@@ -153,13 +153,13 @@ class Progress:
         self.failure, self.moved_at = "", monotonic()
 
 
-def load(directory: Path, writer: str) -> dict[Signal, Progress]:
-    """Read a writer's progress; what cannot be read begins anew: delivery is at least once."""
+def load(directory: Path, writer: str) -> dict[Signal, ShipProgress]:
+    """Read a writer's progress; what cannot be read begins anew, since delivery is at least once."""
     try:
-        data: Any = json.loads(path_of(directory, writer).read_bytes())
+        data: Any = json.loads(shipped_path(directory, writer).read_bytes())
     except (OSError, ValueError, RecursionError):
         data = {}
-    found: dict[Signal, Progress] = {"traces": Progress(), "metrics": Progress(), "logs": Progress()}
+    found: dict[Signal, ShipProgress] = {"traces": ShipProgress(), "metrics": ShipProgress(), "logs": ShipProgress()}
     for signal, progress in found.items():
         with suppress(KeyError, TypeError, ValueError, AttributeError, OverflowError):
             row = data[signal]
@@ -171,21 +171,17 @@ def load(directory: Path, writer: str) -> dict[Signal, Progress]:
                 progress.ranges, progress.counts, progress.closed = ranges, +counts, row["closed"] is True
                 progress.closed_ids = closed_ids
                 progress.retries, progress.failure = retries, str(row.get("failure", ""))
+                progress.counts_before, progress.retries_before = +counts, +retries
     return found
 
 
 def save(directory: Path, writer: str, rows: Mapping[Signal, Mapping[str, Any]]) -> None:
-    """Write a writer's progress, whole or not at all.
-
-    Args:
-        directory: of the run.
-        writer: its name.
-        rows: of its signals, see ``Progress.row``.
+    """Write the rows of a writer's progress, whole or not at all.
 
     Raises:
-        OSError: it could not be written.
+        OSError: they could not be written.
     """
-    path = path_of(directory, writer)
+    path = shipped_path(directory, writer)
     new = path.with_name(f"{path.name}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

@@ -1,4 +1,4 @@
-"""Cutting one OTLP request into smaller ones, where the other side takes no request of its size."""
+"""Split one OTLP request into smaller ones, if the server accepts none of its size."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIELDS: Final[dict[Signal, tuple[str, str, str]]] = {
 
 
 def records(signal: Signal, payload: bytes) -> list[Record]:
-    """Take a request apart.
+    """Return the records of a request.
 
     Raises:
         DecodeError: it is none.
@@ -46,7 +46,7 @@ def records(signal: Signal, payload: bytes) -> list[Record]:
 
 
 def halves(signal: Signal, payload: bytes) -> Iterator[tuple[bytes, int]]:
-    """Cut a request in two, and say how many records are in each: spans, points, log records; one alone stays one.
+    """Return the two halves of a request with their numbers of records; one record stays one.
 
     Raises:
         DecodeError: it is none.
@@ -59,7 +59,7 @@ def halves(signal: Signal, payload: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 def build(signal: Signal, parts: Sequence[Record]) -> bytes:
-    """Make a request of records with what is around them, in their order."""
+    """Make a request of records, with their resources and scopes, in their order."""
     resources, scopes, items = FIELDS[signal]
     message = MESSAGES[signal]()
     last: Record = (None, None, None)
@@ -91,7 +91,7 @@ def _points(metric: Any) -> Any:
 
 
 def _without_points(metric: Any, target: Metric) -> Any:
-    """Copy a metric but for its points, and give the place for those."""
+    """Copy a metric without its points, and return the list for those."""
     target.name, target.unit, target.description = metric.name, metric.unit, metric.description
     target.metadata.extend(metric.metadata)
     kind = metric.WhichOneof("data")

@@ -1,0 +1,26 @@
+"""Ranks as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Rank:
+    """One process of the training, by role and rank."""
+
+    role: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfRank:
+    """A row about one rank."""
+
+    role: str
+    rank: int
+
+    @property
+    def who(self) -> Rank:
+        """The rank that it is about."""
+        return Rank(self.role, self.rank)

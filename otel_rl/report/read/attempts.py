@@ -1,0 +1,134 @@
+"""The attempts of a run: how long each lasted, how it ended, and which are of helper programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.read import OpenView
+from otel_rl.report.data.report import Attempt, State
+from otel_rl.report.read.average import Averaged
+from otel_rl.report.read.collect import FoldedSpans, StepRecord
+from otel_rl.report.read.containers import Bounds
+from otel_rl.report.read.span_attributes import ERROR, begun_ns, clock_set_ns, is_container, rank_of, text
+
+
+def add_open(found: FoldedSpans, opened: Sequence[OpenView]) -> None:
+    """Add the processes that have finished no span yet."""
+    for container in sorted(filter(lambda view: is_container(view.name), opened), key=begun_ns):
+        found.holders.add(container.journal.identity.writer)
+        found.clock_set_ns[container.journal.identity.writer] = clock_set_ns(container)
+        if clock_set_ns(container):
+            found.set_in.add(text(container.resource, v.ATTEMPT_ID))
+    for view in opened:
+        attempt, set_ns = text(view.resource, v.ATTEMPT_ID), clock_set_ns(view)
+        if is_container(view.name) or attempt not in found.set_in:
+            end_ns = max(view.start_ns, view.last_ns)
+            found.widen(attempt, Bounds(view.start_ns - set_ns, end_ns - set_ns))
+        found.know(view.resource, view.journal.identity)
+
+
+def living(alive: set[str], found: FoldedSpans) -> set[str]:
+    """Leave out the workers of attempts whose ranks have recorded their tear-down: a worker that is killed cannot."""
+    over = [attempt for attempt in found.phases if _has_teardown(attempt, found)]
+    helpers = [found.writers[attempt] for attempt in over if not found.writers[attempt] & alive & found.holders]
+    return alive.difference(*helpers)
+
+
+def add_now(found: FoldedSpans, alive: set[str], now_ns: int, read_ns: int) -> None:
+    """Extend attempts whose processes are alive until now: inside a long stage they may record nothing for hours.
+
+    What ended up to ``read_ns`` after ``now_ns`` was written while the spans were read; what ended even later was
+    written by a clock that is ahead. If clocks were set, now is the earliest that it may be by one that was not.
+    """
+    for attempt, bounds in found.attempts.items():
+        holders = found.writers[attempt] & found.holders
+        own_ns = now_ns - max((found.clock_set_ns[writer] for writer in holders), default=0)
+        ends = [one.end_ns for one in found.attempts.values()]
+        if found.writers[attempt] & alive:
+            bounds.widen(bounds.begin_ns, max([own_ns, *(end_ns for end_ns in ends if end_ns - own_ns <= read_ns)]))
+
+
+def leave_out_helpers(found: FoldedSpans) -> None:
+    """Forget the attempts of programs beside the training, such as a launcher: without a step, beside one with steps.
+
+    An attempt that died before its first step lies before or after the others.
+    """
+    stepped = {record.attempt for record in found.steps}
+    for helper in [name for name in found.attempts if name not in stepped]:
+        if any(_is_beside(helper, attempt, found) for attempt in stepped):
+            del found.attempts[helper]
+            for key in [key for key in found.walls if key[0] == helper]:
+                del found.walls[key]
+
+
+def _is_beside(helper: str, attempt: str, found: FoldedSpans) -> bool:
+    """Whether one of two attempts lies inside the other, by a clock that both have."""
+    clocks = [
+        set().union(*(known for key, known in found.clocks.items() if key[0] == name)) for name in (helper, attempt)
+    ]
+    one, other = found.attempts[helper], found.attempts[attempt]
+    is_inside = other.begin_ns <= one.begin_ns and one.end_ns <= other.end_ns
+    is_outside = one.begin_ns <= other.begin_ns and other.end_ns <= one.end_ns
+    return bool(clocks[0] & clocks[1]) and (is_inside or is_outside)
+
+
+def attempt_rows(found: FoldedSpans, averaged: Averaged, opened: Sequence[OpenView], alive: set[str]) -> list[Attempt]:
+    """Return the attempts in order of time."""
+    steps = {record.key for record in averaged.finished}
+    return [
+        Attempt(
+            id=attempt,
+            state=_state(attempt, found, opened, alive),
+            begin_ns=bounds.begin_ns,
+            end_ns=bounds.end_ns,
+            steps=sum(name == attempt for name, _, _ in steps),
+            ranks=len(found.ranks[attempt]),
+            setup_s=_setup_s(attempt, found),
+        )
+        for attempt, bounds in found.attempts.items()
+    ]
+
+
+def _state(attempt: str, found: FoldedSpans, opened: Iterable[OpenView], alive: set[str]) -> State:
+    left = [view.name for view in opened if text(view.resource, v.ATTEMPT_ID) == attempt]
+    living, is_killed = found.writers[attempt] & alive, any(map(is_container, left))
+    if living and (living & found.holders or not is_killed):
+        return "alive"
+    has_teardown = _has_teardown(attempt, found)
+    if is_killed:
+        return "killed"  # at most a worker outlives it
+    last = {record.rank: record for record in found.steps if record.attempt == attempt}
+    if _has_failed(attempt, found, last.values()):
+        return "failed"
+    if left and not has_teardown:
+        return "killed"  # after an exception or the tear-down it is what a worker was in that was ended with them
+    if any(record.is_open and not _is_torn_down(record, found) for record in last.values()):
+        return "interrupted"
+    return "finished" if has_teardown else "unknown"
+
+
+def _has_teardown(attempt: str, found: FoldedSpans) -> bool:
+    return any(span.name == v.TEARDOWN for span in found.phases[attempt])
+
+
+def _has_failed(attempt: str, found: FoldedSpans, last: Iterable[StepRecord]) -> bool:
+    """Whether an exception ended an attempt: in the last step of a rank, between two steps, or in set-up."""
+    keys = {record.rank: record.key for record in last}
+    steps = ((failure.attempt, failure.loop, failure.step) == keys.get(failure.rank) for failure in found.failures)
+    return any(steps) or any(span.status_code == ERROR for span in found.phases[attempt])
+
+
+def _is_torn_down(record: StepRecord, found: FoldedSpans) -> bool:
+    return any(
+        rank_of(span.resource) == record.rank and span.start_ns >= record.step.begin_ns
+        for span in found.phases[record.attempt]
+    )
+
+
+def _setup_s(attempt: str, found: FoldedSpans) -> float | None:
+    """Take the longest of the set-up's root and its containers."""
+    spans = found.phases[attempt]
+    traces = {span.trace_id for span in spans if span.name == v.SETUP}
+    times = [span.end_ns - span.start_ns for span in spans if span.trace_id in traces and span.name != v.TEARDOWN]
+    return max(0, *times) / 1e9 if times else None

@@ -1,0 +1,128 @@
+"""What a report reads in a span: the attributes that it asks for, the rank, the work that was done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from operator import add
+from typing import Final, NamedTuple
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.read import OpenView, SpanView
+from otel_rl.records import Value
+from otel_rl.report.data.ranks import Rank
+from otel_rl.runs.spans import call_of, integer, is_container, is_derived, is_request, iteration_of, label, piece, text
+
+__all__ = [
+    "KEYS", "WorkSums", "begun_ns", "call_of", "clock_set_ns", "integer", "is_container", "is_derived", "is_request",
+    "iteration_of", "label", "piece", "rank_of", "text", "work_of",
+]  # fmt: skip
+
+KEYS: Final = (
+    v.ITERATION, v.LOOP_NAME, v.MODE, v.IDLE_REASON, v.LOGPROB_KIND, v.TOKENS, v.TOKENS_PROMPT, v.TOKENS_RESPONSE,
+    v.TOKENS_ENVIRONMENT, v.TOKENS_PADDING, v.SAMPLE_BATCH_SIZE, v.BATCH_SIZE, v.COMM_COUNT, v.COMM_TIME, v.COMM_HIDDEN,
+    v.CLOCK,
+    v.TRUNCATED, v.ERROR_TYPE, v.SUBMISSION, v.COMM_OPERATION, v.COMM_ASYNC, v.OPTIMIZER_SKIPPED, v.CHECKPOINT_ASYNC,
+    v.DEVICE_TIME, v.COMM_BYTES, v.COMM_GROUP, v.COMM_GROUP_SIZE, v.COMM_SEQUENCE, v.CHECKPOINT_LOAD, v.CLOCK_SET,
+    v.LOOP_RESTART_OF, v.ALGORITHM, v.MODEL_NAME,
+)  # fmt: skip
+"""The attributes that stages are made from."""
+ERROR: Final = 2
+"""OTLP's status code."""
+MOST_SET_NS: Final = 1 << 62
+"""No clock is set by that; a crafted journal may say anything."""
+
+
+class WorkSums(NamedTuple):
+    """Counts of what was handled: samples and tokens."""
+
+    samples: int = 0
+    prompt_tokens: int = 0
+    response_tokens: int = 0
+    environment_tokens: int = 0
+    """Tokens that tools or an environment wrote in rollouts."""
+    padding_tokens: int = 0
+    """Of the forwards that say their tokens, too."""
+    padded_tokens: int = 0
+    """Tokens of the forwards that say their padding."""
+    forward_tokens: int = 0
+    """Tokens of every training forward."""
+    train_tokens: int = 0
+    """Tokens that the loss uses, as far as the forwards say which are prompts or of an environment."""
+    has_prompts: int = 0
+    """How many rollouts say the tokens of their prompts."""
+    has_responses: int = 0
+
+    @property
+    def prompts(self) -> int | None:
+        """All prompt tokens; None if no rollout says any."""
+        return self.prompt_tokens if self.has_prompts else None
+
+    @property
+    def responses(self) -> int | None:
+        """All response tokens; None if no rollout says any."""
+        return self.response_tokens if self.has_responses else None
+
+    @property
+    def padding(self) -> int | None:
+        """All padding positions; None if a forward that says its tokens does not say them, or if none does."""
+        is_said = self.padded_tokens == self.forward_tokens and self.padded_tokens + self.padding_tokens
+        return self.padding_tokens if is_said else None
+
+    def plus(self, other: WorkSums) -> WorkSums:
+        """Add two up."""
+        return WorkSums(*map(add, self, other))
+
+    def most(self, other: WorkSums) -> WorkSums:
+        """Return the larger of each count: of ranks that share their samples some may count what others do not see."""
+        return WorkSums(*map(max, self, other))
+
+
+def clock_set_ns(view: SpanView | OpenView) -> int:
+    """Return by how much the wall clock of a container's process had been set when it began, ns."""
+    set_ns = integer(view.attributes, v.CLOCK_SET)
+    return set_ns if abs(set_ns) < MOST_SET_NS else 0
+
+
+def begun_ns(view: SpanView | OpenView) -> int:
+    """Return when a container began by its process's clock as if that had not been set."""
+    return view.start_ns - clock_set_ns(view)
+
+
+def rank_of(resource: Mapping[str, Value]) -> Rank:
+    """Return the rank of a resource."""
+    return _rank(text(resource, v.ROLE) or "trainer", integer(resource, v.RANK))
+
+
+@lru_cache(maxsize=4096)
+def _rank(role: str, number: int) -> Rank:
+    return Rank(role, number)
+
+
+def work_of(span: SpanView) -> WorkSums | None:
+    """Read what a training stage handled: rollouts count each sample once, training counts every forward.
+
+    Nothing counts of a stage that did not return: it may be tried again.
+    """
+    attributes = span.attributes
+    if attributes.get(v.MODE) == "eval" or span.status_code == ERROR or v.TRUNCATED in attributes:
+        return None
+    if span.name == v.SAMPLE:
+        return WorkSums(
+            samples=integer(attributes, v.SAMPLE_BATCH_SIZE) or integer(attributes, v.BATCH_SIZE),
+            prompt_tokens=integer(attributes, v.TOKENS_PROMPT),
+            response_tokens=integer(attributes, v.TOKENS_RESPONSE),
+            environment_tokens=integer(attributes, v.TOKENS_ENVIRONMENT),
+            has_prompts=v.TOKENS_PROMPT in attributes,
+            has_responses=v.TOKENS_RESPONSE in attributes,
+        )
+    if span.name == v.FORWARD:
+        tokens = integer(attributes, v.TOKENS)
+        unused = integer(attributes, v.TOKENS_PROMPT) + integer(attributes, v.TOKENS_ENVIRONMENT)
+        return WorkSums(
+            forward_tokens=tokens,
+            train_tokens=integer(attributes, v.TOKENS_RESPONSE) or max(0, tokens - unused),
+            padding_tokens=integer(attributes, v.TOKENS_PADDING) if v.TOKENS in attributes else 0,
+            padded_tokens=tokens if v.TOKENS_PADDING in attributes else 0,
+        )
+    return None

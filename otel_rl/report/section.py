@@ -1,0 +1,134 @@
+"""What a section of the report is: its data, and the blocks that a renderer lays out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+from otel_rl.report.format import count
+
+if TYPE_CHECKING:
+    from otel_rl.report.data.details import OpenStageRow
+    from otel_rl.report.data.ranks import OfRank, Rank
+    from otel_rl.report.data.report import Report
+    from otel_rl.report.source import Source
+
+Severity = Literal["", "note", "good", "warning", "heading"]
+T = TypeVar("T")
+MOST_RANKS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A paragraph, or a cell that differs from its row."""
+
+    text: str
+    severity: Severity = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Title:
+    """The name of a run, and its state."""
+
+    name: str
+    state: Line
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A bar or a sparkline that is drawn as wide as there is room."""
+
+    draw: Callable[[int], str]
+
+
+Cell = str | Line | Picture
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: names may be shortened, numbers and pictures left out, facts neither."""
+
+    head: str
+    kind: Literal["name", "number", "fact", "picture"] = "number"
+    most: int = 0
+    """A picture is at most so wide."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """The cells of a row, and its severity."""
+
+    cells: Sequence[Cell]
+    severity: Severity
+
+
+@dataclass(slots=True)
+class Table:
+    """Rows below headings."""
+
+    columns: list[Column]
+    rows: list[TableRow] = field(default_factory=list)
+    legend: list[tuple[str, str]] = field(default_factory=list)
+    """Notes that are joined below the table, each with the heading without which it is left out; empty for none."""
+    narrow: Table | None = None
+    """The table that replaces this one if there is no room for all columns."""
+
+    @classmethod
+    def of(cls, name: str, *numbers: str) -> Table:
+        """Make a table of one column of names and others of numbers."""
+        return cls([Column(name, "name"), *map(Column, numbers)])
+
+    def add(self, *cells: Cell, severity: Severity = "") -> None:
+        """Add a row."""
+        self.rows.append(TableRow(cells, severity))
+
+
+Block = Title | Line | Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """One part of the report."""
+
+    title: str = ""
+    """The heading in Markdown; the terminal shows none."""
+    data: Mapping[str, Callable[[Source], object]] = field(default_factory=dict)
+    """Fields of the report, and how each is made of what was read."""
+    blocks: Callable[[Report], list[Block]] = lambda _: []
+    """Show these fields; an empty list leaves the section out."""
+
+
+def notes(*texts: str) -> list[Block]:
+    """Return the lines below a table."""
+    return [Line(text, "note") for text in texts if text]
+
+
+def by_rank(ranks: list[Rank], make: Callable[[list[Rank]], Table]) -> Table:
+    """Make a table with a column for each rank; without ranks if these are too many or do not fit."""
+    short = make([])
+    table = make(ranks) if len(ranks) <= MOST_RANKS else short
+    table.narrow = short if table is not short else None
+    return table
+
+
+def foremost(rows: Sequence[T], key: Callable[[T], Any], most: int = MOST_RANKS) -> list[T]:
+    """Choose the rows with the lowest keys; they stay in their order."""
+    chosen = sorted(range(len(rows)), key=lambda index: key(rows[index]))[:most]
+    return [rows[index] for index in sorted(chosen)]
+
+
+def more(left: int, what: str = ", which --json has") -> list[Block]:
+    """Return the line that counts the rows that a table leaves out; none if it has all."""
+    return notes(f"and {count(left)} more{what}") if left > 0 else []
+
+
+def rank_name(report: Report, of: Rank | OfRank | OpenStageRow) -> str:
+    """Return the number of a rank, after its role if there are several roles."""
+    return f"rank {of.rank}" if len({one.role for one in report.ranks}) < 2 else f"{of.role} {of.rank}"
+
+
+def attempt_name(report: Report, attempt: str) -> str:
+    """Return the number of an attempt, from 1, to be appended; empty if there is only one."""
+    known = [one.id for one in report.attempts]
+    return f", attempt {known.index(attempt) + 1}" if len(known) > 1 and attempt in known else ""

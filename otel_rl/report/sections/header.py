@@ -1,0 +1,175 @@
+"""The head of the report: which run it is, how it ended, how fast it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.read import Run
+from otel_rl.report.data.report import Rate, Report, TrainingRow, Wall
+from otel_rl.report.format import clock, count, listed, number, plural, printable, seconds
+from otel_rl.report.read.average import work_of_all
+from otel_rl.report.read.span_attributes import text
+from otel_rl.report.section import Block, Line, Section, Title
+
+if TYPE_CHECKING:
+    from otel_rl.report.source import Points, Source
+
+STATES: Final = {
+    "alive": Line("running", "good"),
+    "finished": Line("finished", "good"),
+    "failed": Line("failed", "warning"),
+    "killed": Line("killed", "warning"),
+    "interrupted": Line("interrupted", "warning"),
+    "unknown": Line("ended, no tear-down recorded", "warning"),
+}
+WALLS: Final[dict[Wall, str]] = {"step": "per step time", "stage": "per rollout time"}
+
+
+def _resource_text(key: str) -> Callable[[Source], str]:
+    return lambda source: text(source.resource, key)
+
+
+def _trainings(source: Source) -> list[TrainingRow]:
+    """Tell apart what the loops of the last attempt train; loops in a row that train the same are one training."""
+    last = next(reversed(source.found.attempts), "")
+    loops: dict[str, tuple[str, str]] = {}
+    for record in source.found.steps:
+        if record.attempt == last:
+            loops.setdefault(record.step.loop, (record.algorithm, record.model))
+    finished = {record.key for record in source.averaged.finished}
+    steps = Counter(loop for attempt, loop, _ in finished if attempt == last)
+    rows = [(trained, list(names)) for trained, names in groupby(loops, key=loops.__getitem__)]
+    return [
+        TrainingRow(algorithm=algorithm, model=model, loops=names, steps=sum(steps[name] for name in names))
+        for (algorithm, model), names in rows
+    ]
+
+
+def _missing_ranks(source: Source) -> int:
+    """Count the training ranks of the last attempt of which nothing was read, by what the others say."""
+    found, last = source.found, next(reversed(source.found.attempts), "")
+    roles = {record.rank.role for record in found.steps if record.attempt == last}
+    return sum(max(0, found.worlds[last, role] - sum(rank.role == role for rank in source.ranks)) for role in roles)
+
+
+def _rates(source: Source) -> list[Rate]:
+    averaged, total = source.averaged, work_of_all(source.averaged.steady)
+    if total is None:
+        return []
+    step_s = averaged.per_rank_s(lambda record: record.step.time_ns)
+    sample_s = sum(row.total_s for row in source.stages if row.inside is None and row.stage == v.SAMPLE)
+    rows: list[tuple[Rate, float]] = [
+        (Rate(work="rollout", unit="samples", wall="step", per_second=total.samples), step_s),
+        (Rate(work="rollout", unit="response tokens", wall="step", per_second=total.response_tokens), step_s),
+        (Rate(work="rollout", unit="response tokens", wall="stage", per_second=total.response_tokens), sample_s),
+        (Rate(work="train", unit="tokens", wall="step", per_second=total.train_tokens), step_s),
+    ]
+    return [replace(rate, per_second=rate.per_second / wall) for rate, wall in rows if wall and rate.per_second]
+
+
+def _blocks(report: Report) -> list[Block]:
+    read, all_ranks = len(report.ranks), len(report.ranks) + report.missing_ranks
+    ranks = f"{f'{read} of ' if read < all_ranks else ''}{plural(all_ranks, 'rank')}" if read else ""
+    trained: Sequence[TrainingRow | Report] = report.trainings or [report]
+    names = ([one.algorithm for one in trained], [one.model for one in trained])
+    facts = [
+        f"{report.system} {report.system_version}".strip(),
+        *(listed(list(dict.fromkeys(filter(None, of)))) for of in names),
+        ranks,
+        _steps(report),
+    ]
+    setup = report.attempts[-1].setup_s if report.attempts else None
+    lasted = {"alive": "running for", "killed": "lasted at least"}.get(report.state, "lasted")
+    times = [f"started {clock(report.begin_ns)}", f"{lasted} {seconds(report.duration_s)}"] if report.begin_ns else []
+    times += [f"set-up {seconds(setup)}"] if setup is not None else []
+    lines = [_joined(facts), _joined(times), *_rate_lines(report), _training_line(report), _attempt_line(report)]
+    return [Title(report.run, _state(report)), *(Line(line) for line in lines if line)]
+
+
+def _joined(facts: Iterable[str]) -> str:
+    return " · ".join(filter(None, facts))
+
+
+def _state(report: Report) -> Line:
+    if not report.attempts:
+        return Line("nothing recorded", "warning")
+    if report.state == "unknown" and report.verdict.kind == "nothing":
+        return Line("ended", "note")  # who makes no step has nothing to tear down
+    return STATES[report.state]
+
+
+def _steps(report: Report) -> str:
+    steps = report.steps
+    if not steps.recorded:
+        return "no finished step"
+    span = f" ({steps.first}-{steps.last})" if steps.last != steps.first else f" ({steps.first})"
+    loops = f" in {plural(steps.loops, 'loop')}" if steps.loops > 1 else ""
+    return plural(steps.recorded, "step") + span + loops
+
+
+def _rate_lines(report: Report) -> list[str]:
+    walls = {wall: [_rate(rate) for rate in report.rates if rate.wall == wall] for wall in WALLS}
+    return [f"{WALLS[wall]}: {', '.join(rates)}" for wall, rates in walls.items() if rates]
+
+
+def _rate(rate: Rate) -> str:
+    value = count(rate.per_second) if rate.per_second >= 100 else number(rate.per_second)
+    return f"{value} {'trained tokens' if rate.work == 'train' else rate.unit}/s"
+
+
+def _training_line(report: Report) -> str:
+    parts = [
+        f"{' of '.join(filter(None, (one.algorithm, one.model))) or 'unknown'} for {plural(one.steps, 'step')}"
+        for one in report.trainings
+    ]
+    return f"{len(parts)} trainings: {', then '.join(parts)}" if len(parts) > 1 else ""
+
+
+def _attempt_line(report: Report) -> str:
+    parts = [f"{STATES[attempt.state].text} after {plural(attempt.steps, 'step')}" for attempt in report.attempts]
+    return f"{len(parts)} attempts: {', then '.join(parts)}" if len(parts) > 1 else ""
+
+
+def early_head(run: Run, points: Points) -> list[Block]:
+    """Return what is known of a run before its spans are read, for a report that would take too long."""
+    resource = points.resource
+    made = [plural(len(points.stepped), "rank"), plural(max(points.stepped.values()), "step")] if points.stepped else []
+    system = f"{text(resource, v.SYSTEM)} {text(resource, v.SYSTEM_VERSION)}".strip()
+    facts = [system, text(resource, v.ALGORITHM), text(resource, v.MODEL_NAME), *made]
+    times = [f"started {clock(points.begin_ns)}"] if points.begin_ns else []
+    if points.begin_ns and points.end_ns > points.begin_ns:
+        times.append(f"lasted {seconds((points.end_ns - points.begin_ns) / 1e9)}")
+    name = Line(printable(f"otel_rl  {text(resource, v.RUN_ID) or run.path.name}"), "heading")
+    return [name, *(Line(printable(line)) for line in (_joined(facts), _joined(times)) if line)]
+
+
+HEADER: Final = Section(
+    data={
+        "run": lambda source: text(source.resource, v.RUN_ID) or source.run.path.name,
+        "path": lambda source: str(source.run.path),
+        "state": lambda source: source.attempts[-1].state if source.attempts else "unknown",
+        "system": _resource_text(v.SYSTEM),
+        "system_version": _resource_text(v.SYSTEM_VERSION),
+        "algorithm": _resource_text(v.ALGORITHM),
+        "model": _resource_text(v.MODEL_NAME),
+        "trainings": _trainings,
+        "begin_ns": lambda source: source.begin_ns,
+        "end_ns": lambda source: source.end_ns,
+        "duration_s": lambda source: (source.end_ns - source.begin_ns) / 1e9,
+        "ranks": lambda source: source.ranks,
+        "missing_ranks": _missing_ranks,
+        "attempts": lambda source: source.attempts,
+        "steps": lambda source: source.steps,
+        "rates": _rates,
+    },
+    blocks=_blocks,
+)
+VERDICT: Final = Section(
+    data={"verdict": lambda source: source.verdict()},
+    blocks=lambda report: [Line(report.verdict.sentence, "heading")],
+)

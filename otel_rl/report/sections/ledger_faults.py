@@ -1,0 +1,153 @@
+"""The correctness ledger: what the stages of a step disagree about."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import fields
+from math import isfinite, isnan
+from typing import Final
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.checksums import LAGS, LogprobSums, MaskSums, TokenSums
+from otel_rl.analysis.ledger import Fault, Passage, check
+from otel_rl.journal.read import LogView, Run
+from otel_rl.records import Value
+from otel_rl.report.data.details import Ledger, LedgerMismatch
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import Report
+from otel_rl.report.format import listed, plural
+from otel_rl.report.read.span_attributes import integer, rank_of, text
+from otel_rl.report.section import Block, Line, Section, rank_name
+
+NUM_LOGPROBS: Final = len(fields(LogprobSums)) - 1 + len(LAGS)
+"""Numbers on how logprobs agree: the correlations are one each."""
+PATIENCE: Final = 16
+"""A step is judged when its rank has so many newer ones: a batch may outlast its step."""
+
+LoopKey = tuple[str, str]
+MOST_LINES: Final = 24
+"""At most so many lines are shown; one holds all steps with the same fault on the same ranks."""
+
+
+def ledger(run: Run) -> Ledger:
+    """Judge the rows of each rank by themselves: a fault names the ranks that have it."""
+    judge = _Judge()
+    for log in run.logs(v.LEDGER):
+        judge.add(log)
+    return judge.result()
+
+
+class _Judge:
+    """Holds the rows of a few steps of each rank."""
+
+    def __init__(self) -> None:
+        self._open: defaultdict[tuple[LoopKey, Rank], dict[int, list[Passage[Rank]]]] = defaultdict(dict)
+        self._ranks: defaultdict[tuple[LoopKey, int], set[Rank]] = defaultdict(set)
+        self._found: dict[tuple[LoopKey, int, str, Fault], list[Rank]] = {}
+        self._rows = 0
+
+    def add(self, log: LogView) -> None:
+        loop = text(log.resource, v.ATTEMPT_ID), text(log.attributes, v.LOOP_NAME)
+        row = row_of(log)
+        self._rows += 1
+        self._ranks[loop, row.step].add(row.rank)
+        steps = self._open[loop, row.rank]
+        steps.setdefault(row.step, []).append(row)
+        if len(steps) > PATIENCE:
+            self._judge(loop, steps.pop(min(steps)))
+
+    def result(self) -> Ledger:
+        for (loop, _), steps in self._open.items():
+            for rows in steps.values():
+                self._judge(loop, rows)
+        found = [
+            LedgerMismatch(
+                attempt=loop[0],
+                loop=loop[1],
+                step=step,
+                boundary=boundary,
+                fault=fault.value,
+                ranks=sorted(ranks),
+                of_ranks=len(self._ranks[loop, step]),
+            )
+            for (loop, step, boundary, fault), ranks in self._found.items()
+        ]
+        attempts = list(dict.fromkeys(loop for loop, _ in self._ranks))
+        found.sort(key=lambda one: (attempts.index((one.attempt, one.loop)), one.step))
+        return Ledger(steps=len(self._ranks), rows=self._rows, mismatches=found)
+
+    def _judge(self, loop: LoopKey, rows: Sequence[Passage[Rank]]) -> None:
+        for one in check(rows):
+            ranks = self._found.setdefault((loop, one.step, one.boundary, one.fault), [])
+            ranks += [rank for rank in one.ranks if rank not in ranks]
+
+
+def row_of(log: LogView) -> Passage[Rank]:
+    """Read a row as ``observing.ledger`` wrote it; a part of another form, as a user may record it, is left out."""
+    attributes = log.attributes
+    tokens = _whole(attributes.get(v.LEDGER_TOKENS), len(fields(TokenSums)))
+    mask = _whole(attributes.get(v.LEDGER_MASK), len(fields(MaskSums)))
+    shape = attributes.get(v.LEDGER_SHAPE)
+    return Passage(
+        step=integer(attributes, v.ITERATION),
+        rank=rank_of(log.resource),
+        boundary=text(attributes, v.LEDGER_BOUNDARY),
+        shape=shape if isinstance(shape, int) else None,
+        tokens=TokenSums(*tokens) if tokens else None,
+        mask=MaskSums(*mask) if mask else None,
+        nonfinite=integer(attributes, v.LEDGER_NONFINITE),
+        misfit=integer(attributes, v.LEDGER_MISFIT),
+        logprobs=_logprobs(attributes.get(v.LEDGER_LOGPROBS)),
+        is_updated=attributes.get(v.LEDGER_UPDATED) is True,
+    )
+
+
+def _whole(values: Value | None, count: int) -> list[int]:
+    found = [value for value in values if isinstance(value, int)] if isinstance(values, list | tuple) else []
+    return found if len(found) == count else []
+
+
+def _logprobs(values: Value | None) -> LogprobSums | None:
+    if not isinstance(values, list | tuple):
+        return None
+    numbers = [float(value) for value in values if isinstance(value, int | float)]
+    if len(numbers) != NUM_LOGPROBS or not all(map(isfinite, numbers[: -len(LAGS)])):
+        return None
+    count, mean_abs, mean, largest, zeros, *correlations = numbers
+    low, at, high = (None if isnan(value) else value for value in correlations)
+    return LogprobSums(int(count), mean_abs, mean, largest, int(zeros), (low, at, high))
+
+
+def _blocks(report: Report) -> list[Block]:
+    lines = []
+    for (fault, boundary, ranks, of_ranks), steps in _by_fault(report.ledger).items():
+        who = listed([rank_name(report, one) for one in ranks]) + (f" of {of_ranks} ranks" if of_ranks > 1 else "")
+        lines.append(f"{fault}, {boundary}: {who}, {_steps(steps)}")
+    left = len(lines) - MOST_LINES
+    lines[MOST_LINES:] = [f"and {plural(left, 'more kind')}: otel-rl report RUN --json lists them"] if left > 0 else []
+    return [Line(f"correctness: {line}", "warning") for line in lines]
+
+
+def _by_fault(found: Ledger) -> dict[tuple[str, str, tuple[Rank, ...], int], list[int]]:
+    groups: defaultdict[tuple[str, str, tuple[Rank, ...], int], list[int]] = defaultdict(list)
+    for one in found.mismatches:
+        ranks = tuple(one.ranks)
+        groups[one.fault, one.boundary, ranks, one.of_ranks].append(one.step)
+    order = Counter({key: len(steps) for key, steps in groups.items()})
+    return {key: groups[key] for key, _ in order.most_common()}
+
+
+def _steps(steps: Sequence[int]) -> str:
+    """Write numbers of steps as ranges."""
+    ranges: list[list[int]] = []
+    for step in sorted(set(steps)):
+        if ranges and step == ranges[-1][1] + 1:
+            ranges[-1][1] = step
+        else:
+            ranges.append([step, step])
+    names = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
+    return f"step{'s' if len(set(steps)) > 1 else ''} {', '.join(names)}"
+
+
+LEDGER: Final = Section(title="Correctness", data={"ledger": lambda source: ledger(source.run)}, blocks=_blocks)

@@ -1,0 +1,209 @@
+"""Where each rank is now, or was last seen: the stages that are open."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.read import JournalNotFound, OpenView, Run, open_run
+from otel_rl.process.identity import is_made_of
+from otel_rl.report.data.details import OpenCollective, OpenStageRow, PendingRun
+from otel_rl.report.data.report import Attempt, Report
+from otel_rl.report.format import clock, count, seconds
+from otel_rl.report.read.collect import collect
+from otel_rl.report.read.span_attributes import (
+    KEYS,
+    begun_ns,
+    call_of,
+    integer,
+    is_container,
+    iteration_of,
+    label,
+    rank_of,
+    text,
+)
+from otel_rl.report.section import Block, Line, Section, attempt_name, notes, rank_name
+from otel_rl.runs.locate import PENDING as PENDING_RUNS
+from otel_rl.runs.locate import recorded_below
+
+HANG_S: Final = 10.0
+"""A stage hangs at the earliest after this time: the journal is late by up to a second, a machine may pause."""
+HANG_RATIO: Final = 3.0
+"""A stage hangs when it is open for this multiple of its longest call that ended."""
+MOST_OPEN: Final = 16
+"""At most so many open stages are listed; a cluster that hangs has one per rank."""
+START_NS: Final = 60_000_000_000
+"""The ranks of a launcher begin within this time, in any order: one may be there before the run is."""
+LAG_S: Final = 1.0
+"""The journal is at most this late (docs/failures.md), so a shorter time says nothing."""
+
+
+def open_rows(views: Iterable[OpenView], now_ns: int, longest_ns: Mapping[str, int]) -> list[OpenStageRow]:
+    """Return the innermost open stage of each rank and those outside it.
+
+    Args:
+        views: open stages of all writers.
+        now_ns: the present, ns since 1970; a dead writer's stages end at its last record instead.
+        longest_ns: longest finished call by ``call_of``.
+    """
+    by_writer: defaultdict[str, list[OpenView]] = defaultdict(list)
+    for view in views:
+        by_writer[view.journal.identity.writer].append(view)
+    innermost = [pair for group in by_writer.values() for pair in _innermost(_not_over(group))]
+    rows = [_open_row(view, outer, now_ns, longest_ns) for view, outer in innermost]
+    return sorted(rows, key=lambda row: (row.role, row.rank, row.since_ns))
+
+
+def _not_over(views: list[OpenView]) -> list[OpenView]:
+    """Leave out the steps of a process before its last one: the next is journaled as open before their spans are."""
+    containers = sorted((view for view in views if is_container(view.name)), key=begun_ns)
+    over = {view.trace_id for view in containers} - {view.trace_id for view in containers[-1:]}
+    return [view for view in views if view.trace_id not in over]
+
+
+def _innermost(views: list[OpenView]) -> list[tuple[OpenView, list[OpenView]]]:
+    known = {view.span_id: view for view in views}
+    parents = {view.parent_id for view in views}
+    return [(view, _outer(view, known)) for view in views if view.span_id not in parents]
+
+
+def _outer(view: OpenView, known: dict[bytes, OpenView]) -> list[OpenView]:
+    outer: list[OpenView] = []
+    while view.parent_id in known and len(outer) < len(known):
+        view = known[view.parent_id]
+        outer.insert(0, view)
+    return outer
+
+
+def _open_row(view: OpenView, outer: list[OpenView], now_ns: int, longest_ns: Mapping[str, int]) -> OpenStageRow:
+    rank = rank_of(view.resource)
+    end_ns = now_ns if view.alive else view.last_ns
+    open_s = max(0, end_ns - view.start_ns) / 1e9
+    call = call_of(view.name, view.attributes)
+    longest_s = longest_ns[call] / 1e9 if call in longest_ns else None
+    numbers = [number for one in (view, *outer) if (number := iteration_of(one.attributes)) is not None]
+    return OpenStageRow(
+        attempt=text(view.resource, v.ATTEMPT_ID),
+        role=rank.role,
+        rank=rank.rank,
+        stage=label(view.name, view.attributes),
+        inside=[label(one.name, one.attributes) for one in outer if not is_container(one.name) and one.name != v.LOOP],
+        since_ns=view.start_ns,
+        open_s=open_s,
+        longest_s=longest_s,
+        calls_known=bool(view.trace_id),
+        is_alive=view.alive,
+        is_hanging=view.alive and longest_s is not None and open_s >= max(HANG_S, HANG_RATIO * longest_s),
+        iteration=numbers[0] if numbers else None,
+        collective=_collective(view) if view.name == v.COMM else None,
+    )
+
+
+def _collective(view: OpenView) -> OpenCollective:
+    return OpenCollective(
+        operation=text(view.attributes, v.COMM_OPERATION),
+        group=text(view.attributes, v.COMM_GROUP) or None,
+        group_size=integer(view.attributes, v.COMM_GROUP_SIZE) or None,
+        sequence=integer(view.attributes, v.COMM_SEQUENCE) or None,
+    )
+
+
+def pending(run: Run, attempts: Iterable[Attempt], now_ns: int) -> list[PendingRun]:
+    """Find the processes that may belong to a run that was given no name: on a host of it, begun while it ran."""
+    path = Path(os.path.abspath(run.path))  # of "." neither the name nor the parent would be known
+    times = [(one.begin_ns - START_NS, one.end_ns) for one in attempts if is_made_of(path.name, one.id)]
+    hosts = _hosts(run)
+    return [
+        PendingRun(path=str(other.path), open_stages=open_rows(other.open_stages(), now_ns, _longest_ns(other)))
+        for other in (_runs(path.parent / PENDING_RUNS) if times else ())
+        if hosts & _hosts(other)
+        and any(begin <= one.identity.created_ns <= end for one in other.journals for begin, end in times)
+    ]
+
+
+def _runs(root: Path) -> Iterator[Run]:
+    for path in recorded_below(root):
+        try:
+            yield open_run(path)
+        except JournalNotFound:  # it has become known since it was listed
+            continue
+
+
+def _longest_ns(run: Run) -> dict[str, int]:
+    return collect(run.spans(KEYS)).longest_ns
+
+
+def _hosts(run: Run) -> set[str]:
+    """Return what identifies the hosts of a run: their boot, or else their name."""
+    return {journal.identity.boot_id or journal.identity.host for journal in run.journals} - {""}
+
+
+def _is_hanging(report: Report) -> bool:
+    return any(row.is_hanging for row in report.open_stages)
+
+
+def _open_lines(report: Report) -> list[Block]:
+    return _lines(report, sorted(report.open_stages, key=lambda row: (-row.is_hanging, -row.open_s)))
+
+
+def _pending_lines(report: Report) -> list[Block]:
+    if not report.pending:
+        return []
+    are = f"{count(len(report.pending))} {'is' if len(report.pending) == 1 else 'are'}"
+    head = f"Of the processes that began with this run {are} in no run and may belong to it:"
+    rows = [row for one in report.pending for row in one.open_stages]
+    return [Line(head, "warning"), *_lines(report, sorted(rows, key=lambda row: (row.role, row.rank)))]
+
+
+def _lines(report: Report, rows: list[OpenStageRow]) -> list[Block]:
+    left = len(rows) - MOST_OPEN
+    return [*(_line(report, row) for row in rows[:MOST_OPEN]), *notes(f"and {left} more" if left > 0 else "")]
+
+
+def _line(report: Report, row: OpenStageRow) -> Line:
+    who, time = rank_name(report, row), seconds(row.open_s)
+    where = _where(row) + attempt_name(report, row.attempt)
+    since = f"{time} (since {clock(row.since_ns)})"
+    if not row.is_alive:
+        seen = f"{who} was last seen in {where}, at most {LAG_S:.0f} s before it died"
+        return Line(f"{seen}; it was open for at least {since}", "warning")
+    if row.is_hanging:
+        longest = f"the longest that ended took {seconds(row.longest_s or 0.0)}"
+        return Line(f"{who} may hang: in {where}, for {since}; {longest}", "warning")
+    if row.open_s < LAG_S:
+        return Line(f"{who} is in {where}")
+    is_first = row.longest_s is None and row.calls_known
+    return Line(f"{who} is in {where}, {time} so far" + ("; no call of it has ended yet" if is_first else ""))
+
+
+def _where(row: OpenStageRow) -> str:
+    """Return where a rank is; what is no stage is its step, or else set-up or tear-down."""
+    step = [f"step {row.iteration}"] if row.iteration is not None else []
+    if is_container(row.stage) or row.stage == v.LOOP:
+        return ", ".join([*(step or row.inside or ["no step"]), "under no stage"])
+    stage = row.stage if row.collective is None else f"{row.stage} {_which(row.collective)}"
+    return ", ".join([stage, *(f"in {outer}" for outer in reversed(row.inside)), *step])
+
+
+def _which(collective: OpenCollective) -> str:
+    of = f" of {collective.group}" if collective.group else ""
+    ranks = f", {collective.group_size} ranks" if collective.group_size else ""
+    number = f" {collective.sequence}" if collective.sequence else ""
+    return f"({collective.operation}{number}{of}{ranks})"
+
+
+HANGING: Final = Section(title="Hanging", blocks=lambda report: _open_lines(report) if _is_hanging(report) else [])
+OPEN_STAGES: Final = Section(
+    title="Open stages",
+    data={"open_stages": lambda source: open_rows(source.opened, source.now_ns, source.found.longest_ns)},
+    blocks=lambda report: [] if _is_hanging(report) else _open_lines(report),
+)
+PENDING: Final = Section(
+    title="Processes in no run",
+    data={"pending": lambda source: pending(source.run, source.attempts, source.now_ns)},
+    blocks=_pending_lines,
+)

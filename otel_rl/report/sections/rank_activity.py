@@ -1,0 +1,176 @@
+"""What each rank did: its time, its samples and tokens, and who holds the others up."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Final
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.waits import call_waits
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import Report, WorkRow
+from otel_rl.report.data.time_use import UNTOLD, BubbleRow, Efficiency, RankTime
+from otel_rl.report.format import count, percent, plural, seconds
+from otel_rl.report.read.average import Averaged
+from otel_rl.report.read.collect import FoldedSpans, StepKey, StepRecord
+from otel_rl.report.read.rank_times import RankTimes
+from otel_rl.report.read.span_attributes import WorkSums
+from otel_rl.report.section import Block, Line, Section, Table, foremost, more, notes, rank_name
+from otel_rl.report.sections.wall_time import Goodputs
+from otel_rl.runs.calls import matched_peers
+
+MOST_SLOW: Final = 16
+COLUMNS: Final[tuple[tuple[str, Callable[[RankTime], float | None], Callable[[float], str]], ...]] = (
+    ("pp", lambda row: row.pipeline, "{:.0f}".format),
+    ("active", lambda row: row.active_s, seconds),
+    ("wait", lambda row: row.wait_s, seconds),
+    ("transfer", lambda row: row.transfer_s, seconds),
+    ("hidden", lambda row: row.inseparable_s, seconds),
+    ("idle", lambda row: row.idle_s, seconds),
+    ("other", lambda row: row.other_s, seconds),
+    ("score", lambda row: row.relative_score, "{:.2f}".format),
+    ("S", lambda row: row.slowdown, "{:.2f}".format),
+)
+"""Heading, number, how it is written; a column without any number, or of zeros only, is left out."""
+BOUNDS: Final = {"wait": ">=", "transfer": "<="}
+"""Signs before numbers that are not known exactly."""
+LEGEND: Final = {
+    "pp": "pp: pipeline stage, ranks are compared inside it",
+    "wait": "wait: in collectives, for slower ranks",
+    "transfer": "transfer: the rest in collectives, waits in large broadcasts included",
+    "hidden": "hidden: in stages that hide collectives or measure launches only",
+    "score": "score: own times against the fastest rank, 0.5 takes twice as long",
+    "S": "S: a step with this rank as it is and the others balanced, over a balanced one",
+}
+LEAST_SHARE: Final = 0.0005
+"""Bubbles are shown if one of them has this share of the step time."""
+WORK_NOTE: Final = "As generated for training; padding and trained tok. (those the loss uses) of all forwards."
+ENVIRONMENT_NOTE: Final = "env.: tokens that tools or an environment wrote into the responses."
+
+
+def efficiency(found: FoldedSpans, averaged: Averaged) -> Efficiency:
+    """Fold the steps: goodput takes all of them, everything else the averaged ones."""
+    steady = set(map(id, averaged.steady))
+    times, goodputs = RankTimes(), Goodputs(found)
+    for record in found.steps:
+        if record.is_truncated:
+            goodputs.add(record, None)
+    for records in _roles(averaged):
+        pipeline = {record.rank.rank: record.pipeline for record in records}
+        parted = matched_peers({record.rank.rank: record.calls for record in records}, pipeline)
+        waited = call_waits(*parted.values())
+        for record in records:
+            goodputs.add(record, waited)
+        for stage, calls in parted.items():
+            peers = [record for record in records if record.pipeline == stage]
+            if all(id(record) in steady for record in peers):
+                times.add(peers, calls, waited)
+    return Efficiency(
+        stragglers=times.stragglers(averaged.median_ns / 1e9, averaged.mean_ns / 1e9),
+        slow_communication=times.slow_communication(),
+        ranks=times.ranks(),
+        slowdowns=times.slowdowns(),
+        bubbles=times.bubbles(),
+        goodput=goodputs.rows(),
+    )
+
+
+def _roles(averaged: Averaged) -> list[list[StepRecord]]:
+    groups: defaultdict[tuple[StepKey, str], list[StepRecord]] = defaultdict(list)
+    for record in averaged.finished:
+        groups[record.key, record.rank.role].append(record)
+    return list(groups.values())
+
+
+def _blocks(report: Report) -> list[Block]:
+    times = report.efficiency
+    blocks: list[Block] = [_table(report, times.ranks)] if len(times.ranks) > 1 else []
+    blocks += [Line(line, "warning") for line in _slow(report)]
+    if any(row.share >= LEAST_SHARE for row in times.bubbles):
+        blocks.append(Line(f"Bubbles of the step time: {', '.join(map(_bubble, times.bubbles))}."))
+    return blocks
+
+
+def _table(report: Report, rows: list[RankTime]) -> Table:
+    # of many ranks those that waited least: for them the others wait
+    shown = foremost(rows, lambda row: row.wait_s)
+    columns = [column for column in COLUMNS if any(column[1](row) for row in rows)]
+    table = Table.of("mean step", *(head for head, _, _ in columns))
+    for row in shown:
+        bounds = {} if row.is_wait_exact else BOUNDS
+        cells = [
+            f"{bounds.get(head, '')}{'-' if (value := read(row)) is None else write(value)}"
+            for head, read, write in columns
+        ]
+        table.add(rank_name(report, row), *cells)
+    if len(shown) < len(rows):
+        table.legend.append(("", f"{plural(len(rows) - len(shown), 'rank')} that waited longer left out"))
+    table.legend += [(head, LEGEND[head]) for head, _, _ in columns if head in LEGEND]
+    if not all(row.is_wait_exact for row in rows):
+        table.legend.append(("", f">=, <=: {UNTOLD}"))
+    return table
+
+
+def _slow(report: Report) -> list[str]:
+    times = report.efficiency
+    lines = [
+        f"{rank_name(report, row)} costs {seconds(row.cost_s)} per step in {row.stage}, "
+        f"{percent(row.share)} of the {row.of_step}: slow in {count(row.slow_steps)} of {plural(row.steps, 'step')}"
+        for row in times.stragglers[:MOST_SLOW]
+    ]
+    if len(times.stragglers) > MOST_SLOW:
+        lines.append(f"and {count(len(times.stragglers) - MOST_SLOW)} more are slow, which --json has")
+    lines += [
+        f"Collectives {'under no stage' if row.stage == v.COMM else f'inside {row.stage}'} take "
+        f"{seconds(row.transfer_s)} per step, {percent(row.share)}, on every rank{times.of_stage(row.pipeline)} alike: "
+        "slow communication"
+        for row in times.slow_communication
+    ]
+    return [f"{line[0].upper()}{line[1:]}." for line in lines]
+
+
+def _bubble(row: BubbleRow) -> str:
+    return f"{row.kind} {'' if row.is_exact else '>='}{percent(row.share)}"
+
+
+def _work_rows(averaged: Averaged) -> list[WorkRow]:
+    sums: dict[Rank, WorkSums] = {}
+    for record in averaged.finished:
+        sums[record.rank] = sums.get(record.rank, WorkSums()).plus(record.work)
+    return [
+        WorkRow(
+            role=rank.role,
+            rank=rank.rank,
+            samples=work.samples,
+            prompt_tokens=work.prompts,
+            response_tokens=work.responses,
+            environment_tokens=work.environment_tokens,
+            padding_tokens=work.padding,
+            train_tokens=work.train_tokens,
+        )
+        for rank, work in sorted(sums.items())
+    ]
+
+
+def _work_blocks(report: Report) -> list[Block]:
+    if not any(row.samples or row.train_tokens or row.response_tokens for row in report.work):
+        return []
+    has_environment = any(row.environment_tokens for row in report.work)
+    environment = ["env."] if has_environment else []
+    name = "with spans" if report.unseen_steps else "in all steps"
+    table = Table.of(name, "samples", "prompt tok.", "response tok.", *environment, "padding", "trained tok.")
+    shown = foremost(report.work, lambda row: -row.train_tokens)
+    for row in shown:
+        numbers = [row.samples, row.prompt_tokens, row.response_tokens]
+        numbers += [row.environment_tokens] if has_environment else []
+        cells = ["-" if value is None else count(value) for value in (*numbers, row.padding_tokens, row.train_tokens)]
+        table.add(rank_name(report, row), *cells)
+    note = f"{WORK_NOTE} {ENVIRONMENT_NOTE}" if has_environment else WORK_NOTE
+    return [table, *more(len(report.work) - len(shown)), *notes(note)]
+
+
+RANKS: Final = Section(title="Ranks", data={"efficiency": lambda source: source.efficiency}, blocks=_blocks)
+WORK: Final = Section(
+    title="Samples and tokens", data={"work": lambda source: _work_rows(source.averaged)}, blocks=_work_blocks
+)

@@ -1,0 +1,277 @@
+"""Rollout requests: times, tail, how they ended, what is wrong with them; training and evaluation apart."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Final
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.histogram import Histogram
+from otel_rl.journal.read import PointView
+from otel_rl.report.data.details import BadRequests, EnginePreemptions, Quantiles, RequestRow, Requests, RequestTail
+from otel_rl.report.data.report import Report, StageRow
+from otel_rl.report.format import count, listed, percent, plural, seconds
+from otel_rl.report.read.last_points import LastPoints
+from otel_rl.report.read.span_attributes import text
+from otel_rl.report.section import Block, Line, Section, Table, notes
+
+NUMBERS: Final = {
+    v.TTFT: "ttft_s",
+    v.QUEUE_TIME: "queue_s",
+    v.PREFILL_TIME: "prefill_s",
+    v.TPOT: "tpot_s",
+    v.REQUEST_DURATION: "duration_s",
+    v.PROMPT_LENGTH: "prompt_tokens",
+    v.OUTPUT_LENGTH: "response_tokens",
+    v.CACHED_LENGTH: "cached_tokens",
+}
+"""Histograms, and the fields that they become."""
+COUNTS: Final = {
+    v.REQUESTS: "count",
+    v.ABORTED: "aborted",
+    v.TIMED_OUT: "timed_out",
+    v.CLIPPED: "clipped",
+    v.REQUEST_ERRORS: "errors",
+}
+NAMES: Final = frozenset(
+    (
+        *NUMBERS, *COUNTS, v.PREEMPTIONS, v.ENGINE_PREEMPTIONS, v.OMITTED, v.BAD_REQUESTS, v.TAIL, v.ROLLOUT_BUBBLE,
+        v.ROLLOUT_WALL, v.KV_PEAK,
+    )
+)  # fmt: skip
+PER_ROLLOUT: Final = (v.TAIL, v.ROLLOUT_BUBBLE, v.ROLLOUT_WALL)
+MOST_OPEN: Final = 4096
+"""So many rollouts stay open for more numbers; those of one rollout are recorded together."""
+
+Kind = tuple[str, str, str, str]
+RolloutNumber = tuple[str, str]
+"""A metric of a rollout, and the share of the slowest that it is about."""
+SHOWN: Final = 4
+"""Engines with most requests that are shown; JSON has all."""
+QUEUE_SHARE: Final = 0.1
+"""From this share of TTFT on it is the position in the queue."""
+BULK_NOTE: Final = "Submitted in bulk, TTFT is queue position: judge the engine by prefill and TPOT."
+BAD: Final = {
+    "unfinished": "without an end",
+    "reversed": "with times in the wrong order",
+    "impossible_time": "with a time that cannot be",
+    "tokens": "with a number of tokens that cannot be",
+    "repeated_id": "left out: repeated, by id and submission",
+    "another_attempt": "with an id that came before, by another submission: counted as another attempt",
+    "after_rollout": "after the end of the rollout",
+    "late": "after the end of the step: in metrics, no spans (`otel_rl.request` takes a parent)",
+    "forked": "from a forked worker",
+    "unreadable": "that could not be read",
+    "no_request": "that were none",
+    "not_a_number": "with something that is no number",
+}
+
+
+class RequestPoints:
+    """The points of the metrics in ``NAMES``: the last of each stream, and the numbers of each rollout."""
+
+    NAMES: Final = NAMES
+
+    def __init__(self) -> None:
+        self._last = LastPoints()
+        self._rollouts = _Rollouts()
+        self._cache_peak: float | None = None
+
+    def add(self, point: PointView) -> None:
+        """Add a point."""
+        if point.kind != "gauge":
+            self._last.add(point)
+        if point.name in PER_ROLLOUT:
+            self._rollouts.add(point)
+        elif point.name == v.KV_PEAK:
+            self._cache_peak = point.value if self._cache_peak is None else max(self._cache_peak, point.value)
+
+    def rows(self, stages: Sequence[StageRow], spans: int) -> Requests:
+        """Sum up the requests of a run, of which so many are spans."""
+        last = self._last.points()
+        bad: Counter[str] = Counter()
+        for point in last:
+            if point.name == v.BAD_REQUESTS:
+                bad[text(point.attributes, v.REASON)] += round(point.value)
+        self._rollouts.close(0)
+        rows = [_row(kind, histograms, counts) for kind, (histograms, counts) in sorted(_kinds(last).items())]
+        return Requests(
+            rows=rows,
+            tails=_tails(self._rollouts, stages),
+            bubble=self._rollouts.mean((v.ROLLOUT_BUBBLE, "")),
+            kv_cache_peak=self._cache_peak,
+            engine_preemptions=_engine_preemptions(last, {row.engine for row in rows if row.preemptions is not None}),
+            spans=spans,
+            omitted=sum(round(point.value) for point in last if point.name == v.OMITTED),
+            bad=[BadRequests(reason=reason, count=count) for reason, count in sorted(bad.items()) if count],
+        )
+
+
+class _Rollouts:
+    """The numbers of each rollout of the training that took any time: 16 bytes each."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, int], dict[RolloutNumber, float]] = {}
+        """By writer and time."""
+        self._numbers: defaultdict[RolloutNumber, tuple[array[float], array[float]]]
+        self._numbers = defaultdict(lambda: (array("d"), array("d")))
+        """Values, and the times of their rollouts."""
+
+    def add(self, point: PointView) -> None:
+        if text(point.attributes, v.MODE) == "eval":
+            return
+        key = point.journal.identity.writer, point.time_ns
+        if key not in self._open and len(self._open) >= MOST_OPEN:
+            self.close(MOST_OPEN // 2)
+        self._open.setdefault(key, {})[point.name, text(point.attributes, v.SLOWEST)] = point.value
+
+    def close(self, most: int) -> None:
+        for key in list(self._open)[: max(0, len(self._open) - most)]:
+            numbers = self._open.pop(key)
+            wall = numbers.get((v.ROLLOUT_WALL, ""))
+            for name, value in numbers.items() if wall else ():
+                values, walls = self._numbers[name]
+                values.append(value)
+                walls.append(wall or 0.0)
+
+    def tails(self) -> set[str]:
+        return {slowest for name, slowest in self._numbers if name == v.TAIL}
+
+    def mean(self, name: RolloutNumber) -> float | None:
+        """Return the mean of a number, weighted by the time of its rollout."""
+        values, walls = self._numbers[name]
+        total = sum(walls)
+        return sum(value * wall for value, wall in zip(values, walls, strict=True)) / total if total else None
+
+
+def _kinds(points: Iterable[PointView]) -> dict[Kind, tuple[dict[str, Histogram], Counter[str]]]:
+    kinds: dict[Kind, tuple[dict[str, Histogram], Counter[str]]] = defaultdict(lambda: ({}, Counter()))
+    for point in points:
+        keys = (v.PROVIDER, v.REQUEST_MODEL, v.SUBMISSION, v.MODE)
+        engine, model, submission, mode = (text(point.attributes, key) for key in keys)
+        if point.name in NUMBERS and point.count:
+            histograms = kinds[engine, model, submission, mode][0]
+            found = Histogram(point.boundaries, point.counts, point.min, point.max)
+            before = histograms.get(point.name)
+            histograms[point.name] = found if before is None else before.plus(found)
+        elif point.name in COUNTS or point.name == v.PREEMPTIONS:
+            kinds[engine, model, submission, mode][1][point.name] += round(point.value)
+    return kinds
+
+
+def _row(kind: Kind, histograms: dict[str, Histogram], counts: Counter[str]) -> RequestRow:
+    engine, model, submission, mode = kind
+    numbers: dict[str, Any] = {field: _quantiles(histograms.get(name)) for name, field in NUMBERS.items()}
+    numbers.update({field: counts[name] for name, field in COUNTS.items()}, preemptions=counts.get(v.PREEMPTIONS))
+    return RequestRow(engine=engine, model=model, is_bulk=submission == "bulk", is_evaluation=mode == "eval", **numbers)
+
+
+def _engine_preemptions(points: Iterable[PointView], others: Collection[str]) -> list[EnginePreemptions]:
+    """Sum up the preemptions of the engines whose requests do not have theirs."""
+    counts: Counter[str] = Counter()
+    for point in points:
+        engine = text(point.attributes, v.PROVIDER)
+        if point.name == v.ENGINE_PREEMPTIONS and engine not in others:
+            counts[engine] += round(point.value)
+    return [EnginePreemptions(engine=engine, count=count) for engine, count in sorted(counts.items())]
+
+
+def _quantiles(histogram: Histogram | None) -> Quantiles | None:
+    if histogram is None:
+        return None
+    return Quantiles(
+        count=histogram.count, median=histogram.quantile(0.5), p99=histogram.quantile(0.99), longest=histogram.high
+    )
+
+
+def _tails(rollouts: _Rollouts, stages: Sequence[StageRow]) -> list[RequestTail]:
+    rollout_share = sum(row.share for row in stages if row.inside is None and row.stage == v.SAMPLE)
+    tails = []
+    for slowest in sorted(rollouts.tails(), key=float):
+        share = rollouts.mean((v.TAIL, slowest))
+        if share is not None:
+            of_step = share * rollout_share if rollout_share else None
+            tails.append(RequestTail(slowest=float(slowest), share=share, step_share=of_step))
+    return tails
+
+
+def _blocks(report: Report) -> list[Block]:
+    requests = report.requests
+    rows = sorted(requests.rows, key=lambda row: (row.is_evaluation, -row.count))
+    shown = rows[:SHOWN]
+    blocks: list[Block] = [block for row in shown for block in (Line(_head(row)), _table(row))]
+    blocks += notes(BULK_NOTE if any(map(_is_queue_position, shown)) else "")
+    blocks += [Line(line) for line in (*_tail_lines(requests), *_span_lines(requests, rows))]
+    reasons = [f"{plural(bad.count, 'request')} {BAD.get(bad.reason, bad.reason)}" for bad in requests.bad]
+    return blocks + [Line(reason, "warning") for reason in reasons]
+
+
+def _is_queue_position(row: RequestRow) -> bool:
+    """Whether TTFT tells the position in the queue; an engine that takes a whole batch up at once has none."""
+    if not row.is_bulk or row.ttft_s is None:
+        return False
+    return row.queue_s is None or row.queue_s.p99 >= QUEUE_SHARE * row.ttft_s.p99
+
+
+def _table(row: RequestRow) -> Table:
+    table = Table.of("requests", "median", "p99", "longest")
+    numbers: list[tuple[str, Quantiles | None, Callable[[float], str]]] = [
+        ("TTFT", row.ttft_s, seconds),
+        ("queue", row.queue_s, seconds),
+        ("prefill", row.prefill_s, seconds),
+        ("TPOT", row.tpot_s, seconds),
+        ("duration", row.duration_s, seconds),
+        ("prompt tokens", row.prompt_tokens, count),
+        ("response tokens", row.response_tokens, count),
+        ("cached tokens", row.cached_tokens, count),
+    ]
+    for name, found, write in numbers:
+        if found is not None:
+            table.add(name, write(found.median), write(found.p99), write(found.longest))
+    return table
+
+
+def _head(row: RequestRow) -> str:
+    who = " ".join(filter(None, (row.engine, row.model)))
+    kinds = {"aborted": row.aborted, "timed out": row.timed_out, "failed": row.errors, "clipped": row.clipped}
+    said = [
+        f"{count(number)} {kind} ({percent(number / row.count)})"
+        for kind, number in kinds.items()
+        if number and row.count
+    ]
+    said += [plural(row.preemptions, "preemption")] if row.preemptions else []
+    what = "evaluation" if row.is_evaluation else "bulk" if row.is_bulk else "streamed"
+    return f"{who}, {what}: {plural(row.count, 'request')}{', ' if said else ''}{listed(said, 5)}"
+
+
+def _tail_lines(requests: Requests) -> list[str]:
+    lines = []
+    if requests.tails:
+        shares = [f"{tail.slowest * 100:.0f} %: {percent(tail.share)}" for tail in requests.tails]
+        lines.append(f"rollout time taken by the slowest alone: {', '.join(shares)}")
+    if requests.bubble is not None:
+        lines.append(f"engine slots idle at the end of rollouts: {percent(requests.bubble)} of slots x rollout time")
+    if requests.kv_cache_peak is not None:
+        lines.append(f"highest KV-cache usage: {percent(requests.kv_cache_peak)}")
+    lines += [
+        f"{said.engine}: {plural(said.count, 'preemption')} of all its requests together"
+        for said in requests.engine_preemptions
+        if said.count
+    ]
+    return lines
+
+
+def _span_lines(requests: Requests, rows: list[RequestRow]) -> list[str]:
+    total = sum(row.count for row in rows)
+    if not total:
+        return []
+    hidden = len(rows) - SHOWN
+    lines = [f"{plural(hidden, 'more kind')} of requests in --json"] if hidden > 0 else []
+    known = requests.spans + requests.omitted
+    rest = f"; of {count(total - known)} it is open until their rollouts are over" if total > known else ""
+    return [*lines, f"{count(requests.spans)} of {plural(total, 'request')} are spans{rest}; metrics count all"]
+
+
+REQUESTS: Final = Section(title="Requests", data={"requests": lambda source: source.requests}, blocks=_blocks)

@@ -1,0 +1,235 @@
+"""The numbers of every step: reward, loss and what tells a stable run from an unstable one."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from functools import partial
+from itertools import groupby
+from typing import Final
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.summary import mean, sparkline, trend
+from otel_rl.journal.read import PointView
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import Report, Series
+from otel_rl.report.format import count, number
+from otel_rl.report.read.collect import StepRecord
+from otel_rl.report.read.span_attributes import rank_of, text
+from otel_rl.report.section import Block, Column, Line, Picture, Section, Table, foremost, more
+
+NAMES: Final = (
+    v.REWARD_SCORE, v.REWARD_STD, v.FUNCTION_SCORE, v.FUNCTION_STD, v.EVAL_REWARD, v.REWARD_ZERO_STD, v.LOSS,
+    v.LOSS_TERM, v.GRAD_NORM, v.KL_REFERENCE, v.KL_POLICY, v.ENTROPY, v.CLIP_FRACTION, v.CLIP_SIDE_FRACTION,
+    v.RESPONSE_LENGTH, v.RESPONSE_MIN, v.RESPONSE_MAX, v.RESPONSE_CLIPPED, v.LEARNING_RATE,
+)  # fmt: skip
+EXTREMES: Final = {v.RESPONSE_MIN: min, v.RESPONSE_MAX: max}
+"""How ranks are combined, if not by their mean."""
+
+TITLES: Final = {
+    v.REWARD_SCORE: "reward",
+    v.FUNCTION_SCORE: "reward",
+    v.EVAL_REWARD: "evaluation reward",
+    v.REWARD_ZERO_STD: "groups of equal reward",
+    v.LOSS: "loss",
+    v.LOSS_TERM: "loss",
+    v.GRAD_NORM: "gradient norm",
+    v.KL_REFERENCE: "KL to reference",
+    v.KL_POLICY: "KL to old policy",
+    v.ENTROPY: "entropy",
+    v.CLIP_FRACTION: "clip fraction",
+    v.RESPONSE_LENGTH: "response length",
+    v.RESPONSE_CLIPPED: "responses cut",
+    v.LEARNING_RATE: "learning rate",
+}
+"""The series that are shown, as people call them."""
+LONGEST_LINE: Final = 48
+MOST_ROWS: Final = 40
+"""At most so many series are shown; a framework may have a reward for each task."""
+OWN_ROWS: Final = 12
+
+Qualifiers = tuple[tuple[str, str], ...]
+Head = tuple[str, str, Qualifiers]
+StepKey = tuple[str, int | None, int]
+Value = tuple[int, str, float]
+RankOfAttempt = tuple[str, Rank]
+
+
+class SeriesPoints:
+    """The points of ``NAMES``, and those that a training recorded itself.
+
+    Cost: 12 bytes a point, and 250 for each step of a rank; as an object a point takes 600.
+    """
+
+    NAMES: Final = NAMES
+
+    def __init__(self) -> None:
+        self._points: dict[Head, tuple[array[int], array[float]]] = {}
+        """Of each series: the index of the moment of each point, and its value."""
+        self._heads: dict[tuple[str, ...], tuple[array[int], array[float]]] = {}
+        """The same by name, unit and attributes as they come."""
+        self._ranks: dict[int, RankOfAttempt] = {}
+        """By resource, of which a process has one."""
+        self._moments: dict[tuple[int, int], int] = {}
+        """Indices by resource and time."""
+
+    def add(self, point: PointView) -> None:
+        """Add a point that has a value."""
+        key = (point.name, point.unit, *point.attributes, *map(str, point.attributes.values()))
+        found = self._heads.get(key)
+        if found is None:
+            head = _name(point), point.unit, _qualifiers(point)
+            found = self._heads[key] = self._points.setdefault(head, (array("I"), array("d")))
+        moments, values = found
+        process = id(point.resource)
+        if process not in self._ranks:
+            self._ranks[process] = text(point.resource, v.ATTEMPT_ID), rank_of(point.resource)
+        moments.append(self._moments.setdefault((process, point.time_ns), len(self._moments)))
+        values.append(point.value)
+
+    def series(self, records: Iterable[StepRecord]) -> tuple[list[Series], list[Series]]:
+        """Return the series of ``NAMES`` and the training's own, by step; the newest attempt of a step counts."""
+        calendar = _Calendar(records)
+        steps = [(self._ranks[process][0], *calendar.step(self._ranks[process], ns)) for process, ns in self._moments]
+        made = [_series(head, _by_step(steps, *points)) for head, points in self._points.items()]
+        ours = [one for one in made if one.name in NAMES]
+        own = [one for one in made if one.name not in NAMES]
+        ours.sort(key=lambda one: (NAMES.index(one.name), sorted(one.qualifiers.items())))
+        return ours, sorted(own, key=lambda one: one.name)
+
+
+def _by_step(
+    steps: Sequence[tuple[str, StepKey, int]], moments: array[int], values: array[float]
+) -> dict[StepKey, list[Value]]:
+    found: defaultdict[StepKey, list[Value]] = defaultdict(list)
+    for moment, value in zip(moments, values, strict=True):
+        attempt, step, time_ns = steps[moment]
+        found[step].append((time_ns, attempt, value))
+    return found
+
+
+class _Calendar:
+    """Finds the step of a point, which has the time of its end."""
+
+    def __init__(self, records: Iterable[StepRecord]) -> None:
+        steps: defaultdict[RankOfAttempt, list[StepRecord]] = defaultdict(list)
+        for record in records:
+            steps[record.attempt, record.rank].append(record)
+        for of_rank in steps.values():
+            of_rank.sort(key=lambda record: record.step.end_ns)
+        self._steps = {
+            place: [(set_ns, list(group)) for set_ns, group in groupby(of_rank, key=lambda one: one.clock_set_ns)]
+            for place, of_rank in steps.items()
+        }
+        """By rank: the steps between which its clock was not set, and by how much it had been."""
+        self._last = {place: of_rank[0] for place, of_rank in steps.items()}
+        """By rank: the step of the point before."""
+
+    def step(self, rank: RankOfAttempt, time_ns: int) -> tuple[StepKey, int]:
+        """Return the step of a point, and its time by the clock as it was before it was set.
+
+        A clock that was set back shows a time twice: then it is the step that is nearer to that of the point before.
+        """
+        last = self._last.get(rank)
+        if last is None:
+            return ("", None, time_ns), time_ns
+        found = [one for set_ns, steps in self._steps[rank] if (one := _at(steps, time_ns - set_ns)) is not None]
+        if not found:
+            return ("", None, time_ns - last.clock_set_ns), time_ns - last.clock_set_ns
+        reached_ns = last.step.end_ns
+        nearest = self._last[rank] = min(found, key=lambda one: abs(one.step.end_ns - reached_ns))
+        return (nearest.step.loop, nearest.step.iteration, 0), time_ns - nearest.clock_set_ns
+
+
+def _at(steps: Sequence[StepRecord], time_ns: int) -> StepRecord | None:
+    index = bisect_left(steps, time_ns, key=lambda record: record.step.end_ns)
+    return steps[index] if index < len(steps) and steps[index].step.begin_ns < time_ns else None
+
+
+def is_own(point: PointView) -> bool:
+    """Whether the training recorded a point itself: a number of the user's, or a gauge without attributes."""
+    if point.kind != "gauge" or point.name in v.METRICS:
+        return False
+    return not point.attributes or point.name.startswith(v.USER)
+
+
+def _name(point: PointView) -> str:
+    return text(point.attributes, v.METRIC_NAME) or point.name.removeprefix(v.USER)
+
+
+def _qualifiers(point: PointView) -> Qualifiers:
+    hidden = (v.SCOPE_KEY, v.METRIC_NAME)
+    return tuple(sorted((key, str(value)) for key, value in point.attributes.items() if key not in hidden))
+
+
+def _series(head: Head, steps: dict[StepKey, list[Value]]) -> Series:
+    name, unit, qualifiers = head
+    rows: list[tuple[int, int | None, float]] = []
+    nonfinite = 0
+    for key, values in steps.items():
+        attempt = max(values)[1]  # the newest
+        newest = sorted(value for value in values if value[1] == attempt)
+        numbers = [number for _, _, number in newest]
+        nonfinite += sum(not math.isfinite(number) for number in numbers)
+        rows.append((newest[0][0], key[1], _combine(numbers, name)))
+    rows.sort(key=lambda row: row[0])
+    numbers = [number for _, _, number in rows]
+    return Series(
+        name=name,
+        qualifiers=dict(qualifiers),
+        unit=unit,
+        **(asdict(trend(numbers)) | {"nonfinite": nonfinite}),
+        steps=[step for _, step, _ in rows],
+        values=[value if math.isfinite(value) else None for value in numbers],
+    )
+
+
+def _combine(numbers: Sequence[float], name: str) -> float:
+    finite = [number for number in numbers if math.isfinite(number)]
+    return EXTREMES.get(name, mean)(finite) if finite else math.nan
+
+
+def _series_blocks(report: Report) -> list[Block]:
+    rows = [series for series in report.series if _is_shown(series)]
+    shown = foremost(rows, lambda one: one.name == v.FUNCTION_SCORE, MOST_ROWS)  # there may be many functions
+    table = _table("over the steps", "first", "last", "min", "max")
+    for one in sorted(shown, key=lambda one: (list(TITLES).index(one.name), len(one.qualifiers))):
+        _add(table, _title(one), (one.first, one.last, one.low, one.high), one)
+    return [table, *more(len(rows) - len(shown))] if rows else []
+
+
+def _number_blocks(report: Report) -> list[Block]:
+    shown = foremost(report.numbers, lambda one: -len(one.values), OWN_ROWS)
+    table = _table("your numbers", "last", "mean", "min", "max")
+    for one in shown:
+        _add(table, one.name, (one.last, one.mean, one.low, one.high), one)
+    return [table, *more(len(report.numbers) - len(shown))] if shown else []
+
+
+def _table(name: str, *heads: str) -> Table:
+    line, bad = Column("", "picture", LONGEST_LINE), Column("", "fact")
+    return Table([Column(name, "name"), *map(Column, heads), line, bad])
+
+
+def _add(table: Table, name: str, numbers: Iterable[float | None], series: Series) -> None:
+    values = [math.nan if value is None else value for value in series.values]
+    bad = f"{count(series.nonfinite)} NaN/Inf" if series.nonfinite else ""
+    table.add(name, *map(number, numbers), Picture(partial(sparkline, values)), Line(bad, "warning") if bad else "")
+
+
+def _is_shown(series: Series) -> bool:
+    """Leave to JSON what has no title, and of evaluations all but their reward."""
+    return series.name in TITLES and (series.qualifiers.get(v.MODE) != "eval" or series.name == v.EVAL_REWARD)
+
+
+def _title(series: Series) -> str:
+    rest = [value for key, value in series.qualifiers.items() if key != v.MODE]
+    return f"  {TITLES[series.name]} {' '.join(rest)}" if rest else TITLES[series.name]
+
+
+SERIES: Final = Section(title="Over the steps", data={"series": lambda source: source.series}, blocks=_series_blocks)
+NUMBERS: Final = Section(title="Your numbers", data={"numbers": lambda source: source.numbers}, blocks=_number_blocks)

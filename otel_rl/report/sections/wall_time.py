@@ -1,0 +1,195 @@
+"""Goodput: the wall time of every attempt by kind."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import Final
+
+from otel_rl.analysis.goodput import Goodput, Kind, kind_of, redone, total
+from otel_rl.analysis.intervals import Interval
+from otel_rl.analysis.steps import Step
+from otel_rl.analysis.waits import Waited
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import Report
+from otel_rl.report.data.time_use import GoodputKind, GoodputPart, GoodputRow
+from otel_rl.report.format import percent, plural, seconds
+from otel_rl.report.read.collect import FoldedSpans, StepRecord
+from otel_rl.report.read.containers import NOTHING, moved, twice, whole, without
+from otel_rl.report.read.span_attributes import WorkSums
+from otel_rl.report.section import Block, Section, Table, notes
+
+NOTE: Final = (
+    "productive: rollout to update; overhead: set-up, weight sync, checkpoints, evaluation, logs; idle: waits; wasted: "
+    "steps made again, skipped updates; other: stages of your own, and what is in none."
+)
+LEAST_NOTE: Final = ">=: more may be waits in collectives, so productive, overhead and other may be less."
+MOST_ATTEMPTS: Final = 4
+"""At most so many attempts have a column of their own, the last ones."""
+KINDS: Final[tuple[GoodputKind, ...]] = ("productive", "overhead", "idle", "wasted", "other")
+RankOfAttempt = tuple[str, Rank]
+StepOfRank = tuple[str, Rank, int, int]
+
+
+class Goodputs:
+    """The wall time of each rank and attempt; takes every step, also those that averages leave out."""
+
+    def __init__(self, found: FoldedSpans) -> None:
+        self._found = found
+        self._again = _redone(found)
+        self._twice = _twice(found)
+        self._steps: defaultdict[tuple[str, Rank], Goodput] = defaultdict(lambda: NOTHING)
+        self._work: defaultdict[str, WorkSums] = defaultdict(WorkSums)
+        """By attempt."""
+        self._inexact: set[str] = set()
+        """Attempts in which a rank waited for longer than is known."""
+
+    def add(self, record: StepRecord, waited: Waited[int] | None) -> None:
+        """Add a step of a rank, and the waits for its slower peers in it; None if it was not compared with theirs."""
+        key = record.attempt, record.rank
+        begin_ns = record.step.begin_ns
+        parts = self._once(key, (begin_ns, begin_ns + record.goodput.wall_ns), record.goodput)
+        if _key(record) in self._again:
+            parts = Goodput(0, 0, 0, parts.wall_ns, 0)
+        elif waited is None:
+            calls = record.calls.of(record.rank.rank)
+            if any(call.has_others for call in calls if kind_of(call.stage) is not Kind.IDLE):
+                self._inexact.add(record.attempt)
+        else:
+            rank = record.rank.rank
+            own = [call for call, by_rank in waited.ns.items() if rank in by_rank and call not in record.skipped]
+            parts = moved(parts, ((call[0], waited.ns[call][rank]) for call in own))
+            if any((call, rank) in waited.least for call in own if kind_of(call[0]) is not Kind.IDLE):
+                self._inexact.add(record.attempt)
+        self._steps[key] = total([self._steps[key], parts])
+        self._work[record.attempt] = self._work[record.attempt].plus(record.work)
+
+    def _once(self, key: tuple[str, Rank], interval: Interval, parts: Goodput) -> Goodput:
+        twice_ns = self._twice.get(key, {}).get(interval, 0)
+        return without(parts, twice_ns) if twice_ns else parts
+
+    def rows(self) -> list[GoodputRow]:
+        """Make a row for each attempt, and one for all."""
+        by_attempt: defaultdict[str, list[Goodput]] = defaultdict(list)
+        for key, wall in self._found.walls.items():
+            phases = [self._once(key, interval, parts) for interval, parts in wall.phases]
+            by_attempt[key[0]].append(whole(wall, [*phases, self._steps[key]]))
+        names = [name for name in self._found.attempts if name in by_attempt]
+        rows = [self._row([name], total(by_attempt[name]), len(by_attempt[name])) for name in names]
+        everything = total(part for parts in by_attempt.values() for part in parts)
+        ranks = len({rank for _, rank in self._found.walls})
+        return [*rows, self._row(names, everything, ranks, is_all=True)] if everything.wall_ns else []
+
+    def _row(self, attempts: Sequence[str], parts: Goodput, ranks: int, *, is_all: bool = False) -> GoodputRow:
+        wall_ns = parts.wall_ns
+        times_ns = (parts.productive_ns, parts.overhead_ns, parts.idle_ns, parts.wasted_ns, parts.other_ns)
+        work = reduce(WorkSums.plus, (self._work[name] for name in attempts), WorkSums())
+        padding = work.padding
+        return GoodputRow(
+            attempt=None if is_all else attempts[0],
+            ranks=ranks,
+            wall_ns=wall_ns,
+            parts=[
+                GoodputPart(kind=kind, time_ns=time_ns, share=time_ns / wall_ns if wall_ns else 0.0)
+                for kind, time_ns in zip(KINDS, times_ns, strict=True)
+            ],
+            is_idle_exact=self._inexact.isdisjoint(attempts),
+            padding_share=None if padding is None else padding / (padding + work.forward_tokens),
+        )
+
+
+def _key(record: StepRecord) -> StepOfRank:
+    return record.attempt, record.rank, record.step.begin_ns, record.step.iteration
+
+
+def _twice(found: FoldedSpans) -> dict[tuple[str, Rank], dict[Interval, int]]:
+    """Find the containers of each rank that overlap: of two loops at once, or of two processes of one rank."""
+    intervals = {key: [interval for interval, _ in wall.phases] for key, wall in found.walls.items()}
+    for record in found.steps:
+        begin_ns = record.step.begin_ns
+        intervals[record.attempt, record.rank].append((begin_ns, begin_ns + record.goodput.wall_ns))
+    return {key: twice(of_rank) for key, of_rank in intervals.items()}
+
+
+def _redone(found: FoldedSpans) -> set[StepOfRank]:
+    """Find the steps that a later loop or attempt did again; for a rank that it lacks, any rank of the role did."""
+    if len(found.attempts) < 2 and not any(record.restart_of for record in found.steps):
+        return set()
+    roles: dict[str, dict[str, defaultdict[Rank, list[StepRecord]]]] = {}
+    for record in found.steps:
+        attempts = roles.setdefault(record.rank.role, {name: defaultdict(list) for name in found.attempts})
+        attempts[record.attempt][record.rank].append(record)
+    return {
+        key
+        for attempts in roles.values()
+        for number, ranks in enumerate(attempts.values())
+        for own in list(ranks.values())
+        for key in _redone_by(own, list(attempts.values())[number + 1 :], found.clocks)
+    }
+
+
+def _redone_by(
+    own: Sequence[StepRecord],
+    others: Iterable[Mapping[Rank, list[StepRecord]]],
+    clocks: Mapping[RankOfAttempt, set[str]],
+) -> Iterator[StepOfRank]:
+    """Return a rank's steps of one attempt that others, which began after its end by the same clock, did again."""
+    last = max(own, key=lambda record: record.step.end_ns)
+    ended_ns = last.step.end_ns + last.clock_set_ns
+    after: list[list[Step]] = []
+    for ranks in others:
+        row = ranks.get(own[0].rank) or [one for records in ranks.values() for one in records]
+        same = [one for one in row if clocks[_rank_key(one)] & clocks[_rank_key(own[0])]]
+        first = min(same, key=lambda one: one.step, default=None)
+        if first is not None and first.step.begin_ns + first.clock_set_ns >= ended_ns:
+            after.append([step for part in _parts(same) for step in part])
+    intervals = set(redone([*_parts(own), *after]))
+    yield from (_key(record) for record in own if (record.step.begin_ns, record.step.end_ns) in intervals)
+
+
+def _parts(records: Sequence[StepRecord]) -> list[list[Step]]:
+    """Split steps of one attempt where a loop restarts another, whose name it then has."""
+    names: dict[str, str] = {}
+    parts: list[list[Step]] = [[]]
+    for record in records:
+        loop = record.step.loop
+        if loop not in names:
+            names[loop] = names.get(record.restart_of, loop)
+            parts += [[]] if record.restart_of else []
+        parts[-1].append(replace(record.step, loop=names[loop]))
+    return parts
+
+
+def _rank_key(record: StepRecord) -> RankOfAttempt:
+    return record.attempt, record.rank
+
+
+def _blocks(report: Report) -> list[Block]:
+    if not report.efficiency.goodput:
+        return []
+    *attempts, everything = report.efficiency.goodput
+    table = _table(attempts, everything, MOST_ATTEMPTS if len(attempts) > 1 else 0)
+    ranks = f" of {plural(everything.ranks, 'rank')} together" if everything.ranks > 1 else ""
+    share = everything.padding_share
+    padding = "" if share is None else f" {percent(share)} of the trained positions are padding."
+    least = "" if everything.is_idle_exact else f" {LEAST_NOTE}"
+    return [table, *notes(f"Wall time{ranks}: {seconds(everything.wall_ns / 1e9)}; {NOTE}{least}{padding}")]
+
+
+def _table(attempts: Sequence[GoodputRow], everything: GoodputRow, most: int) -> Table:
+    """Make a table with a column for each of the last attempts, with fewer of them if it is too narrow."""
+    first = max(0, len(attempts) - most)
+    shown = attempts[first:]
+    table = Table.of("goodput", "time", "share", *(f"attempt {first + place}" for place in range(1, len(shown) + 1)))
+    for place, part in enumerate(everything.parts):
+        if part.time_ns:
+            shares = [percent(row.parts[place].share) for row in shown]
+            least = "" if everything.is_idle_exact or part.kind != "idle" else ">="
+            table.add(part.kind, least + seconds(part.time_ns / 1e9), least + percent(part.share), *shares)
+    table.narrow = _table(attempts, everything, most - 1) if most else None
+    return table
+
+
+GOODPUT: Final = Section(title="Goodput", blocks=_blocks)

@@ -1,0 +1,137 @@
+"""What the sections of a report are made of: the spans and points of a run, read once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from time import monotonic_ns
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.read import OpenView, Run
+from otel_rl.records import Attributes, Value
+from otel_rl.report.data.details import Requests
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import Attempt, Loss, Series, StageRow, StepTimes, Verdict
+from otel_rl.report.data.time_use import Efficiency
+from otel_rl.report.read.attempts import add_now, add_open, attempt_rows, leave_out_helpers, living
+from otel_rl.report.read.average import Averaged, average, set_aside, step_times
+from otel_rl.report.read.collect import FoldedSpans, collect
+from otel_rl.report.read.last_points import LastPoints
+from otel_rl.report.read.memory_peaks import KEYS as MEMORY_KEYS
+from otel_rl.report.read.span_attributes import KEYS, rank_of
+from otel_rl.report.sections.caveats import COUNTED, loss_rows
+from otel_rl.report.sections.flops_rates import FlopsPoints
+from otel_rl.report.sections.memory_use import MemoryPoints
+from otel_rl.report.sections.rank_activity import efficiency
+from otel_rl.report.sections.request_times import RequestPoints
+from otel_rl.report.sections.stage_shares import stage_rows
+from otel_rl.report.sections.step_series import SeriesPoints, is_own
+from otel_rl.report.verdict.awaited import awaited
+from otel_rl.report.verdict.nothing import nothing
+from otel_rl.report.verdict.verdict import verdict
+
+
+@dataclass(slots=True)
+class Points:
+    """The points of a run that a report is made of."""
+
+    numbers: SeriesPoints = field(default_factory=SeriesPoints)
+    counts: LastPoints = field(default_factory=LastPoints)
+    requests: RequestPoints = field(default_factory=RequestPoints)
+    memory: MemoryPoints = field(default_factory=MemoryPoints)
+    flops: FlopsPoints = field(default_factory=FlopsPoints)
+    stepped: Counter[Rank] = field(default_factory=Counter)
+    """How many steps of each rank left their time."""
+    resource: Attributes = field(default_factory=dict)
+    """Resource of the last of these steps."""
+    begin_ns: int = 0
+    """When the first process began to write."""
+    end_ns: int = 0
+    """Time of the last of these steps."""
+
+
+def no_points(run: Run) -> Points:
+    """Return what is known of a run before any point is read."""
+    return Points(begin_ns=min((one.identity.created_ns for one in run.journals if one.identity.created_ns), default=0))
+
+
+def read_points(run: Run) -> Points:
+    """Sort the points in one pass."""
+    points = no_points(run)
+    collectors = points.numbers, points.requests, points.flops, points.memory
+    add_to = {name: one.add for one in collectors for name in one.NAMES} | dict.fromkeys(COUNTED, points.counts.add)
+    for point in run.points(lambda name: name in add_to or name == v.STEP_TIME or name not in v.METRICS):
+        if add := add_to.get(point.name):
+            add(point)
+        elif is_own(point):
+            points.numbers.add(point)
+        if point.name == v.STEP_TIME:
+            points.stepped[rank_of(point.resource)] += 1
+            points.resource, points.end_ns = point.resource, max(points.end_ns, point.time_ns)
+    return points
+
+
+class Source:
+    """A run, folded once, and what more than one section is made of.
+
+    Cost: three passes over the spans, one over metrics and logs; keeps 2 KB of each step of a rank, and 12 bytes of
+    each point of a series.
+    """
+
+    run: Run
+    points: Points
+    opened: list[OpenView]
+    found: FoldedSpans
+    averaged: Averaged
+    resource: Mapping[str, Value]
+    ranks: list[Rank]
+    begin_ns: int
+    end_ns: int
+    unseen_steps: int
+    attempts: list[Attempt]
+    steps: StepTimes
+    stages: list[StageRow]
+    efficiency: Efficiency
+    requests: Requests
+    series: list[Series]
+    numbers: list[Series]
+    losses: list[Loss]
+
+    def __init__(self, run: Run, now_ns: int, points: Points | None) -> None:
+        began_ns = monotonic_ns()
+        self.run = run
+        self.now_ns = now_ns
+        # a step journals its points after its spans: the spans of each are there if a run goes on
+        self.points = points or read_points(run)
+        self.opened = run.open_stages()
+        found = self.found = collect(run.closed_spans({*KEYS, *MEMORY_KEYS}))
+        add_open(found, self.opened)
+        self.alive = living({journal.identity.writer for journal in run.journals if journal.alive()}, found)
+        add_now(found, self.alive, now_ns, monotonic_ns() - began_ns)
+        self.begin_ns = min((one.begin_ns for one in found.attempts.values()), default=0)
+        self.end_ns = max((one.end_ns for one in found.attempts.values()), default=0)
+        leave_out_helpers(found)
+        self.averaged = average(found.steps)
+        self.resource = found.resources[list(found.attempts)[-1]] if found.attempts else {}
+        self.ranks = sorted({rank for ranks in found.ranks.values() for rank in ranks})
+        self.unseen_steps = max(0, self.points.stepped.total() - len(self.averaged.finished))
+        self.attempts = attempt_rows(found, self.averaged, self.opened, self.alive)
+        self.steps, self.stages = step_times(self.averaged), stage_rows(self.averaged)
+        self.efficiency = efficiency(found, self.averaged)
+        if self.unseen_steps:
+            self.efficiency = replace(self.efficiency, goodput=[])  # the time of such steps is in no span
+        self.requests = self.points.requests.rows(self.stages, found.requests)
+        self.series, self.numbers = self.points.numbers.series(found.steps)
+        self.losses = loss_rows(self.points.counts.points())
+
+    def verdict(self) -> Verdict:
+        """Judge the run without the one step that would outweigh the others."""
+        if not self.steps.averaged:
+            return nothing(self.run, self.found, self.opened, is_counted=bool(self.points.stepped))
+        fair, long_step = set_aside(self.averaged)
+        stages, times = self.stages, self.efficiency
+        if long_step is not None:
+            stages, times = stage_rows(fair), efficiency(self.found, fair)
+        waits = awaited(fair, times.ranks)
+        return verdict(step_times(fair), stages, times, long_step, self.requests.tails, waits)

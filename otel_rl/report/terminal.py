@@ -1,0 +1,162 @@
+"""The report in a terminal. Tables fit into its width: names lose their middle, numbers lose nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.style import StyleType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from otel_rl.report.build import SECTIONS
+from otel_rl.report.data.report import Report
+from otel_rl.report.format import printable, shorten
+from otel_rl.report.section import Block, Cell, Column, Line, Picture, Severity, Table
+from otel_rl.report.sections.open_now import MOST_OPEN
+
+HEADING: Final = "bold"
+NOTE: Final = "dim"
+GOOD: Final = "green"
+WARNING: Final = "yellow"
+STYLES: Final[dict[Severity, str]] = {"": "", "note": NOTE, "good": GOOD, "warning": WARNING, "heading": HEADING}
+PICTURE: Final = "cyan"
+GAP: Final = 2
+LEAST_NAME: Final = 16
+"""A longer name is not made shorter than this while another column can be left out."""
+SHORTEST_NAME: Final = 3
+LEAST_PICTURE: Final = 8
+
+
+class PlainTable(RichTable):
+    """A table whose cells are what they are: a name like ``[/x]`` is no markup."""
+
+    def add_row(
+        self, *renderables: RenderableType | None, style: StyleType | None = None, end_section: bool = False
+    ) -> None:
+        """Append a row; its texts are taken literally."""
+        cells = (Text(cell) if isinstance(cell, str) else cell for cell in renderables)
+        super().add_row(*cells, style=style, end_section=end_section)
+
+
+def plain_table() -> PlainTable:
+    """Make a table without lines: the columns' alignment is its frame."""
+    return PlainTable(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style=HEADING, collapse_padding=True)
+
+
+def render(report: Report, console: Console) -> None:
+    """Print a report; colours and width are the console's. Paths come in one piece, so that they can be copied."""
+    console.print(document(report, console.width), highlight=False)
+    console.print()
+    for path in (report.path, *(one.path for one in report.pending[:MOST_OPEN])):
+        console.print(Text(printable(path), style=NOTE), soft_wrap=True)
+
+
+def document(report: Report, width: int) -> RenderableType:
+    """Lay a report out for a terminal of ``width`` columns; texts of the journal cannot order that terminal about."""
+    parts: list[RenderableType] = []
+    for section in SECTIONS:
+        if blocks := section.blocks(report):
+            parts += [laid_out(blocks, width), Text()]
+    return Group(*parts[:-1])
+
+
+def laid_out(blocks: Iterable[Block], width: int) -> Group:
+    """Lay the blocks of a section out."""
+    return Group(*(_block(block, width) for block in blocks))
+
+
+def _block(block: Block, width: int) -> RenderableType:
+    if isinstance(block, Line):
+        return Text(printable(block.text), style=STYLES[block.severity])
+    if isinstance(block, Table):
+        return _table(block, width)
+    state = block.state
+    title = Text(shorten(f"otel_rl  {printable(block.name)}", max(1, width - cell_len(state.text) - 2)), style=HEADING)
+    title.append(" " * max(2, width - title.cell_len - cell_len(state.text)))
+    return title.append(state.text, style=STYLES[state.severity])
+
+
+@dataclass(slots=True)
+class _Fitted:
+    """A column with its cells, and between which widths it can be."""
+
+    column: Column
+    cells: list[Cell]
+    whole: int
+    least: int
+
+
+def _fitted(table: Table, place: int) -> _Fitted:
+    column, cells = table.columns[place], [row.cells[place] for row in table.rows]
+    whole = column.most or max(map(cell_len, map(_text, (column.head, *cells))))
+    least = {"picture": min(LEAST_PICTURE, whole), "name": min(LEAST_NAME, whole)}.get(column.kind, whole)
+    return _Fitted(column, cells, whole, least)
+
+
+def _text(cell: Cell) -> str:
+    return "" if isinstance(cell, Picture) else printable(cell.text if isinstance(cell, Line) else cell)
+
+
+def _table(table: Table, width: int) -> RenderableType:
+    """Lay a table out for a width; leave pictures out if it is too narrow, then the last columns of numbers."""
+    while table.narrow is not None and len(_shown(table, width)) < len(_shown(table, sys.maxsize)):
+        table = table.narrow
+    shown = _shown(table, width)
+    widths = _widths(shown, width)
+    made = plain_table()
+    for one, room in zip(shown, widths, strict=True):
+        justify: Literal["right", "left"] = "right" if one.column.kind == "number" else "left"
+        head = Text(shorten(printable(one.column.head), room))
+        made.add_column(head, justify=justify, width=None if one.column.kind == "picture" else room, no_wrap=True)
+    for place, row in enumerate(table.rows):
+        cells = (_cell(one.cells[place], one.column, room) for one, room in zip(shown, widths, strict=True))
+        made.add_row(*cells, style=STYLES[row.severity])
+    heads = {"", *(one.column.head for one in shown)}
+    legend = "; ".join(text for head, text in table.legend if head in heads)
+    return Group(made, Text(f"{legend}.", style=NOTE)) if legend else made
+
+
+def _cell(cell: Cell, column: Column, room: int) -> Text:
+    if isinstance(cell, Picture):
+        return Text(cell.draw(room), style=PICTURE)
+    text = shorten(_text(cell), room) if column.kind == "name" else _text(cell)
+    return Text(text, style=STYLES[cell.severity] if isinstance(cell, Line) else "")
+
+
+def _shown(table: Table, width: int) -> list[_Fitted]:
+    shown = [one for place in range(len(table.columns)) if (one := _fitted(table, place)).whole]
+    while _total(one.least for one in shown) > width:
+        leaving = [one for one in shown[1:] if one.column.kind in ("number", "picture")]
+        if not leaving:
+            break
+        shown.remove(max(leaving, key=lambda one: (one.column.kind == "picture", shown.index(one))))
+    return shown
+
+
+def _total(widths: Iterable[int]) -> int:
+    return sum(width + GAP for width in widths) - GAP
+
+
+def _widths(columns: Sequence[_Fitted], width: int) -> list[int]:
+    """Divide a width: what is left goes to the names, the shortest first, then to the pictures."""
+    widths = [column.least for column in columns]
+    left = width - _total(widths)
+    names = [place for place, column in enumerate(columns) if column.column.kind == "name"]
+    names.sort(key=lambda place: columns[place].whole)
+    for place in reversed(names):  # nothing else is left that could go
+        widths[place] += max(left, SHORTEST_NAME - widths[place]) if left < 0 else 0
+        left = width - _total(widths)
+    left = max(0, left)
+    for index, place in enumerate(names):
+        added = min(left // (len(names) - index), columns[place].whole - widths[place])
+        widths[place] += added
+        left -= added
+    for place, column in enumerate(columns):
+        if column.column.kind == "picture":
+            widths[place] = min(widths[place] + left, column.whole)
+    return widths

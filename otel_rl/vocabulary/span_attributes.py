@@ -1,0 +1,122 @@
+"""Attributes of spans."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_rl.vocabulary.kinds import PROPOSAL, SEMCONV, attribute, label
+
+ITERATION: Final = attribute("rl.loop.iteration", "int", "number of the step, as the framework logs it", PROPOSAL)
+LOOP_NAME: Final = attribute("rl.loop.name", "string", "`train`, then `train.2` for a further loop of one process")
+LOOP_RESTART_OF: Final = attribute(
+    "rl.loop.restart_of",
+    "string",
+    "on steps that repeat those of an earlier loop of the process: the name of that loop",
+)
+ROLLOUT_ID: Final = attribute("rl.rollout.id", "string", "the rollout that a stage makes or consumes")
+MODE: Final = attribute("rl.mode", "string", "`train` or `eval`")
+OUTER_TRACE: Final = attribute(
+    "rl.outer.trace_id", "string", "trace id of another library's span that surrounds the stage, in hex"
+)
+OUTER_SPAN: Final = attribute(
+    "rl.outer.span_id", "string", "the id of that span; stages below this one do not repeat it"
+)
+IDLE_REASON: Final = attribute(
+    "rl.idle.reason",
+    "string",
+    "`data` (the loader), `queue` (samples, a slot, an answer), `pipeline` (a neighbour's result), `skew` (slower "
+    "peers) or your own; bubbles count your own reasons, and none, as `other`",
+)
+LOGPROB_KIND: Final = attribute("rl.logprob.kind", "string", "`old` (policy at rollout) or `ref` (reference model)")
+REWARD_FUNCTION: Final = attribute("rl.reward.function", "string", "name of the reward function")
+SAMPLE_BATCH_SIZE: Final = attribute("rl.sample.batch_size", "int", "samples of the rollout on this rank", PROPOSAL)
+TRAIN_BATCH_SIZE: Final = attribute("rl.train.batch_size", "int", "samples of the micro-batch", PROPOSAL)
+BATCH_SIZE: Final = attribute("rl.batch_size", "int", "samples that the stage handled on this rank")
+GROUP_SIZE: Final = attribute("rl.group.size", "int", "samples of one prompt")
+TOKENS: Final = attribute("rl.tokens", "int", "tokens that the stage handled on this rank, padding excluded")
+TOKENS_PROMPT: Final = attribute("rl.tokens.prompt", "int", "of them prompt tokens")
+TOKENS_RESPONSE: Final = attribute("rl.tokens.response", "int", "of them tokens that the policy generated")
+TOKENS_ENVIRONMENT: Final = attribute(
+    "rl.tokens.environment", "int", "of them tokens that a tool or an environment wrote into the responses"
+)
+TOKENS_PADDING: Final = attribute("rl.tokens.padding", "int", "padding positions, counted apart")
+OPTIMIZER_SKIPPED: Final = attribute("rl.optimizer.skipped", "boolean", "true if the optimizer skipped its update")
+POLICY_VERSION: Final = attribute("rl.policy.version", "int", "optimizer updates in the weights used")
+SYNC_OPERATION: Final = attribute(
+    "rl.sync.operation", "string", "the engine's own name of the operation: `update_weights`, `sleep`, `wake_up`, ..."
+)
+CHECKPOINT_ASYNC: Final = attribute("rl.checkpoint.async", "boolean", "true if writing goes on in the background")
+CHECKPOINT_FORMAT: Final = attribute("rl.checkpoint.format", "string", "`torch.save`, `dcp` or the framework's own")
+CHECKPOINT_LOAD: Final = attribute(
+    "rl.checkpoint.load", "boolean", "true if a checkpoint is read; absent if one is written"
+)
+COMM_OPERATION: Final = attribute("rl.comm.operation", "string", "name of the collective, as called")
+COMM_BYTES: Final = attribute("rl.comm.bytes", "int", "bytes of this rank's input, if a tensor shows them")
+COMM_COUNT: Final = attribute("rl.comm.count", "int", "collectives directly inside the stage")
+COMM_TIME: Final = attribute("rl.comm.time", "double", "seconds inside these collectives")
+COMM_OMITTED: Final = attribute("rl.comm.omitted", "int", "collectives of the stage that did not become spans")
+COMM_HIDDEN: Final = attribute(
+    "rl.comm.hidden",
+    "boolean",
+    "true if the stage may hold collectives that Python cannot see (compiled regions, DDP on a device)",
+)
+RSS_START: Final = attribute(
+    "rl.memory.host.rss.start", "int", "resident bytes of the process at the start, read at most 10 ms before"
+)
+RSS_END: Final = attribute("rl.memory.host.rss.end", "int", "resident bytes at the end, read at most 10 ms before")
+VMS_START: Final = attribute("rl.memory.host.vms.start", "int", "virtual bytes at the start")
+VMS_END: Final = attribute("rl.memory.host.vms.end", "int", "virtual bytes at the end")
+RSS_PEAK: Final = attribute("rl.memory.host.rss.peak", "int", "on steps: the process's peak of resident bytes so far")
+RSS_PEAK_EXACT: Final = attribute("rl.memory.host.rss.peak.exact", "boolean", "true if this step raised it")
+ALLOCATED_START: Final = attribute("rl.memory.device.allocated.start", "int", "bytes of live tensors at the start")
+ALLOCATED_END: Final = attribute("rl.memory.device.allocated.end", "int", "bytes of live tensors at the end")
+RESERVED_START: Final = attribute("rl.memory.device.reserved.start", "int", "bytes held by the allocator, start")
+RESERVED_END: Final = attribute("rl.memory.device.reserved.end", "int", "bytes held by the allocator, end")
+ALLOCATED_PEAK: Final = attribute(
+    "rl.memory.device.allocated.peak", "int", "peak of live bytes; a lower bound unless `.exact` is true"
+)
+ALLOCATED_PEAK_EXACT: Final = attribute(
+    "rl.memory.device.allocated.peak.exact", "boolean", "true if the stage raised the process's own peak"
+)
+RESERVED_PEAK: Final = attribute(
+    "rl.memory.device.reserved.peak", "int", "peak of reserved bytes; a lower bound unless `.exact` is true"
+)
+RESERVED_PEAK_EXACT: Final = attribute(
+    "rl.memory.device.reserved.peak.exact", "boolean", "true if the stage raised the process's own peak"
+)
+ACTIVATION_PEAK: Final = attribute(
+    "rl.memory.device.activation.peak",
+    "int",
+    "on backwards: peak of live bytes within forward and backward - live bytes at the forward's begin",
+)
+ACTIVATION_PEAK_EXACT: Final = attribute("rl.memory.device.activation.peak.exact", "boolean", "false: a lower bound")
+TRUNCATED: Final = attribute(
+    "rl.truncated",
+    "boolean",
+    "true if the stage did not end by itself: its process died, exited or is still in it, a reader made the missing "
+    "root, or an optimizer's step raised an unknown error",
+)
+CLOCK: Final = attribute("rl.clock", "string", "`host` if the duration of asynchronous device work is only its launch")
+DEVICE_TIME: Final = attribute(
+    "rl.device.time",
+    "double",
+    "seconds from when the device reached the stage's begin until it reached its end, on the current stream",
+)
+SCOPE_KEY: Final = label(
+    "rl.scope",
+    "`global` (already reduced over ranks), `rank` (this rank's own), `node` or `run` (by comparing the ranks of a "
+    "node or all, as far as their journals are readable)",
+)
+ERROR_TYPE: Final = attribute(
+    "error.type",
+    "string",
+    "class of the exception that ended the stage; for `hw.errors` whether the error was corrected",
+    SEMCONV,
+)
+EXCEPTION_TYPE: Final = attribute("exception.type", "string", "class of the exception", SEMCONV)
+EXCEPTION_MESSAGE: Final = attribute(
+    "exception.message", "string", "its text; only with OTEL_RL_CAPTURE_CONTENT, since it is content", SEMCONV
+)
+EXCEPTION_STACKTRACE: Final = attribute(
+    "exception.stacktrace", "string", "its traceback; only with OTEL_RL_CAPTURE_CONTENT, since it is content", SEMCONV
+)
