@@ -71,26 +71,26 @@ def wrap_collective(hook: CollectiveHook, name: str, original: Any, bind: Bind |
         # A trainer of one process calls two dozen collectives a step.
         if state.identity.world_size < 2 or inside.active:
             return original(*args, **kwargs)
-        row = attempt("open", target, begin, args, kwargs)
-        if row is None:
+        record = attempt("open", target, begin, args, kwargs)
+        if record is None:
             return original(*args, **kwargs)
         device = probes.device
-        begun = None if device is None else attempt("time", target, device.clock.exposed.begin, row)
+        begun = None if device is None else attempt("time", target, device.clock.exposed.begin, record)
         inside.active = True
         try:
             result = original(*args, **kwargs)
         except BaseException:
             inside.active = False
             buffers.give_up()
-            attempt("close", target, row.close)
+            attempt("close", target, record.close)
             raise
         inside.active = False
         if device is not None and begun is not None:
             attempt("time", target, device.clock.exposed.end, begun)
-        if row.goes_on or comm.before_making is not None:
-            attempt("close", target, end, row, result)
+        if record.goes_on or comm.before_making is not None:
+            attempt("close", target, end, record, result)
         else:
-            row.close()
+            record.close()
         return result
 
     return collective
@@ -114,11 +114,11 @@ def wrap_method(target: str, before: Before | None, original: Any) -> Callable[.
             attempt("begin", target, before, (self, *args), kwargs)
         if state.identity.world_size < 2 or hooking.in_collective.active:
             return original(self, *args, **kwargs)
-        row = attempt("open", target, call.begin, (self,), kwargs)
-        if row is None:
+        record = attempt("open", target, call.begin, (self,), kwargs)
+        if record is None:
             return original(self, *args, **kwargs)
         device = probes.device
-        begun = None if device is None else attempt("time", target, device.clock.exposed.begin, row)
+        begun = None if device is None else attempt("time", target, device.clock.exposed.begin, record)
         hooking.in_collective.active = True
         try:
             result = original(self, *args, **kwargs)
@@ -127,7 +127,7 @@ def wrap_method(target: str, before: Before | None, original: Any) -> Callable[.
             return result
         finally:
             hooking.in_collective.active = False
-            attempt("close", target, row.close)
+            attempt("close", target, record.close)
 
     return wait
 
@@ -146,7 +146,7 @@ class _Operation:
         self.is_functional = FUNCTIONAL in hook.target
 
     def begin(self, args: Args, kwargs: Kwargs) -> Collective | None:
-        """Open the row of a call; None where this rank is not in the group."""
+        """Open the record of a call; None where this rank is not in the group."""
         position, name = self.group
         given = args[position] if len(args) > position else kwargs.get(name)
         if given is None:
@@ -169,33 +169,33 @@ class _Operation:
             size = None
         if size.__class__ is not int:
             size = input_bytes(value)
-        row = Collective(self.operation, size, group, sequence)
+        record = Collective(self.operation, size, group, sequence)
         position, name = self.asynchronous
         is_asynchronous = args[position] if len(args) > position else kwargs.get(name)
         if is_asynchronous or self.is_functional:
-            row.goes_on = True
+            record.goes_on = True
         if probes.device is not None:
-            row.is_launch = is_on_device(value)
-        return row
+            record.is_launch = is_on_device(value)
+        return record
 
-    def end(self, row: Collective, result: Any) -> None:
-        """Close the row; one that was only launched is kept until somebody waits for it."""
+    def end(self, record: Collective, result: Any) -> None:
+        """Close the record; one that was only launched is kept until somebody waits for it."""
         if comm.before_making is not None:
             buffers.end()
-        if row.goes_on and probes.device is not None:
-            probes.device.clock.exposed.launched(row)
+        if record.goes_on and probes.device is not None:
+            probes.device.clock.exposed.launched(record)
         launched: list[Any] = []
         if self.is_functional:
             results = result if type(result) is list else (result,)
             launched = [one.elem for one in results if hasattr(one, "elem")]
         elif hasattr(type(result), "wait"):  # what coalesced collectives give refuses to be asked itself
             launched = [result]
-        if not row.goes_on or (self.is_functional and not launched):
-            row.close()
+        if not record.goes_on or (self.is_functional and not launched):
+            record.close()
             return
-        row.forget()
+        record.forget()
         for waited in launched:
-            _remember(waited, row)
+            _remember(waited, record)
 
 
 class _Making:
@@ -208,16 +208,16 @@ class _Making:
         self.operation = operation
 
     def begin(self, args: Args, kwargs: Kwargs) -> Collective:
-        """Open the row of a call."""
-        row = Collective(self.operation, 0)
-        row.goes_on = True  # so ``end`` is asked, and no device waits for it
-        return row
+        """Open the record of a call."""
+        record = Collective(self.operation, 0)
+        record.goes_on = True  # so ``end`` is asked, and no device waits for it
+        return record
 
-    def end(self, row: Collective, result: Any) -> None:
-        """Close the row; who is not in the group has no group to show."""
+    def end(self, record: Collective, result: Any) -> None:
+        """Close the record; who is not in the group has no group to show."""
         if hasattr(result, "group_name"):
-            row.group = group_of(result)
-        row.close()
+            record.group = group_of(result)
+        record.close()
 
 
 class _Wait:
@@ -227,7 +227,7 @@ class _Wait:
         self.name = name
 
     def begin(self, args: Args, kwargs: Kwargs) -> Collective:
-        """Open the row of a wait: of the collective that is waited for, as far as it is known."""
+        """Open the record of a wait: of the collective that is waited for, as far as it is known."""
         waited = args[0] if args else next(iter(kwargs.values()), None)  # its only argument, by its name
         if type(waited) is list:
             waited = waited[0] if waited else None
@@ -239,13 +239,13 @@ class _Wait:
         if probes.device is not None:
             probes.device.clock.exposed.awaited(launched)
         size, launched.bytes = launched.bytes, 0  # several tensors of one collective count its bytes once
-        row = Collective(launched.operation, size, launched.group, launched.sequence, is_wait=True)
-        row.is_launch = launched.is_launch  # its stream waits, and not the host
-        return row
+        record = Collective(launched.operation, size, launched.group, launched.sequence, is_wait=True)
+        record.is_launch = launched.is_launch  # its stream waits, and not the host
+        return record
 
-    def end(self, row: Collective, result: Any) -> None:
-        """Close the row."""
-        row.close()
+    def end(self, record: Collective, result: Any) -> None:
+        """Close the record."""
+        record.close()
 
 
 def _call(hook: CollectiveHook, name: str, original: Any) -> _Operation | _Making | _Wait:
@@ -254,10 +254,10 @@ def _call(hook: CollectiveHook, name: str, original: Any) -> _Operation | _Makin
     return _Wait(name) if name in WAITS else _Operation(hook, name, original)
 
 
-def _remember(waited: Any, row: Collective) -> None:
+def _remember(waited: Any, record: Collective) -> None:
     """Keep a launched collective as long as what is to be waited for lives."""
     launched, key = comm.launched, id(waited)
-    launched[key] = weakref.ref(waited, lambda _: launched.pop(key, None)), row
+    launched[key] = weakref.ref(waited, lambda _: launched.pop(key, None)), record
 
 
 def input_bytes(value: Any) -> int:

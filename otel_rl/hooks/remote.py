@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from otel_rl.guard import attempt
@@ -40,39 +39,26 @@ class RemoteHook(Hook):
         make = _wrap_coroutine if inspect.iscoroutinefunction(original) else _wrap_function
         return make(self, original)
 
-    def outgoing(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-        """Return the arguments with which the host's function is called."""
-        if self.inject is None:
-            return args, kwargs
-        return attempt("send a carrier with", self.target, self._inject, args, kwargs) or (args, kwargs)
+    def begin(self, stack: ExitStack, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        """Use the carrier of a call that came in until ``stack`` ends; return the arguments with which it goes on."""
+        if self.extract is not None:
+            attempt("take the carrier of", self.target, self._use, stack, self.extract, args, kwargs)
+        sent = None if self.inject is None else attempt("send a carrier with", self.target, self._send, args, kwargs)
+        return sent or (args, kwargs)
 
-    def _inject(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
+    def _use(self, stack: ExitStack, extract: Extract, args: Args, kwargs: Kwargs) -> None:
+        carrier = extract(args, kwargs)
+        if carrier is not None:
+            used = carrier.use()
+            used.__enter__()
+            stack.push(functools.partial(self._leave, used))
+
+    def _leave(self, used: AbstractContextManager[object], *error: Any) -> None:
+        attempt("give back the carrier of", self.target, used.__exit__, *error)
+
+    def _send(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
         carrier = Carrier.current()
         return None if carrier is None or self.inject is None else self.inject(args, kwargs, carrier)
-
-
-class _Incoming:
-    """The carrier of a call that came in, in use while the call runs; an error of ours is kept from the host."""
-
-    def __init__(self, hook: RemoteHook, args: Args, kwargs: Kwargs) -> None:
-        self._hook, self._args, self._kwargs = hook, args, kwargs
-        self._used: AbstractContextManager[object] | None = None
-
-    def __enter__(self) -> None:
-        self._used = attempt("take the carrier of", self._hook.target, self._use)
-
-    def _use(self) -> AbstractContextManager[object] | None:
-        carrier = None if self._hook.extract is None else self._hook.extract(self._args, self._kwargs)
-        used = None if carrier is None else carrier.use()
-        if used is not None:
-            used.__enter__()
-        return used
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._used is not None:
-            attempt("give back the carrier of", self._hook.target, self._used.__exit__, kind, error, trace)
 
 
 @not_counted
@@ -81,8 +67,8 @@ def _wrap_function(hook: RemoteHook, original: Callable[..., Any]) -> Callable[.
     def call(*args: Any, **kwargs: Any) -> Any:
         if not state.on:
             return original(*args, **kwargs)
-        with _Incoming(hook, args, kwargs):
-            args, kwargs = hook.outgoing(args, kwargs)
+        with ExitStack() as stack:
+            args, kwargs = hook.begin(stack, args, kwargs)
             return original(*args, **kwargs)
 
     return call
@@ -94,8 +80,8 @@ def _wrap_coroutine(hook: RemoteHook, original: Callable[..., Any]) -> Callable[
     async def call(*args: Any, **kwargs: Any) -> Any:
         if not state.on:
             return await original(*args, **kwargs)
-        with _Incoming(hook, args, kwargs):
-            args, kwargs = hook.outgoing(args, kwargs)
+        with ExitStack() as stack:
+            args, kwargs = hook.begin(stack, args, kwargs)
             return await original(*args, **kwargs)
 
     return call

@@ -113,7 +113,7 @@ class Capture:
 
 @contextmanager
 def capture(*integrations: str | Integration) -> Iterator[Capture]:
-    """Record what the block does, and nothing of the settings of the process.
+    """Record the block, without the ``OTEL_*`` settings of the process.
 
     The journal lies in a temporary directory, which is removed at the end. Nothing is sent anywhere.
 

@@ -162,43 +162,44 @@ def exception_stays(integration: Integration) -> None:
                 _check_exception(hook, kind())
 
 
-def _check_exception(hook: Hook, error: BaseException) -> None:
-    def host(*_: Any) -> None:
-        raise error
-
-    try:
-        wrap(hook, host)(object(), object())
-    except EXCEPTIONS as raised:
-        is_same = raised is error and error.__context__ is None
-        _require(is_same, hook, f"it must raise the function's {type(error).__name__}")
-    else:
-        _require(False, hook, f"it must raise the function's {type(error).__name__}")
-
-
 def coroutine_stays(integration: Integration) -> None:
-    """Check that an awaited call gives the result or the exception of the coroutine function."""
-    result, error = object(), ValueError()
+    """Check that an awaited call returns the result, and raises the exception, of the coroutine function."""
+    result = object()
 
-    async def host(is_wrong: bool) -> object:
+    async def host(*_: object) -> object:
         await asyncio.sleep(0)
-        if is_wrong:
-            raise error
         return result
-
-    async def call_all() -> None:
-        for hook in variants(integration):
-            wrapped = wrap(hook, host)
-            _require(await wrapped(False) is result, hook, "it must return the coroutine's result")
-            try:
-                await wrapped(True)
-            except ValueError as raised:
-                _require(raised is error, hook, "it must raise the coroutine's exception")
-            else:
-                _require(False, hook, "it must raise the coroutine's exception")
 
     with capture():
         state.identify(world_size=2)
-        asyncio.run(call_all())
+        for hook in variants(integration):
+            is_same = asyncio.run(_await(wrap(hook, host))) is result
+            _require(is_same, hook, "it must return the coroutine's result")
+            _check_exception(hook, ValueError(), is_async=True)
+
+
+async def _await(function: Callable[..., Any]) -> Any:
+    return await function(object(), object())
+
+
+def _check_exception(hook: Hook, error: BaseException, *, is_async: bool = False) -> None:
+    def host(*_: object) -> None:
+        raise error
+
+    async def later(*_: object) -> None:
+        await asyncio.sleep(0)
+        raise error
+
+    raised: BaseException | None = None
+    try:
+        if is_async:
+            asyncio.run(_await(wrap(hook, later)))
+        else:
+            wrap(hook, host)(object(), object())
+    except EXCEPTIONS as caught:
+        raised = caught
+    is_same = raised is error and error.__context__ is None
+    _require(is_same, hook, f"it must raise the function's {type(error).__name__}")
 
 
 def failures_stay_ours(integration: Integration) -> None:

@@ -23,7 +23,7 @@ from trl.generation.vllm_client import VLLMClient
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.demo import task
-from otel_rl.integrations.trl.memory import rollouts
+from otel_rl.integrations.trl import memory
 from otel_rl.integrations.trl.rollouts import Sampling
 from otel_rl.process.identity import training_of
 from otel_rl.requests.memory import generation
@@ -115,7 +115,7 @@ def test_every_sample_of_a_training_is_a_request(
         padding = max(rollout["lengths"]) * 8 - sum(rollout["lengths"])
         assert (None if changes else padding) == stage.attributes.get(v.TOKENS_PADDING)
     assert 3 == len({row.group.partition(".")[0] for row in taken.rows})
-    assert (None, 3) == (generation.sampling, rollouts.begun)
+    assert (None, 3) == (generation.sampling, memory.rollouts.begun)
 
 
 # --- a server ---------------------------------------------------------------------------------------------------------
@@ -239,4 +239,4 @@ def test_a_later_turn_has_no_place(held: None) -> None:
     trainer.rollout_func = print
     of_user = Sampling(trainer, "aabb", mode="eval", policy=0, size=2)
     assert [("", "")] * 2 == [of_user.place(1, rows) for rows in (4, 0)]
-    rollouts.begun = 0
+    memory.rollouts.begun = 0
