@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import get_ident
 from time import monotonic_ns
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
 from otel_rl import guard, ids
@@ -21,6 +21,9 @@ from otel_rl.process import memory
 from otel_rl.process.identity import Identity, from_launcher, identifying, make_attempt
 from otel_rl.records import Attributes, Labels, Log, Noted
 from otel_rl.vocabulary import SETUP, TEARDOWN
+
+if TYPE_CHECKING:
+    from otel_rl.trace.own_loop import StepWork
 
 PHASES = frozenset((SETUP, TEARDOWN))
 """Traces of ours that are no step; a process without steps has no other."""
@@ -46,7 +49,7 @@ class Trace:
         """Loop and number of the step, the same in every attempt; empty where it is none of ours."""
         self.is_carried = False
         """Whether it is another process's: its container is not recorded here."""
-        self.work: Any = None
+        self.work: StepWork | None = None
         """Takes what the stages of the step tell of samples and tokens, where no integration counts them."""
 
     @property
@@ -197,7 +200,7 @@ class Runtime:
     said_failure: bool = False
     """Whether a disk that refuses was mentioned."""
 
-    queue: deque[Any] = field(default_factory=deque)
+    queue: deque[object] = field(default_factory=deque)
     """Finished stages, collectives, logs and numbers on their way to the flusher."""
     noted: Noted = field(default_factory=Noted)
     """Finished requests on their way to the flusher; it is queued while it is not empty."""

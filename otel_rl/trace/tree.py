@@ -15,7 +15,7 @@ from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 
 
-class Tree:
+class SpanTree:
     """The two spans that hold one trace of this rank: the root, which only one process emits, and the container."""
 
     __slots__ = ("container", "peak", "root")
@@ -103,7 +103,7 @@ class Tree:
 def open_phase(name: str, number: int, begin: int) -> None:
     """Open set-up or tear-down, which is also the time between two loops."""
     close_phase(begin)
-    tracing.phase = Tree(name, name, number, begin, {})
+    tracing.phase = SpanTree(name, name, number, begin, {})
 
 
 def close_phase(end: int, error: BaseException | None = None) -> None:
