@@ -319,7 +319,8 @@ class Runtime:
         """Be what the launcher says, whatever was known before."""
         with identifying.lock:
             self.identity, identifying.frozen = from_launcher(self.config), False
-            identifying.may_meet = self.identity.world_size > 1 or bool(self.config.attempt_id)
+            may_have_peers = self.identity.world_size > 1 or bool(self.config.attempt_id)
+            identifying.may_meet = may_have_peers and not self.identity.is_worker
 
     def work_for(self, directory: Path, first_ns: int) -> None:
         """Record where the process does that this one works for, which began before it."""
