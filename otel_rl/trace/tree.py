@@ -37,7 +37,7 @@ class SpanTree:
         trace = Trace(trace_id, state.clock.anchor, sampled=is_sampled, known=is_known, step=f"{loop} {number}")
         root_id = ids.root_id(identity.attempt_id, loop, number)
         self.root: Stage | None = None
-        if identity.emits_root:
+        if identity.emits_root or (tracing.sibling and loop != vocabulary.SETUP):
             self._open_root(name, trace, root_id, begin, attributes)
         if state.clock.set_ns:
             attributes = {**attributes, vocabulary.CLOCK_SET: state.clock.set_ns}
