@@ -1,4 +1,4 @@
-"""instrument() and uninstrument(): they wire the parts together, and nothing else does."""
+"""The parts are wired together here: ``instrument``, ``uninstrument`` and ``flush``."""
 
 from __future__ import annotations
 

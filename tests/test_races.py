@@ -20,7 +20,7 @@ from otel_rl.requests.queue import count_when_dropped
 from otel_rl.trace import stage
 from otel_rl.trace.attempt import know_attempt, report_alone
 from otel_rl.trace.stage import Stage
-from otel_rl.trace.tree import Tree
+from otel_rl.trace.tree import StepSpans
 from tests.fixtures import Recording
 
 
@@ -38,13 +38,13 @@ def test_set_up_is_journaled_below_the_attempt(rank_1: Recording, monkeypatch: p
     with otel_rl.stage("load"):
         rank_1.tick(5)
     rank_1.flusher.flush(60)
-    identify = Tree.identify
+    identify = StepSpans.identify
 
-    def meanwhile(tree: Tree, attempt: str) -> None:
+    def meanwhile(tree: StepSpans, attempt: str) -> None:
         rank_1.flusher.flush(0.5)
         identify(tree, attempt)
 
-    monkeypatch.setattr(Tree, "identify", meanwhile)
+    monkeypatch.setattr(StepSpans, "identify", meanwhile)
     know_attempt("abc", "together")
     otel_rl.uninstrument()
     stage = {span.name: span for span in rank_1.run("together").spans()}

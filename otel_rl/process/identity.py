@@ -160,7 +160,7 @@ def rank_variables(environ: Mapping[str, str] = os.environ) -> tuple[str, str, s
 
     srun sets its own for each task of a step; Ray's workers inherit those of the task that started Ray.
     """
-    is_task = RANK not in environ and _number(environ, SRUN[1], 1) > 1 and "ray" not in sys.modules
+    is_task = RANK not in environ and _number(environ, SRUN[1], 1) > 1 and not is_ray_worker()
     return SRUN if is_task else TORCHRUN
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import get_ident
 from time import monotonic_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from otel_rl import guard, ids
 from otel_rl.clock import Clock, first_start_ns, process_start_ns
@@ -19,6 +19,9 @@ from otel_rl.process.identity import Identity, from_launcher, identifying, make_
 from otel_rl.process.layout import layout
 from otel_rl.records import Attributes, Log, RecordQueue
 from otel_rl.vocabulary import SETUP, TEARDOWN
+
+if TYPE_CHECKING:
+    from otel_rl.trace.own_loop import StepWork
 
 PHASES = frozenset((SETUP, TEARDOWN))
 """Traces of ours that are no step; a process without steps has no other."""
@@ -44,7 +47,7 @@ class Trace:
         """Loop and number of the step, the same in every attempt; empty where it is none of ours."""
         self.is_carried = False
         """Whether it is another process's: its container is not recorded here."""
-        self.work: Any = None
+        self.work: StepWork | None = None
         """Takes what the stages of the step tell of samples and tokens, where no integration counts them."""
 
     @property
@@ -185,7 +188,8 @@ class Runtime:
         """Be what the launcher says, whatever was known before."""
         with identifying.lock:
             self.identity, identifying.frozen = from_launcher(self.config), False
-            identifying.may_meet = self.identity.world_size > 1 or bool(self.config.attempt_id)
+            may_have_peers = self.identity.world_size > 1 or bool(self.config.attempt_id)
+            identifying.may_meet = may_have_peers and not self.identity.is_worker
 
     def work_for(self, directory: Path, first_ns: int) -> None:
         """Record where the process does that this one works for, which began before it."""

@@ -64,7 +64,7 @@ def in_carrier(carrier: Carrier) -> Iterator[None]:
 
 def stand_in_of(carrier: Carrier) -> Stage:
     """Return a stage that stands for the carrier's span; it is never recorded itself."""
-    trace = tracing.carried.get(carrier.trace_id)
+    trace = tracing.carried.get(carrier.trace_id) or _own_trace(carrier.trace_id)
     if trace is None:
         state.clock.re_anchor()
         trace = Trace(carrier.trace_id, state.clock.anchor, sampled=carrier.is_sampled, step=carrier.step)
@@ -77,6 +77,12 @@ def stand_in_of(carrier: Carrier) -> Stage:
     stand_in = Stage("")
     stand_in.trace, stand_in.span_id = trace, carrier.span_id
     return stand_in
+
+
+def _own_trace(trace_id: int) -> Trace | None:
+    """Return the trace of an open step of this process: a carrier may go to one of its own threads."""
+    opened = (one for one in tracing.open.copy() if isinstance(one, Stage))
+    return next((stage.trace for stage in opened if stage.trace_id == trace_id), None)
 
 
 def works_for_step() -> bool:

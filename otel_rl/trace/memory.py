@@ -13,7 +13,7 @@ from otel_rl.process.state import Trace, state
 if TYPE_CHECKING:
     from otel_rl.trace.stage import Stage
     from otel_rl.trace.steps import Loop
-    from otel_rl.trace.tree import Tree
+    from otel_rl.trace.tree import StepSpans
 
 
 def _nothing() -> None:
@@ -29,7 +29,7 @@ class Tracing(Memory):
     collector may end a stage."""
     container: Stage | None = None
     """The open container of the step, else of set-up or tear-down: parent of what has no parent."""
-    phase: Tree | None = None
+    phase: StepSpans | None = None
     """Set-up or tear-down while it is open."""
     loop: Loop | None = None
     """The training loop that began last."""
@@ -48,7 +48,7 @@ class Tracing(Memory):
     """Traces of other processes that carriers have named, by id."""
     last_end: int = 0
     """When a stage ended last (monotonic, ns)."""
-    unidentified: list[Tree] = field(default_factory=list)
+    unidentified: list[StepSpans] = field(default_factory=list)
     """Trees that were opened before the attempt was known."""
     unsampled: set[int] = field(default_factory=set)
     """Traces of these that turned out not to be sampled; the spool may have spans of them."""

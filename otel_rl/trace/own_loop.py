@@ -10,7 +10,7 @@ from otel_rl import vocabulary as v
 from otel_rl.process.state import Trace, state
 from otel_rl.records import Count, Deferred, Point
 from otel_rl.trace.stage import Stage
-from otel_rl.trace.throughput import ENVIRONMENT, PADDING, PROMPT, RESPONSE, ROLLOUT, TRAIN, Done, Rates
+from otel_rl.trace.throughput import ENVIRONMENT, PADDING, PROMPT, RESPONSE, ROLLOUT, TRAIN, Rates, WorkDone
 
 WORKING: Final = frozenset((v.SAMPLE, v.FORWARD, v.TRAIN))
 """Stages that may have samples and tokens."""
@@ -54,7 +54,7 @@ class _Requests:
         return {name: number for name, number in numbers.items() if number is not None}
 
 
-class Work:
+class StepWork:
     """The work of one step of one rank, evaluations left out.
 
     Each token counts once: of rollout stages inside one another the outer one counts as far as it has a number, of
@@ -118,15 +118,14 @@ class OwnLoop:
 
     def begin_step(self, trace: Trace) -> None:
         """Collect the work of a step."""
-        trace.work = Work()
+        trace.work = StepWork()
 
     def end_step(self, trace: Trace, begin: int, end: int) -> None:
         """Record the work of the step from ``begin`` to ``end`` (monotonic, ns)."""
         if trace.work is not None:
-            state.add(Deferred(self._end_step, (trace, begin, end)))
+            state.add(Deferred(self._end_step, (trace.work, trace.anchor, begin, end)))
 
-    def _end_step(self, trace: Trace, begin: int, end: int) -> Iterator[Count | Point]:
-        work: Work = trace.work
+    def _end_step(self, work: StepWork, anchor: int, begin: int, end: int) -> Iterator[Count | Point]:
         rollout, training = work.rollout(), work.training()
         if v.SAMPLE_BATCH_SIZE in rollout:
             yield Count(v.SAMPLES, rollout[v.SAMPLE_BATCH_SIZE])
@@ -135,14 +134,14 @@ class OwnLoop:
                 if numbers.get(kind) and (kind != v.TOKENS_PADDING or tokens == v.TRAIN_TOKENS):
                     yield Count(tokens, numbers[kind], labels)
         nothing = None if work.has_rollout else 0
-        done = Done(
+        done = WorkDone(
             rollout.get(v.SAMPLE_BATCH_SIZE, nothing),
             _computed(rollout, nothing),
             training.get(v.TOKENS_RESPONSE, None if work.has_training else 0),
         )
         kinds = ((v.SAMPLES_RATE, ROLLOUT[1]), (v.TOKENS_RATE, ROLLOUT[1]), (v.TOKENS_RATE, TRAIN[1]))
         self._counted.update(kind for kind, number in zip(kinds, done, strict=True) if number)
-        for point in self._rates.step(begin, end, trace.anchor, done, has_rollout=work.has_rollout):
+        for point in self._rates.step(begin, end, anchor, done, has_rollout=work.has_rollout):
             if (point.name, str(dict(point.labels)[v.WORK])) in self._counted:
                 yield point
 

@@ -27,7 +27,7 @@ from otel_rl.trace.memory import tracing
 from otel_rl.trace.own_loop import OwnLoop
 from otel_rl.trace.stage import Stage, current_stage
 from otel_rl.trace.training import end_raised
-from otel_rl.trace.tree import Tree, close_phase, open_phase, open_setup
+from otel_rl.trace.tree import StepSpans, close_phase, open_phase, open_setup
 
 LOOKS = 3
 """How many steps of a loop look for functions that another library has replaced, and for the device in use: either may
@@ -53,11 +53,11 @@ class Loop:
             open_setup()  # where nothing was recorded before: it began with the process all the same
         tracing.loops += 1
         self.name = _name(tracing.loops)
-        self.tree: Tree | None = None
+        self.tree: StepSpans | None = None
         """Of the open step."""
-        self.last: Tree | None = None
+        self.last: StepSpans | None = None
         """Of the step that began last, open or not."""
-        self.overlapping: dict[Tree, int] = {}
+        self.overlapping: dict[StepSpans, int] = {}
         """Steps of other tasks or threads whose block goes on, and when they began (monotonic, ns)."""
         self.number = -1
         self.first = -1
@@ -106,7 +106,7 @@ class Loop:
         if self.first < 0:
             self.begin_first(number)
         attributes: dict[str, Value] = {vocabulary.ITERATION: number, vocabulary.LOOP_NAME: self.name, **self.said}
-        tree = Tree(vocabulary.LOOP, self.name, number, now, attributes)
+        tree = StepSpans(vocabulary.LOOP, self.name, number, now, attributes)
         # What was open ends after the new tree: other threads find a container at every moment.
         self.count(now, self.close(now, peak=tree.peak))
         close_phase(now)
@@ -146,7 +146,7 @@ class Loop:
         """Return whether a stage is open that began after the block of the last step."""
         return any(isinstance(one, Stage) and one.began >= self.left for one in tracing.open.copy())
 
-    def open_elsewhere(self) -> Tree | None:
+    def open_elsewhere(self) -> StepSpans | None:
         """Return the open step if another thread is inside its block."""
         return None if self.left or self.thread == get_ident() else self.tree
 
@@ -171,7 +171,7 @@ class Loop:
             self.overlapping[self.tree] = self.began
             self.tree, self.began = None, 0
 
-    def end_overlapping(self, tree: Tree, now: int, error: BaseException | None) -> None:
+    def end_overlapping(self, tree: StepSpans, now: int, error: BaseException | None) -> None:
         """End a step that went on in its own task or thread."""
         began = self.overlapping.pop(tree, 0)
         if began:
@@ -185,7 +185,7 @@ class Loop:
         if began and self.last is not None:
             self._count(self.last, began, now, memory)
 
-    def _count(self, tree: Tree, began: int, now: int, memory: Reading | None) -> None:
+    def _count(self, tree: StepSpans, began: int, now: int, memory: Reading | None) -> None:
         usage = None if probes.device is None else probes.device.usage_now_and_then()
         state.add(Deferred(_step_points, (began, now, state.clock.anchor, memory, usage)))
         if self.own is not None and tree.container.trace is not None:
@@ -258,7 +258,7 @@ class step:
 
     def __init__(self, number: int) -> None:
         self._loop: Loop | None = None
-        self._tree: Tree | None = None
+        self._tree: StepSpans | None = None
         try:
             self.number = operator.index(number)
         except TypeError:

@@ -20,7 +20,7 @@ ENVIRONMENT = ((vocabulary.TOKEN_KIND, "environment"),)
 PADDING = ((vocabulary.TOKEN_KIND, "padding"),)
 
 
-class Done(NamedTuple):
+class WorkDone(NamedTuple):
     """Counts of a step; None is not known."""
 
     samples: int | None = 0
@@ -38,9 +38,9 @@ class Rates:
     def __init__(self) -> None:
         self._begin = self._end = 0
         """When the cycle began, and the last step ended (monotonic, ns); 0 where none has."""
-        self._cycle = Done()
+        self._cycle = WorkDone()
 
-    def step(self, begin: int, end: int, anchor: int, done: Done, *, has_rollout: bool) -> Iterator[Point]:
+    def step(self, begin: int, end: int, anchor: int, done: WorkDone, *, has_rollout: bool) -> Iterator[Point]:
         """Return the rates of a step that has ended, and of the cycle that ended where it began."""
         yield from _rates(done, (end - begin) / 1e9, STEP, end + anchor)
         if begin != self._end:
@@ -51,7 +51,7 @@ class Rates:
                 yield from _rates(self._cycle, (begin - self._begin) / 1e9, CYCLE, begin + anchor)
             self._begin, self._cycle = begin, done
         else:
-            self._cycle = Done(*map(_add, self._cycle, done))
+            self._cycle = WorkDone(*map(_add, self._cycle, done))
 
 
 class Throughput:
@@ -100,7 +100,7 @@ class Throughput:
 
     def _end_step(self, begin: int, end: int, outside: int, anchor: int) -> list[Point]:
         points = [Point(vocabulary.TRAIN_TIME, (end - begin - outside) / 1e9, end + anchor)]
-        done = Done(self._samples, self._sample_tokens, self._train_tokens)
+        done = WorkDone(self._samples, self._sample_tokens, self._train_tokens)
         points += self._rates.step(begin, end, anchor, done, has_rollout=self._samples > 0)
         self._samples = self._sample_tokens = self._train_tokens = 0
         return points
@@ -116,7 +116,7 @@ def _add(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one + other
 
 
-def _rates(done: Done, seconds: float, over: tuple[str, str], time_ns: int) -> Iterator[Point]:
+def _rates(done: WorkDone, seconds: float, over: tuple[str, str], time_ns: int) -> Iterator[Point]:
     kinds = ((vocabulary.SAMPLES_RATE, ROLLOUT), (vocabulary.TOKENS_RATE, ROLLOUT), (vocabulary.TOKENS_RATE, TRAIN))
     for (name, work), number in zip(kinds, done, strict=True):
         if number is not None and seconds > 0:

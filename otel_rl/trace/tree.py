@@ -15,7 +15,7 @@ from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 
 
-class Tree:
+class StepSpans:
     """The two spans that hold one trace of this rank: the root, which only one process emits, and the container."""
 
     __slots__ = ("container", "peak", "root")
@@ -37,7 +37,7 @@ class Tree:
         trace = Trace(trace_id, state.clock.anchor, sampled=is_sampled, known=is_known, step=f"{loop} {number}")
         root_id = ids.root_id(identity.attempt_id, loop, number)
         self.root: Stage | None = None
-        if identity.emits_root:
+        if identity.emits_root or (tracing.sibling and loop != vocabulary.SETUP):
             self._open_root(name, trace, root_id, begin, attributes)
         if state.clock.set_ns:
             attributes = {**attributes, vocabulary.CLOCK_SET: state.clock.set_ns}
@@ -103,7 +103,7 @@ class Tree:
 def open_phase(name: str, number: int, begin: int) -> None:
     """Open set-up or tear-down, which is also the time between two loops."""
     close_phase(begin)
-    tracing.phase = Tree(name, name, number, begin, {})
+    tracing.phase = StepSpans(name, name, number, begin, {})
 
 
 def close_phase(end: int, error: BaseException | None = None) -> None:

@@ -132,9 +132,10 @@ def joined(path: Path, *lone: int) -> Steps:
     traces: defaultdict[tuple[str, int], set[bytes]] = defaultdict(set)
     found: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
     roots = []
-    for span in recorded.spans([v.ITERATION]):
+    for span in recorded.spans([v.ITERATION, v.LOOP_NAME]):
         if v.ITERATION in span.attributes:
-            step = str(span.resource[v.ATTEMPT_ID]), int(span.attributes[v.ITERATION])
+            attempt, loop = str(span.resource[v.ATTEMPT_ID]), str(span.attributes.get(v.LOOP_NAME, "train"))
+            step = attempt if loop == "train" else f"{attempt} {loop}", int(span.attributes[v.ITERATION])
             traces[step].add(span.trace_id)
             if span.name == v.LOOP:
                 roots.append(step)
@@ -266,9 +267,9 @@ def test_a_launcher_names_the_attempt(tmp_path: Path, restarts: str, expected: s
 @pytest.mark.parametrize("helped", ["0", "1"])
 @pytest.mark.parametrize("given", [{"OTEL_RL_ATTEMPT_ID": "job-7"}, {}], ids=["given", "found"])
 def test_what_a_rank_starts_is_no_rank(tmp_path: Path, helped: str, given: dict[str, str]) -> None:
-    """A program that trains by itself, with the variables of the rank that started it."""
+    """A program that trains by itself, with the variables of the rank that started it: a loop apart, or an attempt."""
     over(launch(tmp_path, OTEL_RL_RUN_ID="job", HELPED=helped, **given))
-    steps = joined(*runs(tmp_path), *([1] if helped == "1" else []))
+    steps = joined(*runs(tmp_path), *([1] if helped == "1" and not given else []))
     (attempt,) = {attempt for attempt, step in steps if step == STEPS}
     assert whole(attempt) == {step: ranks for step, ranks in steps.items() if step[0] == attempt}
     assert [{f"{v.RANK_SPAN} {helped}"}] == [ranks for step, ranks in steps.items() if step[0] != attempt]

@@ -235,6 +235,28 @@ def test_a_carrier_is_of_its_thread(recording: Recording) -> None:
     assert [] == orphans(recording.run())
 
 
+def test_a_thread_of_the_same_process_may_use_a_carrier(recording: Recording) -> None:
+    """It works for a step that is open here: its stages are those of that step, though another one began since."""
+    work: list[Any] = []
+
+    def serve(given: Carrier) -> None:
+        with given.use(), otel_rl.stage("work") as stage:
+            work.append(stage)
+
+    def begin_next(given: Carrier) -> None:
+        with otel_rl.step(2):
+            serve(given)
+
+    with otel_rl.step(1) as container, otel_rl.stage("ask") as ask:
+        given = Carrier.current()
+        assert given is not None
+        assert container is not None
+        thread = threading.Thread(target=begin_next, args=(given,))
+        thread.start()
+        thread.join()
+    assert (container.trace, ask.span_id) == (work[0].trace, work[0].parent_id)
+
+
 def test_an_unsampled_step_is_none_in_a_worker(worker: Recording) -> None:
     """Its flag comes with the carrier."""
     sampled = carrier()
