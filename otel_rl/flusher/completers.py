@@ -190,10 +190,6 @@ def _peak(forward: Stage, backward: Stage) -> Peak | None:
 
 
 def _within(stage: Stage) -> Peak | None:
-    attributes = stage.attributes or {}
-    own = attributes.get(vocabulary.ALLOCATED_PEAK)
-    if isinstance(own, int) and attributes.get(vocabulary.ALLOCATED_PEAK_EXACT) is True:
-        return Peak(own, own)
     start, end = stage.before and stage.before[1], stage.after and stage.after[1]
     if start is None or end is None:
         return None
