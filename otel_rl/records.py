@@ -16,7 +16,7 @@ Labels = tuple[tuple[str, str | bool | int | float], ...]
 
 
 class PendingAttributes(dict[str, Value]):
-    """Attributes of which some are still on their way from a device; the flusher waits for them a while."""
+    """Attributes of which some are still on their way from a device; the flusher keeps their stage pending."""
 
     is_complete = False
     is_timed = True
@@ -111,10 +111,10 @@ class Point(NamedTuple):
 
 
 class Deferred(NamedTuple):
-    """Work that a hot thread leaves to the flusher, where it waits for nobody: ``function(*arguments)``."""
+    """Work that a hot thread defers to the flusher: ``function(*arguments)``."""
 
     function: Callable[..., Iterable[Count | Point | Log | Noted]]
-    """Gives what is to be counted, logged or read; it may add to the attributes of a stage that is queued behind it."""
+    """Returns what to count, log or read; it may add to the attributes of a stage that is queued after it."""
     arguments: tuple[Any, ...]
 
 
