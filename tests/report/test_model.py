@@ -19,7 +19,7 @@ from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.read import open_run
 from otel_rl.journal.write import Writer
 from otel_rl.observing.ledger import attributes
-from otel_rl.observing.passes import Noted
+from otel_rl.observing.passes import LedgerRow
 from otel_rl.records import Log, MetricPoints, Number
 from otel_rl.report.build import build_report
 from otel_rl.report.data.computed import Flops, Ledger, LedgerMismatch, LedgerRank, RankFlops
@@ -45,7 +45,7 @@ def write(root: Path, by_rank: dict[int, list[Any]]) -> Path:
         rows = [one for one in records if isinstance(one, Row)]
         logs = [one for one in records if isinstance(one, Log)]
         logs += [
-            Log(v.LEDGER, BEGIN_NS + MS, {v.ITERATION: one.step, v.LOOP_NAME: "train", **attributes(Noted(one, 4))})
+            Log(v.LEDGER, BEGIN_NS + MS, {v.ITERATION: one.step, v.LOOP_NAME: "train", **attributes(LedgerRow(one, 4))})
             for one in rows
         ]
         metrics = [one for one in records if isinstance(one, MetricPoints)]
