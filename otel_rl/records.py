@@ -17,7 +17,7 @@ Labels = tuple[tuple[str, str | bool | int | float], ...]
 
 
 class PendingAttributes(dict[str, Value]):
-    """Attributes of which some are still on their way from a device; the flusher waits for them a while."""
+    """Attributes of which some are still on their way from a device; the flusher keeps their stage pending."""
 
     is_complete = False
     is_timed = True

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from otel_rl import vocabulary
 from otel_rl.analysis.memory import PeakBounds, activation_peak, stage_peak
-from otel_rl.comm.collectives import Collective, Forgotten, StageCollectives
+from otel_rl.comm.collectives import StageCollectives
 from otel_rl.guard import attempt
 from otel_rl.metrics.record import Fold
 from otel_rl.probes.device_time import ASYNCHRONOUS
@@ -87,22 +87,13 @@ class CollectiveCompleter:
     """Adds how many collectives ran directly inside a stage, their time, and the longest of them as spans."""
 
     def __init__(self) -> None:
-        self._by_stage: dict[Stage | None, StageCollectives] = {}
-
-    def add(self, collective: Collective) -> None:
-        inside = self._by_stage.get(collective.stage)
-        if inside is None:
-            inside = self._by_stage[collective.stage] = StageCollectives()
-        if isinstance(collective, Forgotten):
-            inside.forgotten.append(collective)
-        else:
-            inside.ended.append(collective)
+        self.by_stage: dict[Stage | None, StageCollectives] = {}
 
     def concerns(self, name: str) -> bool:
         return True
 
     def complete(self, stage: Stage, spans: list[Span]) -> Mapping[str, Value]:
-        inside = self._by_stage.pop(stage, None) if self._by_stage else None
+        inside = self.by_stage.pop(stage, None)
         if inside is None or stage.trace is None or not stage.trace.sampled:
             return NOTHING
         inside.add_up()
@@ -115,12 +106,12 @@ class CollectiveCompleter:
         Not those of a stage that was open when the queue was drained: it may have ended since, and comes in the next
         cycle with the rest of its collectives.
         """
-        for inside in self._by_stage.values():
+        for inside in self.by_stage.values():
             inside.add_up()
         awaited = {*opened, *pending}
-        over = [stage for stage in self._by_stage if stage is None or (stage.ended and stage not in awaited)]
+        over = [stage for stage in self.by_stage if stage is None or (stage.ended and stage not in awaited)]
         for stage in over:
-            inside = self._by_stage.pop(stage)
+            inside = self.by_stage.pop(stage)
             if stage is not None and stage.trace is not None and stage.trace.sampled:
                 spans.extend(inside.spans())
 
@@ -199,10 +190,6 @@ def _peak(forward: Stage, backward: Stage) -> PeakBounds | None:
 
 
 def _within(stage: Stage) -> PeakBounds | None:
-    attributes = stage.attributes or {}
-    own = attributes.get(vocabulary.ALLOCATED_PEAK)
-    if isinstance(own, int) and attributes.get(vocabulary.ALLOCATED_PEAK_EXACT) is True:
-        return PeakBounds(own, own)
     start, end = stage.before and stage.before[1], stage.after and stage.after[1]
     if start is None or end is None:
         return None

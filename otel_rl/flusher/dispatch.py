@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any, Final, cast
 
-from otel_rl.comm.collectives import Collective, CollectiveTotals, Forgotten
+from otel_rl.comm.collectives import Collective, CollectiveTotals, Forgotten, StageCollectives
 from otel_rl.flusher.completers import (
     ActivationCompleter,
     ClockCompleter,
@@ -37,6 +37,8 @@ CHUNK: Final = 500
 """Records that are dispatched together: so few that they stay in the processor's cache."""
 MOST_NAMES: Final = 20_000
 
+Completers = tuple[Callable[..., Any], ...]
+
 
 @dataclass(slots=True)
 class Dispatched:
@@ -60,17 +62,21 @@ class Dispatcher:
         self._totals = CollectiveTotals()
         self._activations = ActivationCompleter(fold.point)
         self._collectives = CollectiveCompleter()
-        # No completer sees what another one adds. So their order decides only which of two wins, the later one, and in
-        # which order attributes and spans are journaled. What the program itself says of a stage wins over all.
+        # No completer sees what another one adds. So their order decides only which of two that add the same attribute
+        # counts (the last one), and the order of attributes and spans in the journal. What the program itself says of a
+        # stage counts before all.
         self._completers: tuple[Completer, ...] = (
             MemoryCompleter(),
             self._activations,
             ClockCompleter(),
             RequestCompleter(self.requests),
-            self._collectives,
+            self._collectives,  # last: `_choose` leaves it out
         )
-        self._by_name: dict[str, tuple[Callable[..., Any], ...]] = {}
-        """Of each name of a stage those that it concerns: a call for nothing costs as much as one that adds."""
+        self._by_name: tuple[dict[str, Completers], dict[str, Completers]] = {}, {}
+        """Those that concern a stage by its name, without and with the one of collectives, of which there may be none.
+
+        A call for nothing costs as much as one that adds.
+        """
         self._pending: list[Stage] = []
         """Finished stages that wait for numbers of their device."""
         self._ended: list[Stage] = []
@@ -144,7 +150,7 @@ class Dispatcher:
                     trace.work.add(record, parents)
 
     def _dispatch(self, records: Iterable[Any], result: Dispatched) -> None:
-        point = self._fold.point
+        point, by_stage = self._fold.point, self._collectives.by_stage
         for record in records:
             kind = type(record)
             if kind is Stage:
@@ -156,8 +162,11 @@ class Dispatcher:
                 self._dispatch_made(record.function(*record.arguments), result)
             elif kind is Point:
                 point(record)
-            elif kind is Collective or kind is Forgotten:
-                self._collectives.add(record)
+            elif kind is Collective:
+                inside = by_stage.get(record.stage)
+                if inside is None:
+                    inside = by_stage[record.stage] = StageCollectives()
+                inside.ended.append(record)
             else:
                 self._dispatch_other(kind, record, result)
 
@@ -176,6 +185,9 @@ class Dispatcher:
             self.requests.load(record)
         elif kind is KvCache:
             self.requests.kv_cache(record)
+        elif kind is Forgotten:
+            by_stage = self._collectives.by_stage
+            by_stage.setdefault(record.stage, StageCollectives()).forgotten.append(record)
         else:
             result.foreign.append(record)
 
@@ -183,7 +195,8 @@ class Dispatcher:
         if stage.attributes.__class__ is PendingAttributes:
             fold_device_time(self._fold, stage.attributes or {}, self._metrics.labels(stage))
         found: Any = None
-        for complete in self._by_name.get(stage.name) or self._completers_of(stage.name):
+        has_collectives = bool(self._collectives.by_stage)
+        for complete in self._by_name[has_collectives].get(stage.name) or self._choose(stage.name, has_collectives):
             more = complete(stage, spans)
             if more:
                 found = {**found, **more} if found else more
@@ -194,10 +207,11 @@ class Dispatcher:
             stage.attributes = {**found, **(stage.attributes or {})}
         spans.append(stage)
 
-    def _completers_of(self, name: str) -> tuple[Callable[..., Any], ...]:
-        found = tuple(one.complete for one in self._completers if one.concerns(name))
-        if len(self._by_name) < MOST_NAMES:
-            self._by_name[name] = found
+    def _choose(self, name: str, has_collectives: bool) -> Completers:
+        completers = self._completers if has_collectives else self._completers[:-1]
+        found = tuple(one.complete for one in completers if one.concerns(name))
+        if len(self._by_name[has_collectives]) < MOST_NAMES:
+            self._by_name[has_collectives][name] = found
         return found
 
     def _is_pending(self, stage: Stage) -> bool:

@@ -7,7 +7,6 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
@@ -25,7 +24,6 @@ from otel_rl.probes.device_id import learn_device
 from otel_rl.probes.memory import probes, use_memory_reader
 from otel_rl.process import directories
 from otel_rl.process.identity import folder_name, identifying
-from otel_rl.process.memory import Memory
 from otel_rl.process.state import state
 from otel_rl.records import Span, Value
 from otel_rl.sidecar.start import make_keeper
@@ -46,42 +44,6 @@ FREEZE_S = 10.0
 torch and TRL on a cold machine does, and only then is it known what trains. So long metrics wait for it at most."""
 HOLD_LIMIT = 20_000
 """Spans, and points, that may wait for the attempt to become known; then a rank above 0 reports alone."""
-
-
-@dataclass(eq=False)
-class Trouble(Memory):
-    """What was said of this process's journal."""
-
-    is_said: bool = False
-
-    def after_fork_in_child(self) -> None:
-        """Stay: a child need not repeat it."""
-
-
-trouble = Trouble.keep("trouble")
-
-
-class _Wake:
-    """Wakes the one thread that waits for it.
-
-    The lock of a ``threading.Event`` is not re-entrant: a signal handler that flushes would wait for its own thread.
-    """
-
-    def __init__(self) -> None:
-        self._calls: SimpleQueue[None] = SimpleQueue()
-
-    def set(self) -> None:
-        self._calls.put(None)
-
-    def wait(self, timeout_s: float) -> bool:
-        """Sleep until it is set, at most so long; return whether it was set, and forget it."""
-        try:
-            self._calls.get(timeout=timeout_s)
-        except Empty:
-            return False
-        while not self._calls.empty():
-            self._calls.get()
-        return True
 
 
 class _Answer(threading.Event):
@@ -110,8 +72,9 @@ class Flusher:
         self._identity: Any = None
         self._resource: dict[str, Value] = {}
         """What is known of the process, as every request says it."""
-        self._stopping = self._given_up = self._is_over = False
-        self._wake = _Wake()
+        self._stopping = self._given_up = self._is_over = self._has_said_failure = False
+        self._calls: SimpleQueue[None] = SimpleQueue()
+        """Wakes the thread. An event would not do: a signal handler that flushes would wait for its lock for ever."""
         self._asked: deque[_Answer] = deque()
         self._spool = Spool(self.fold)
         self._is_asked = False
@@ -147,7 +110,7 @@ class Flusher:
     def _ask(self, answer: _Answer, timeout_s: float) -> _Answer:
         """Have the thread do a cycle now, since a disk that hangs must not hold up who asks."""
         self._asked.append(answer)
-        self._wake.set()
+        self._calls.put(None)
         if self._is_over:
             self._refuse()
         elif not self._thread.is_alive():
@@ -165,7 +128,8 @@ class Flusher:
     def _run(self) -> None:
         is_last = False
         while not is_last:
-            self._wake.wait(PERIOD_S if identifying.rendezvous is None else min(PERIOD_S, MEET_S))
+            with suppress(Empty):
+                self._calls.get(timeout=PERIOD_S if identifying.rendezvous is None else min(PERIOD_S, MEET_S))
             is_last = self._serve()
         self._is_over = True
         self._refuse()
@@ -207,7 +171,7 @@ class Flusher:
         try:
             encoder, writer = self._target()
         except directories.NowhereError as error:  # the next cycle tries again
-            _say_failure(str(error))
+            self._say_failure(str(error))
             return
         opened, records = self._drain()
         result = self.dispatcher.dispatch(
@@ -353,7 +317,12 @@ class Flusher:
             self._beat = monotonic()
             writer.heartbeat()
         if writer.failure:
-            _say_failure(f"{writer.failure}; up to 64 MiB of records wait in memory")
+            self._say_failure(f"{writer.failure}; up to 64 MiB of records wait in memory")
+
+    def _say_failure(self, what: str) -> None:
+        if not self._has_said_failure:
+            self._has_said_failure = True
+            say("otel_rl: %s; training goes on", what)
 
     def _close(self) -> bool:
         """Close the journal; what still cannot be written goes to the temporary folder instead."""
@@ -381,9 +350,3 @@ class Flusher:
         say("otel_rl: %s; the records that wait go to %s", writer.failure, fallback)
         writer.redirect(fallback)
         writer.retry()
-
-
-def _say_failure(what: str) -> None:
-    if not trouble.is_said:
-        trouble.is_said = True
-        say("otel_rl: %s; training goes on", what)

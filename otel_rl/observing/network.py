@@ -117,7 +117,7 @@ def device_name(tensor: Any) -> str:
 
 @lru_cache(32)
 def formula_of(seen: Network) -> Formula:
-    """StepFlops out what FLOPs are computed from; runs in the flusher."""
+    """Work out what FLOPs are computed from; runs in the flusher."""
     try:
         found = architecture(seen.config)
         if not seen.parameters:

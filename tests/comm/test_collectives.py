@@ -141,7 +141,7 @@ def test_one_that_outlives_its_stage_is_emitted(recording: Recording) -> None:
         assert otel_rl.flush()
         collective.close()
         assert otel_rl.flush()
-        assert {} == recording.flusher.dispatcher._collectives._by_stage
+        assert {} == recording.flusher.dispatcher._collectives.by_stage
     run = recording.stop()
     assert (1, []) == (sum(span.name == "rl.train.comm" for span in run.spans()), orphans(run))
 

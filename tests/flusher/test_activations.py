@@ -58,13 +58,6 @@ def test_two_devices_have_no_peak_in_common() -> None:
     assert [NOTHING, NOTHING] == seen(*pair)
 
 
-def test_peaks_that_are_reset_are_exact() -> None:
-    """Then each stage knows its own."""
-    own = [{v.ALLOCATED_PEAK: peak, v.ALLOCATED_PEAK_EXACT: True} for peak in (60, 55)]
-    pair = stage(F, (10, 50), (90, 90), **own[0]), stage(B, (50, 20), (90, 90), **own[1])
-    assert [NOTHING, (50, True)] == seen(*pair)
-
-
 def test_several_on_their_way_are_no_micro_batch() -> None:
     """A pipeline: nothing is said until all of them have their backward."""
     one, other = (F, (10, 50), (90, 90)), (B, (50, 20), (90, 90))

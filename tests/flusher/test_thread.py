@@ -664,15 +664,15 @@ def test_a_signal_handler_may_flush_while_its_thread_does(stubbed: Recording, mo
     def handle(frame: Any, event: str, argument: Any) -> None:
         answers.append(otel_rl.flush(60))
 
-    def train(wake: Any) -> None:
+    def train(calls: Any) -> None:
         sys.setprofile(handle)
-        wake.set()
+        calls.put(None)
         sys.setprofile(None)
         over.set()
 
     with otel_rl.step(1):
-        wake = stubbed.flusher._wake  # the lock of an Event would hold up this test for ever
-        threading.Thread(target=train, args=(wake,), daemon=True).start()
+        calls = stubbed.flusher._calls  # the lock of an Event would hold up this test for ever
+        threading.Thread(target=train, args=(calls,), daemon=True).start()
         assert over.wait(60)
     assert {True} == set(answers)
 

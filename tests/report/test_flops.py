@@ -46,11 +46,7 @@ def write(root: Path, by_rank: dict[int, list[Any]]) -> Path:
         rows = [one for one in records if isinstance(one, Passage)]
         logs = [one for one in records if isinstance(one, Log)]
         logs += [
-            Log(
-                v.LEDGER,
-                BEGIN_NS + MS,
-                {v.ITERATION: one.step, v.LOOP_NAME: "train", **attributes(LedgerRow(one, 4))},
-            )
+            Log(v.LEDGER, BEGIN_NS + MS, {v.ITERATION: one.step, v.LOOP_NAME: "train", **attributes(LedgerRow(one, 4))})
             for one in rows
         ]
         metrics = [one for one in records if isinstance(one, MetricPoints)]
