@@ -375,7 +375,7 @@ def test_a_request_that_is_not_taken_is_not_inside(recording: None, model: Any) 
 
 def test_a_manager_has_one_engine(recording: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though its loop begins while the first request is submitted."""
-    both, make = threading.Barrier(2), batching.Engine
+    both, make = threading.Barrier(2), batching.BatchingEngine
 
     class Manager:
         pass
@@ -384,7 +384,7 @@ def test_a_manager_has_one_engine(recording: None, monkeypatch: pytest.MonkeyPat
         both.wait(60)
         return make(manager)
 
-    monkeypatch.setattr(batching, "Engine", made)
+    monkeypatch.setattr(batching, "BatchingEngine", made)
     manager, found = Manager(), list[Any]()
     together(*[lambda: found.append(batching._engine_of(manager))] * 2)
     assert found[0] is found[1]

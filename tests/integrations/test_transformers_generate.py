@@ -493,7 +493,7 @@ def test_on_a_device_lengths_come_later(recording: None, model: Any, monkeypatch
             "attention_mask": inputs()["attention_mask"],
         },
     )
-    call = generate.Call(None, model)
+    call = generate.GenerateCall(None, model)
     call.plan, call.marks = plan, [1, 2, 3, 4]
     new = torch.tensor([[5, EOS, 0], [5, 5, EOS], [5, 5, 5], [EOS, 0, 0]])
     call.result = torch.cat((inputs()["input_ids"], new), 1).as_subclass(Elsewhere)

@@ -44,7 +44,9 @@ def record_end(args: Sequence[Any], error: str = "") -> None:
     _, parent, arrival = engine.open.pop(sequence.request_id, UNSEEN)
     detokenizer, queue = sequence.detokenizer, sequence.queue
     times = vllm.streams.pop(queue, None) if vllm.streams else None
-    if detokenizer is None or engine.is_copy or is_session(sequence):  # without a detokenizer nothing was generated
+    if detokenizer is None or engine.is_copy:  # without a detokenizer nothing was generated
+        return
+    if getattr(sequence, "input_chunk_queue", None) is not None:  # ``is_session``
         return
     if parent is None:
         # Never what is current where a queue is: the first of all callers began the task that handles outputs.
