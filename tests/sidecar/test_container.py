@@ -189,7 +189,7 @@ def test_who_ships_by_hand_leaves_it_to_who_took_over(tmp_path: Path) -> None:
         (claim,) = (tmp_path / RUN).glob("sidecar-*.json")
         claim.write_bytes(ALIVE.to_json())
         _, stderr = process.communicate(timeout=60)
-        assert (1, True) == (process.returncode, "somebody else ships this run by now" in stderr)
+        assert (1, True) == (process.returncode, "another process ships this run now" in stderr)
         assert claim.read_bytes() == ALIVE.to_json()
 
 
