@@ -14,6 +14,7 @@ from otel_rl.guard import attempt
 from otel_rl.hooks.arguments import Args, Bind, Kwargs
 from otel_rl.hooks.hook import Before, Hook
 from otel_rl.process.state import state
+from otel_rl.requests.memory import generation
 from otel_rl.trace.importlib_bootstrap import not_counted
 from otel_rl.trace.stage import current_parent
 
@@ -310,7 +311,7 @@ class GeneratorCall(_AsyncItems):
             return await self._next(items.__anext__)
         self._begin = None
         hook = self._hook
-        self.begun, self.parent, self.recording = monotonic_ns(), current_parent(), state.queue
+        self.begun, self.parent, self.recording = monotonic_ns(), current_parent(), generation.recording
         if hook.before is not None:
             attempt("begin", hook.target, hook.before, self.args, self.kwargs)
         try:
