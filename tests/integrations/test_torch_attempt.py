@@ -13,6 +13,7 @@ import torch
 
 import otel_rl
 from otel_rl.integrations.torch.process_group import ATTEMPT_KEY
+from otel_rl.process.identity import identifying
 from otel_rl.process.state import state
 from tests.fixtures import Recording
 
@@ -93,5 +94,5 @@ def test_a_forked_child_does_not_ask_the_store(untold: Recording) -> None:
     """Its connection is the parent's: two that talk on it would read each other's answers."""
     child = os.fork()
     if not child:
-        os._exit(state.ask_again is not None)
-    assert (0, True) == (os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), state.ask_again is not None)
+        os._exit(identifying.ask_again is not None)
+    assert (0, True) == (os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), identifying.ask_again is not None)

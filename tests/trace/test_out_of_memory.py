@@ -76,4 +76,4 @@ def test_a_stage_that_cannot_be_read_takes_no_other_with_it(recording: Recording
         record_exhausted()
         tracing.open.difference_update(broken)
     logs = sorted(log.body for log in recording.stop().logs(vocabulary.OUT_OF_MEMORY))
-    assert (HELD, 50) == (logs, guard.errors["say what a stage held"])
+    assert (HELD, 50) == (logs, guard.errors["say what a stage had allocated"])
