@@ -26,7 +26,6 @@ SECTIONS: Final[tuple[Section, ...]] = (
     HEADER, HANGING, VERDICT, FAILURES, LEDGER, UNSEEN_STEPS, DISAGREEMENTS, OPEN_STAGES, PENDING, STAGES, OWN_TIME,
     RANKS, COLLECTIVES, GOODPUT, FLOPS, REQUESTS, SERIES, NUMBERS, WORK, MEMORY, MEMORY_PARTS, CAVEATS,
 )  # fmt: skip
-"""The sections in the order in which they are shown."""
 
 
 def build_report(run: Run, now_ns: int, points: Points | None = None) -> Report:

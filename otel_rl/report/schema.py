@@ -24,7 +24,6 @@ def schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """Write the schema as docs/report.schema.json holds it."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 

@@ -42,22 +42,16 @@ class Points:
     memory: MemoryPoints = field(default_factory=MemoryPoints)
     flops: FlopsPoints = field(default_factory=FlopsPoints)
     stepped: Counter[Rank] = field(default_factory=Counter)
-    """How many steps of each rank left their time."""
     resource: Attributes = field(default_factory=dict)
-    """Resource of the last of these steps."""
     begin_ns: int = 0
-    """When the first process began to write."""
     end_ns: int = 0
-    """Time of the last of these steps."""
 
 
 def no_points(run: Run) -> Points:
-    """Return what is known of a run before any point is read."""
     return Points(begin_ns=min((one.identity.created_ns for one in run.journals if one.identity.created_ns), default=0))
 
 
 def read_points(run: Run) -> Points:
-    """Sort the points in one pass."""
     points = no_points(run)
     collectors = points.numbers, points.requests, points.flops, points.memory
     add_to = {name: one.add for one in collectors for name in one.NAMES} | dict.fromkeys(COUNTED, points.counts.add)

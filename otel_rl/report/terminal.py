@@ -66,7 +66,6 @@ def document(report: Report, width: int) -> RenderableType:
 
 
 def laid_out(blocks: Iterable[Block], width: int) -> Group:
-    """Lay the blocks of a section out."""
     return Group(*(_block(block, width) for block in blocks))
 
 

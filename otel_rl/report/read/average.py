@@ -20,9 +20,7 @@ from otel_rl.report.read.span_attributes import WorkSums
 from otel_rl.runs.spans import NOT_TOLD, UNKNOWN
 
 LONG_RATIO: Final = 5.0
-"""A step is long from this multiple of the median."""
 LONG_SHARE: Final = 0.1
-"""A long step matters from this share of the time of all averaged steps."""
 
 
 @dataclass(frozen=True)
@@ -32,38 +30,30 @@ class Averaged:
     finished: Sequence[StepRecord]
     steady: Sequence[StepRecord]
     num_ranks: dict[str, int]
-    """By attempt: how many ranks have steps."""
 
     @property
     def median_ns(self) -> float:
-        """Median step time; 0 without any step."""
         return summarize([record.step.time_ns for record in self.steady]).median
 
     @property
     def mean_ns(self) -> float:
-        """Mean step time; 0 without any step."""
         return self.time_ns / len(self.steady) if self.steady else 0.0
 
     @cached_property
     def time_ns(self) -> int:
-        """Sum of the averaged step times of all ranks."""
         return sum(record.step.time_ns for record in self.steady)
 
     def per_rank_s(self, nanoseconds: Callable[[StepRecord], int]) -> float:
-        """Add up over the averaged steps, mean over the ranks of each attempt."""
         return sum(nanoseconds(record) / self.num_ranks[record.attempt] for record in self.steady) / 1e9
 
     def without(self, key: StepKey) -> Averaged:
-        """Leave one step out."""
         return replace(self, steady=[record for record in self.steady if record.key != key])
 
     def steps_with(self, path: Path) -> Iterator[tuple[StepRecord, StageTimes]]:
-        """Return every averaged step that has a stage, with the stage."""
         for index in self._steps.get(path, ()):
             yield self.steady[index], self.steady[index].stages[path]
 
     def other(self) -> Iterator[tuple[StepRecord, StageTimes]]:
-        """Return every averaged step with what lies under no stage."""
         for record in self.steady:
             time_ns = record.other_ns
             yield record, StageTimes((time_ns,), time_ns, time_ns, NO_COMM, is_hidden=False, is_host_clock=False)
@@ -99,7 +89,6 @@ def average(records: Iterable[StepRecord]) -> Averaged:
 
 
 def step_times(averaged: Averaged) -> StepTimes:
-    """Sum up the step times."""
     summary = summarize([record.step.time_ns / 1e9 for record in averaged.steady])
     finished, steady = ({record.key for record in records} for records in (averaged.finished, averaged.steady))
     iterations = [record.step.iteration for record in averaged.finished]

@@ -27,7 +27,6 @@ class Bounds:
     end_ns: int
 
     def widen(self, begin_ns: int, end_ns: int) -> None:
-        """Make it hold another interval."""
         self.begin_ns, self.end_ns = min(self.begin_ns, begin_ns), max(self.end_ns, end_ns)
 
 
@@ -36,7 +35,6 @@ class Wall(Bounds):
     """The time of the containers of one rank in one attempt."""
 
     phases: list[tuple[Interval, Goodput]] = field(default_factory=list)
-    """The containers that are no step."""
 
 
 def time_by_kind(container: SpanView, inside: Sequence[SpanView], *, is_step: bool) -> Goodput:

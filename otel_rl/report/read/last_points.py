@@ -17,5 +17,4 @@ class LastPoints:
         self._last[point.journal.identity.writer, point.name, frozenset(point.attributes.items())] = point
 
     def points(self) -> list[PointView]:
-        """List them in the order in which their streams began."""
         return list(self._last.values())

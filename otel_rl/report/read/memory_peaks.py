@@ -16,7 +16,6 @@ KINDS: Final[tuple[tuple[MemoryKind, str, str, tuple[str, str]], ...]] = (
     ("device allocated", v.ALLOCATED_PEAK, v.ALLOCATED_PEAK_EXACT, (v.ALLOCATED_START, v.ALLOCATED_END)),
     ("device reserved", v.RESERVED_PEAK, v.RESERVED_PEAK_EXACT, (v.RESERVED_START, v.RESERVED_END)),
 )
-"""Kind of memory, key of its peak, key that says whether the peak is exact, keys of the readings at both ends."""
 KEYS: Final = tuple(key for _, peak, exact, ends in KINDS for key in (peak, exact, *ends))
 ANY: Final = frozenset(KEYS)
 SLACK_SHARE: Final = 0.01
@@ -31,7 +30,6 @@ class MemoryPeaks:
     def __init__(self) -> None:
         self._peaks: dict[tuple[Rank, MemoryKind], MemoryPeak] = {}
         self._stages: dict[tuple[Rank, MemoryKind], MemoryPeak] = {}
-        """The stage that last raised each."""
 
     def add(self, span: SpanView, phase: str, iteration: int | None) -> None:
         """Add the memory of a span; the innermost stage comes first.
@@ -79,7 +77,6 @@ def _name(span: SpanView, phase: str) -> str:
 
 
 def _is_stage(span: SpanView, iteration: int | None) -> bool:
-    """Whether a span is a stage, and not a step or the run as a whole."""
     return bool(span.parent_id) and not (is_container(span.name) and iteration is not None)
 
 

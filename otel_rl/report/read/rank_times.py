@@ -28,7 +28,6 @@ from otel_rl.runs.calls import is_idle, is_work
 from otel_rl.runs.spans import UNKNOWN
 
 PeersKey = tuple[str, int]
-"""Role and pipeline stage."""
 PARTS: Final = ("step", "active", "wait", "transfer", "inseparable", "idle", "other")
 BUBBLES: Final[tuple[BubbleKind, ...]] = ("data", "queue", "pipeline", "other", "skew")
 
@@ -41,11 +40,9 @@ class _Times:
     sums: Counter[str] = field(default_factory=Counter)
     bubbles: Counter[str] = field(default_factory=Counter)
     is_exact: bool = True
-    """Whether all its waits for slower ranks are known."""
 
     @property
     def meets(self) -> bool:
-        """Whether it was seen in collectives, and nothing hides others."""
         return not self.sums["inseparable"] and self.sums["wait"] + self.sums["transfer"] > 0
 
     @property
@@ -68,7 +65,6 @@ class _Peers:
     def add(
         self, calls: Sequence[StageCall[int]], time_ns: int, waited: Waited[int], between_s: Mapping[int, float]
     ) -> None:
-        """Add a step of ``time_ns`` in which each rank did something under no stage for ``between_s``."""
         self.many.add(calls, time_ns, waited, between_s)
         found = what_if(calls) if len({call.rank for call in calls}) > 1 else None
         if found is None:
@@ -90,7 +86,6 @@ class RankTimes:
         """The last peers of each rank; another attempt may have other ones."""
 
     def add(self, records: Sequence[StepRecord], calls: Sequence[StageCall[int]], waited: Waited[int]) -> None:
-        """Add one step of peers, with their calls and their waits for slower ranks in these."""
         waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in waited.by_stage().items()}
         inexact = waited.inexact()
         step_ns = {record.rank.rank: record.step.time_ns for record in records}
@@ -163,7 +158,6 @@ class RankTimes:
         return max(waited_ns, default=inf) / 1e9
 
     def slow_communication(self) -> list[SlowCommunication]:
-        """Return the stages whose collectives are slow on every rank."""
         rows = [
             SlowCommunication(
                 role=role, stage=one.stage, transfer_s=one.transfer_s, share=one.share, pipeline=_known(pipeline)
@@ -174,7 +168,6 @@ class RankTimes:
         return sorted(rows, key=lambda row: -row.transfer_s)
 
     def slowdowns(self) -> list[Slowdown]:
-        """Compare the steps of peers with ideal ones."""
         return [
             Slowdown(
                 role=role,
@@ -189,13 +182,11 @@ class RankTimes:
         ]
 
     def ranks(self) -> list[RankTime]:
-        """Return what each rank did."""
         scores = {key: _relative(peers.many) for key, peers in self._peers.items()}
         times = sorted(self._times.items())
         return [self._rank(rank, of_rank, scores[self._peers_of[rank]].get(rank.rank)) for rank, of_rank in times]
 
     def bubbles(self) -> list[BubbleRow]:
-        """Return the bubbles that take any time."""
         sums: Counter[str] = Counter()
         for times in self._times.values():
             sums.update(times.bubbles)
@@ -239,7 +230,6 @@ def _known(pipeline: int) -> int | None:
 
 
 def _relative(many: ManySteps[int]) -> dict[int, float]:
-    """Score the ranks by own time in the stages that they have."""
     sections: defaultdict[int, dict[str, SectionTime]] = defaultdict(dict)
     for stage, by_rank in many.comparable().items():
         for rank, own in by_rank.items():

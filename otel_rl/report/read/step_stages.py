@@ -71,7 +71,6 @@ class StepStages(Mapping[Path, StageTimes]):
         return len(self._shape.positions)
 
     def collectives(self) -> Iterator[tuple[Path, Comm]]:
-        """Return the collectives of each stage that has any."""
         for path, (first, flags, _) in self._shape.positions.items():
             if not flags & SINGLE and self._numbers[first + 2]:
                 yield path, Comm(self._numbers[first + 2], self._numbers[first + 3])

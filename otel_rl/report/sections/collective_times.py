@@ -18,7 +18,6 @@ from otel_rl.report.read.collect import StepRecord
 from otel_rl.report.section import Block, Section, Table, by_rank, foremost, more, notes, rank_name
 
 MOST_ROWS: Final = 40
-"""A table has at most so many stages, those with the longest times; JSON has all."""
 SHORT_HEADS: Final = ("shortest", "median", "longest")
 
 
@@ -63,7 +62,6 @@ def _blocks(report: Report) -> list[Block]:
 
 
 def _table(report: Report, rows: list[CommRow], ranks: list[Rank]) -> Table:
-    """Make a table with the times of each rank; without ranks those of the fastest, the median and the slowest."""
     table = Table.of("collectives in", "per step", *([rank_name(report, rank) for rank in ranks] or SHORT_HEADS))
     for row in rows:
         times = {one.who: one.time_s for one in row.ranks}
@@ -74,7 +72,6 @@ def _table(report: Report, rows: list[CommRow], ranks: list[Rank]) -> Table:
 
 
 def _per_step(row: CommRow) -> str:
-    """Return how many a rank calls; from the fewest to the most if the ranks differ."""
     counts = sorted(one.count for one in row.ranks)
     names = [f"{count:.1f}".removesuffix(".0") if count >= 1 else number(count) for count in (counts[0], counts[-1])]
     return " to ".join(dict.fromkeys(names))

@@ -22,7 +22,6 @@ from otel_rl.report.section import Block, Section, Table, more, notes, rank_name
 
 UNITS: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 MOST_ROWS: Final = 32
-"""At most so many ranks are shown, the slowest."""
 
 
 @dataclass(slots=True)
@@ -54,7 +53,6 @@ class FlopsPoints:
             self._values[rank, scope].setdefault(point.name, _Values()).add(point)
 
     def rows(self, notes: Iterable[LogView]) -> Flops:
-        """Take the median over the steps of each rank and scope."""
         rows = [_rank_flops(*key, by_name) for key, by_name in self._values.items() if v.FLOPS_RATE in by_name]
         rows.sort(key=lambda row: (row.role, row.rank, SCOPES.index(row.scope)))
         return Flops(ranks=rows, notes=list(dict.fromkeys(note.body for note in notes)))
@@ -102,7 +100,6 @@ def _cell(row: RankFlops | None) -> str:
 
 
 def rate(per_second: float) -> str:
-    """Write operations per second: ``412 T``."""
     scale, unit = next((one for one in UNITS if per_second >= one[0]), (1.0, ""))
     return f"{per_second / scale:.3g} {unit}".rstrip()
 

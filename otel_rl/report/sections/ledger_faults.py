@@ -27,7 +27,6 @@ PATIENCE: Final = 16
 
 LoopKey = tuple[str, str]
 MOST_LINES: Final = 24
-"""At most so many lines are shown; one holds all steps with the same fault on the same ranks."""
 
 
 def ledger(run: Run) -> Ledger:
@@ -139,7 +138,6 @@ def _by_fault(found: Ledger) -> dict[tuple[str, str, tuple[Rank, ...], int], lis
 
 
 def _steps(steps: Sequence[int]) -> str:
-    """Write numbers of steps as ranges."""
     ranges: list[list[int]] = []
     for step in sorted(set(steps)):
         if ranges and step == ranges[-1][1] + 1:

@@ -58,7 +58,6 @@ class MemoryPoints:
         self._ranks: defaultdict[Rank, _Of] = defaultdict(lambda: _Of({}, {}))
 
     def add(self, point: PointView) -> None:
-        """Add a point of ``NAMES``."""
         of = self._ranks[rank_of(point.resource)]
         if point.name in HIGHEST:
             of.highest[point.name] = max(of.highest.get(point.name, 0.0), point.value)
@@ -70,12 +69,10 @@ class MemoryPoints:
             of.steps = {time_ns: values for time_ns, values in of.steps.items() if time_ns in kept}
 
     def rows(self) -> list[MemoryParts]:
-        """List what is known by rank."""
         return [_row(rank, of) for rank, of in sorted(self._ranks.items()) if of.steps]
 
 
 def _fullest(steps: dict[int, dict[str, float]]) -> int:
-    """Return the end of the last step at which most was reserved."""
     return max(steps, key=lambda time_ns: (steps[time_ns].get(v.RESERVED, 0.0), time_ns))
 
 

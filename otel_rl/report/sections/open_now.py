@@ -35,7 +35,6 @@ HANG_S: Final = 10.0
 HANG_RATIO: Final = 3.0
 """A stage hangs when it is open for this multiple of its longest call that ended."""
 MOST_OPEN: Final = 16
-"""At most so many open stages are listed; a cluster that hangs has one per rank."""
 START_NS: Final = 60_000_000_000
 """The ranks of a launcher begin within this time, in any order: one may be there before the run is."""
 LAG_S: Final = 1.0
@@ -138,7 +137,6 @@ def _longest_ns(run: Run) -> dict[str, int]:
 
 
 def _hosts(run: Run) -> set[str]:
-    """Return what identifies the hosts of a run: their boot, or else their name."""
     return {journal.identity.boot_id or journal.identity.host for journal in run.journals} - {""}
 
 

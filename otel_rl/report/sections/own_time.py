@@ -18,11 +18,8 @@ from otel_rl.report.read.average import Averaged
 from otel_rl.report.section import Block, Column, Line, Section, Table, by_rank, foremost, more, notes, rank_name
 
 MAIN_SHARE: Final = 0.01
-"""A stage has a row from this share of the step time."""
 MOST_ROWS: Final = 40
-"""A table has at most so many stages, those with a slow rank first; JSON has all."""
 LONGEST_RANK: Final = 16
-"""The name of a rank beside its stage is shortened to this."""
 MARK: Final = " *"
 SHORT_HEADS: Final = ("fastest", "median", "longest")
 
@@ -97,7 +94,6 @@ def _blocks(report: Report) -> list[Block]:
 
 
 def _table(report: Report, rows: list[BalanceRow], ranks: list[Rank]) -> Table:
-    """Make a table with the times of each rank; without ranks those of the fastest, the median and the slowest."""
     heads = map(Column, [rank_name(report, rank) for rank in ranks] or SHORT_HEADS)
     table = Table([Column("own time", "name"), *heads, Column("slowest", "fact")])
     for row in rows:

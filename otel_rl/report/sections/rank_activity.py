@@ -34,7 +34,6 @@ COLUMNS: Final[tuple[tuple[str, Callable[[RankTime], float | None], Callable[[fl
 )
 """Heading, number, how it is written; a column without any number, or of zeros only, is left out."""
 BOUNDS: Final = {"wait": ">=", "transfer": "<="}
-"""Signs before numbers that are not known exactly."""
 LEGEND: Final = {
     "pp": "pp: pipeline stage, ranks are compared inside it",
     "wait": "wait: in collectives, for slower ranks",
@@ -44,7 +43,6 @@ LEGEND: Final = {
     "S": "S: a step with this rank as it is and the others balanced, over a balanced one",
 }
 LEAST_SHARE: Final = 0.0005
-"""Bubbles are shown if one of them has this share of the step time."""
 WORK_NOTE: Final = "As generated for training; padding and trained tok. (those the loss uses) of all forwards."
 ENVIRONMENT_NOTE: Final = "env.: tokens that tools or an environment wrote into the responses."
 

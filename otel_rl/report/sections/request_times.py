@@ -27,7 +27,6 @@ NUMBERS: Final = {
     v.OUTPUT_LENGTH: "response_tokens",
     v.CACHED_LENGTH: "cached_tokens",
 }
-"""Histograms, and the fields that they become."""
 COUNTS: Final = {
     v.REQUESTS: "count",
     v.ABORTED: "aborted",
@@ -47,9 +46,7 @@ MOST_OPEN: Final = 4096
 
 Kind = tuple[str, str, str, str]
 RolloutNumber = tuple[str, str]
-"""A metric of a rollout, and the share of the slowest that it is about."""
 SHOWN: Final = 4
-"""Engines with most requests that are shown; JSON has all."""
 QUEUE_SHARE: Final = 0.1
 """From this share of TTFT on it is the position in the queue."""
 BULK_NOTE: Final = "Submitted in bulk, TTFT is queue position: judge the engine by prefill and TPOT."
@@ -80,7 +77,6 @@ class RequestPoints:
         self._cache_peak: float | None = None
 
     def add(self, point: PointView) -> None:
-        """Add a point."""
         if point.kind != "gauge":
             self._last.add(point)
         if point.name in PER_ROLLOUT:
@@ -89,7 +85,6 @@ class RequestPoints:
             self._cache_peak = point.value if self._cache_peak is None else max(self._cache_peak, point.value)
 
     def rows(self, stages: Sequence[StageRow], spans: int) -> Requests:
-        """Sum up the requests of a run, of which so many are spans."""
         last = self._last.points()
         bad = _sums(last, v.BAD_REQUESTS, v.REASON)
         preemptions = _sums(last, v.ENGINE_PREEMPTIONS, v.PROVIDER)
@@ -117,10 +112,8 @@ class _Rollouts:
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, int], dict[RolloutNumber, float]] = {}
-        """By writer and time."""
         self._numbers: defaultdict[RolloutNumber, tuple[array[float], array[float]]]
         self._numbers = defaultdict(lambda: (array("d"), array("d")))
-        """Values, and the times of their rollouts."""
 
     def add(self, point: PointView) -> None:
         if text(point.attributes, v.MODE) == "eval":
@@ -143,7 +136,6 @@ class _Rollouts:
         return {slowest for name, slowest in self._numbers if name == v.TAIL}
 
     def mean(self, name: RolloutNumber) -> float | None:
-        """Return the mean of a number, weighted by the time of its rollout."""
         values, walls = self._numbers[name]
         total = sum(walls)
         return sum(value * wall for value, wall in zip(values, walls, strict=True)) / total if total else None
@@ -172,7 +164,6 @@ def _row(kind: Kind, histograms: dict[str, Histogram], counts: Counter[str]) -> 
 
 
 def _sums(points: Iterable[PointView], name: str, key: str) -> Counter[str]:
-    """Add up the points of a counter by an attribute."""
     sums: Counter[str] = Counter()
     for point in points:
         if point.name == name:

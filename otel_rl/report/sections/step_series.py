@@ -28,7 +28,6 @@ NAMES: Final = (
     v.RESPONSE_LENGTH, v.RESPONSE_MIN, v.RESPONSE_MAX, v.RESPONSE_CLIPPED, v.LEARNING_RATE,
 )  # fmt: skip
 EXTREMES: Final = {v.RESPONSE_MIN: min, v.RESPONSE_MAX: max}
-"""How ranks are combined, if not by their mean."""
 
 TITLES: Final = {
     v.REWARD_SCORE: "reward",
@@ -46,10 +45,8 @@ TITLES: Final = {
     v.RESPONSE_CLIPPED: "responses cut",
     v.LEARNING_RATE: "learning rate",
 }
-"""The series that are shown, as people call them."""
 LONGEST_LINE: Final = 48
 MOST_ROWS: Final = 40
-"""At most so many series are shown; a framework may have a reward for each task."""
 OWN_ROWS: Final = 12
 
 Qualifiers = tuple[tuple[str, str], ...]
@@ -73,12 +70,9 @@ class SeriesPoints:
         self._heads: dict[tuple[str, ...], tuple[array[int], array[float]]] = {}
         """The same by name, unit and attributes as they come."""
         self._ranks: dict[int, RankOfAttempt] = {}
-        """By resource, of which a process has one."""
         self._moments: dict[tuple[int, int], int] = {}
-        """Indices by resource and time."""
 
     def add(self, point: PointView) -> None:
-        """Add a point that has a value."""
         key = (point.name, point.unit, *point.attributes, *map(str, point.attributes.values()))
         found = self._heads.get(key)
         if found is None:
@@ -127,7 +121,6 @@ class _Calendar:
         }
         """By rank: the steps between which its clock was not set, and by how much it had been."""
         self._last = {place: of_rank[0] for place, of_rank in steps.items()}
-        """By rank: the step of the point before."""
 
     def step(self, rank: RankOfAttempt, time_ns: int) -> tuple[StepKey, int]:
         """Return the step of a point, and its time by the clock as it was before it was set.

@@ -27,7 +27,6 @@ NOTE: Final = (
 )
 LEAST_NOTE: Final = ">=: more may be waits in collectives, so productive, overhead and other may be less."
 MOST_ATTEMPTS: Final = 4
-"""At most so many attempts have a column of their own, the last ones."""
 KINDS: Final[tuple[GoodputKind, ...]] = ("productive", "overhead", "idle", "wasted", "other")
 RankOfAttempt = tuple[str, Rank]
 StepOfRank = tuple[str, Rank, int, int]
@@ -42,9 +41,7 @@ class Goodputs:
         self._twice = _twice(found)
         self._steps: defaultdict[tuple[str, Rank], Goodput] = defaultdict(lambda: NOTHING)
         self._work: defaultdict[str, WorkSums] = defaultdict(WorkSums)
-        """By attempt."""
         self._inexact: set[str] = set()
-        """Attempts in which a rank waited for longer than is known."""
 
     def add(self, record: StepRecord, waited: Waited[int] | None) -> None:
         """Add a step of a rank, and the waits for its slower peers in it; None if it was not compared with theirs."""
@@ -71,7 +68,6 @@ class Goodputs:
         return without(parts, twice_ns) if twice_ns else parts
 
     def rows(self) -> list[GoodputRow]:
-        """Make a row for each attempt, and one for all."""
         by_attempt: defaultdict[str, list[Goodput]] = defaultdict(list)
         for key, wall in self._found.walls.items():
             phases = [self._once(key, interval, parts) for interval, parts in wall.phases]

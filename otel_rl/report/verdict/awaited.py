@@ -23,9 +23,7 @@ class Awaited:
     ranks: list[Rank] = field(default_factory=list)
     """The one that is waited for longest first; empty if no rank makes up half of the longest wait."""
     stage: str | None = None
-    """The stage that alone makes up half of that; None if there is none."""
     more_s: float = 0.0
-    """How much longer they are in it per step."""
     is_spread: bool = False
     """Every rank waits at least half as long as the one that waits longest: now for one rank, now for another."""
 
@@ -57,7 +55,6 @@ def _longest_s(rows: Sequence[RankTime]) -> float:
 
 
 def _own_s(averaged: Averaged) -> dict[str, dict[Rank, float]]:
-    """Return the mean own time of each comparable stage by rank, and the time under no stage."""
     steps: Counter[Rank] = Counter()
     own_ns: defaultdict[str, Counter[Rank]] = defaultdict(Counter)
     incomparable = {v.COMM}

@@ -20,7 +20,6 @@ TRAINED: Final = frozenset((v.TRAIN, v.BACKWARD, v.CLIP, v.OPTIMIZER))
 
 
 def nothing(run: Run, found: FoldedSpans, opened: Sequence[OpenView], *, is_counted: bool) -> Verdict:
-    """Return why no step is finished; ``is_counted``: a step left its time among the metrics."""
     ending = _ending(run, opened)
     sentence = (
         _unread(run)

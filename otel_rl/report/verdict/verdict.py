@@ -28,9 +28,7 @@ TAIL_STEP_SHARE: Final = 0.1
 TAIL_RATIO: Final = 3.0
 """They must take this multiple of what as many of the others would take, too."""
 LEAST_SHARE: Final = 0.0005
-"""A smaller share is shown as nothing."""
 PART_SHARE: Final = 0.5
-"""A stage is named as most of its group from this part of it."""
 
 GROUPS: Final = {
     "generating rollouts": (v.SAMPLE, v.SAMPLE_PROCESS),
@@ -42,7 +40,6 @@ GROUPS: Final = {
     "logging": (v.LOG,),
     "handing new weights to the rollout engine": (v.SYNC,),
 }
-"""Stages that are one thing to the reader; any other stage stands for itself."""
 
 
 def verdict(
@@ -106,7 +103,6 @@ def _straggler(efficiency: Efficiency) -> Verdict | None:
 
 
 def _ranks(rows: Sequence[StragglerRow | Rank], efficiency: Efficiency) -> str:
-    """Name ranks of one role; by the role if there are several."""
     word = rows[0].role if len({one.role for one in efficiency.ranks}) > 1 else "rank"
     return f"{word}{'s' if len(rows) > 1 else ''} {listed([str(row.rank) for row in rows])}"
 
