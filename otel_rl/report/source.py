@@ -73,51 +73,36 @@ class Source:
     each point of a series.
     """
 
-    run: Run
-    points: Points
-    opened: list[OpenView]
-    found: FoldedSpans
-    averaged: Averaged
-    resource: Mapping[str, Value]
-    ranks: list[Rank]
-    begin_ns: int
-    end_ns: int
-    unseen_steps: int
-    attempts: list[Attempt]
-    steps: StepTimes
-    stages: list[StageRow]
-    efficiency: Efficiency
-    requests: Requests
-    series: list[Series]
-    numbers: list[Series]
-    losses: list[Loss]
-
     def __init__(self, run: Run, now_ns: int, points: Points | None) -> None:
         began_ns = monotonic_ns()
-        self.run = run
-        self.now_ns = now_ns
+        self.run: Run = run
+        self.now_ns: int = now_ns
         # a step journals its points after its spans: the spans of each are there if a run goes on
-        self.points = points or read_points(run)
-        self.opened = run.open_stages()
-        found = self.found = collect(run.closed_spans({*KEYS, *MEMORY_KEYS}))
+        self.points: Points = points or read_points(run)
+        self.opened: list[OpenView] = run.open_stages()
+        found = collect(run.closed_spans({*KEYS, *MEMORY_KEYS}))
+        self.found: FoldedSpans = found
         add_open(found, self.opened)
         self.alive = living({journal.identity.writer for journal in run.journals if journal.alive()}, found)
         add_now(found, self.alive, now_ns, monotonic_ns() - began_ns)
-        self.begin_ns = min((one.begin_ns for one in found.attempts.values()), default=0)
-        self.end_ns = max((one.end_ns for one in found.attempts.values()), default=0)
+        self.begin_ns: int = min((one.begin_ns for one in found.attempts.values()), default=0)
+        self.end_ns: int = max((one.end_ns for one in found.attempts.values()), default=0)
         leave_out_helpers(found)
-        self.averaged = average(found.steps)
-        self.resource = found.resources[list(found.attempts)[-1]] if found.attempts else {}
-        self.ranks = sorted({rank for ranks in found.ranks.values() for rank in ranks})
-        self.unseen_steps = max(0, self.points.stepped.total() - len(self.averaged.finished))
-        self.attempts = attempt_rows(found, self.averaged, self.opened, self.alive)
-        self.steps, self.stages = step_times(self.averaged), stage_rows(self.averaged)
-        self.efficiency = efficiency(found, self.averaged)
+        self.averaged: Averaged = average(found.steps)
+        self.resource: Mapping[str, Value] = found.resources[list(found.attempts)[-1]] if found.attempts else {}
+        self.ranks: list[Rank] = sorted({rank for ranks in found.ranks.values() for rank in ranks})
+        self.unseen_steps: int = max(0, self.points.stepped.total() - len(self.averaged.finished))
+        self.attempts: list[Attempt] = attempt_rows(found, self.averaged, self.opened, self.alive)
+        self.steps: StepTimes = step_times(self.averaged)
+        self.stages: list[StageRow] = stage_rows(self.averaged)
+        self.efficiency: Efficiency = efficiency(found, self.averaged)
         if self.unseen_steps:
             self.efficiency = replace(self.efficiency, goodput=[])  # the time of such steps is in no span
-        self.requests = self.points.requests.rows(self.stages, found.requests)
+        self.requests: Requests = self.points.requests.rows(self.stages, found.requests)
+        self.series: list[Series]
+        self.numbers: list[Series]
         self.series, self.numbers = self.points.numbers.series(found.steps)
-        self.losses = loss_rows(self.points.counts.points())
+        self.losses: list[Loss] = loss_rows(self.points.counts.points())
 
     def verdict(self) -> Verdict:
         """Judge the run without the one step that would outweigh the others."""

@@ -9,7 +9,6 @@ class LastPoints:
     """One point of each writer, metric and set of attributes."""
 
     def __init__(self) -> None:
-
         self._last: dict[tuple[object, ...], PointView] = {}
 
     def add(self, point: PointView) -> None:

@@ -21,8 +21,6 @@ OF_STEP: Final = (
 )  # fmt: skip
 HIGHEST: Final = (v.NON_TORCH, v.ACTIVATION, v.KV_BYTES_PEAK, v.KV_BYTES, v.COMM_BUFFERS)
 NAMES: Final = frozenset((*OF_STEP, *HIGHEST))
-MOST_STEPS: Final = 4096
-"""So many steps of a rank are kept; then the older half is forgotten, but for the fullest."""
 COLUMNS: Final[tuple[tuple[str, Callable[[MemoryParts], float | None], Callable[[float], str]], ...]] = (
     # heading, number, how it is written
     ("live", lambda row: row.allocated_bytes, size),
@@ -63,10 +61,6 @@ class MemoryPoints:
             of.highest[point.name] = max(of.highest.get(point.name, 0.0), point.value)
             return
         of.steps.setdefault(point.time_ns, {})[point.name] = point.value
-        if len(of.steps) > MOST_STEPS:
-            best = _fullest(of.steps)
-            kept = {best, *sorted(of.steps)[MOST_STEPS // 2 :]}
-            of.steps = {time_ns: values for time_ns, values in of.steps.items() if time_ns in kept}
 
     def rows(self) -> list[MemoryParts]:
         return [_row(rank, of) for rank, of in sorted(self._ranks.items()) if of.steps]

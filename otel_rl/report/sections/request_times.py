@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -41,8 +40,6 @@ NAMES: Final = frozenset(
     )
 )  # fmt: skip
 PER_ROLLOUT: Final = (v.TAIL, v.ROLLOUT_BUBBLE, v.ROLLOUT_WALL)
-MOST_OPEN: Final = 4096
-"""So many rollouts stay open for more numbers; those of one rollout are recorded together."""
 
 Kind = tuple[str, str, str, str]
 RolloutNumber = tuple[str, str]
@@ -88,14 +85,13 @@ class RequestPoints:
         last = self._last.points()
         bad = _sums(last, v.BAD_REQUESTS, v.REASON)
         preemptions = _sums(last, v.ENGINE_PREEMPTIONS, v.PROVIDER)
-        self._rollouts.close(0)
         rows = [_row(kind, histograms, counts) for kind, (histograms, counts) in sorted(_kinds(last).items())]
         for row in rows:
             if row.preemptions is not None:
                 preemptions.pop(row.engine, None)
         return Requests(
             rows=rows,
-            tails=_tails(self._rollouts, stages),
+            tails=self._rollouts.tails(stages),
             bubble=self._rollouts.mean((v.ROLLOUT_BUBBLE, "")),
             kv_cache_peak=self._cache_peak,
             engine_preemptions=[
@@ -108,37 +104,32 @@ class RequestPoints:
 
 
 class _Rollouts:
-    """The numbers of each rollout of the training that took any time: 16 bytes each."""
+    """The numbers of each rollout of the training."""
 
     def __init__(self) -> None:
-        self._open: dict[tuple[str, int], dict[RolloutNumber, float]] = {}
-        self._numbers: defaultdict[RolloutNumber, tuple[array[float], array[float]]]
-        self._numbers = defaultdict(lambda: (array("d"), array("d")))
+        self._numbers: defaultdict[tuple[str, int], dict[RolloutNumber, float]] = defaultdict(dict)
 
     def add(self, point: PointView) -> None:
-        if text(point.attributes, v.MODE) == "eval":
-            return
-        key = point.journal.identity.writer, point.time_ns
-        if key not in self._open and len(self._open) >= MOST_OPEN:
-            self.close(MOST_OPEN // 2)
-        self._open.setdefault(key, {})[point.name, text(point.attributes, v.SLOWEST)] = point.value
-
-    def close(self, most: int) -> None:
-        for key in list(self._open)[: max(0, len(self._open) - most)]:
-            numbers = self._open.pop(key)
-            wall = numbers.get((v.ROLLOUT_WALL, ""))
-            for name, value in numbers.items() if wall else ():
-                values, walls = self._numbers[name]
-                values.append(value)
-                walls.append(wall or 0.0)
-
-    def tails(self) -> set[str]:
-        return {slowest for name, slowest in self._numbers if name == v.TAIL}
+        if text(point.attributes, v.MODE) != "eval":
+            key = point.journal.identity.writer, point.time_ns
+            self._numbers[key][point.name, text(point.attributes, v.SLOWEST)] = point.value
 
     def mean(self, name: RolloutNumber) -> float | None:
-        values, walls = self._numbers[name]
-        total = sum(walls)
-        return sum(value * wall for value, wall in zip(values, walls, strict=True)) / total if total else None
+        """Return the mean of a number, weighted by the time of its rollout."""
+        wall = v.ROLLOUT_WALL, ""
+        found = [(one[name], one[wall]) for one in self._numbers.values() if name in one and one.get(wall)]
+        total = sum(wall_s for _, wall_s in found)
+        return sum(value * wall_s for value, wall_s in found) / total if total else None
+
+    def tails(self, stages: Sequence[StageRow]) -> list[RequestTail]:
+        rollout_share = sum(row.share for row in stages if row.inside is None and row.stage == v.SAMPLE)
+        tails = []
+        known = {slowest for one in self._numbers.values() for name, slowest in one if name == v.TAIL}
+        for slowest in sorted(known, key=float):
+            if (share := self.mean((v.TAIL, slowest))) is not None:
+                of_step = share * rollout_share if rollout_share else None
+                tails.append(RequestTail(slowest=float(slowest), share=share, step_share=of_step))
+        return tails
 
 
 def _kinds(points: Iterable[PointView]) -> dict[Kind, tuple[dict[str, Histogram], Counter[str]]]:
@@ -177,17 +168,6 @@ def _quantiles(histogram: Histogram | None) -> Quantiles | None:
     return Quantiles(
         count=histogram.count, median=histogram.quantile(0.5), p99=histogram.quantile(0.99), longest=histogram.high
     )
-
-
-def _tails(rollouts: _Rollouts, stages: Sequence[StageRow]) -> list[RequestTail]:
-    rollout_share = sum(row.share for row in stages if row.inside is None and row.stage == v.SAMPLE)
-    tails = []
-    for slowest in sorted(rollouts.tails(), key=float):
-        share = rollouts.mean((v.TAIL, slowest))
-        if share is not None:
-            of_step = share * rollout_share if rollout_share else None
-            tails.append(RequestTail(slowest=float(slowest), share=share, step_share=of_step))
-    return tails
 
 
 def _blocks(report: Report) -> list[Block]:
