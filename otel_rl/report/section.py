@@ -94,6 +94,10 @@ class Section:
     """Show these fields; an empty list leaves the section out."""
 
 
+def written(value: float | None, write: Callable[[float], str]) -> str:
+    return "-" if value is None else write(value)
+
+
 def notes(*texts: str) -> list[Block]:
     return [Line(text, "note") for text in texts if text]
 

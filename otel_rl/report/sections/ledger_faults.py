@@ -22,64 +22,37 @@ from otel_rl.report.section import Block, Line, Section, rank_name
 
 NUM_LOGPROBS: Final = len(fields(LogprobSums)) - 1 + len(LAGS)
 """Numbers on how logprobs agree: the correlations are one each."""
-PATIENCE: Final = 16
-"""A step is judged when its rank has so many newer ones: a batch may outlast its step."""
-
 LoopKey = tuple[str, str]
 MOST_LINES: Final = 24
 
 
 def ledger(run: Run) -> Ledger:
     """Judge the rows of each rank by themselves: a fault names the ranks that have it."""
-    judge = _Judge()
+    rows: defaultdict[tuple[LoopKey, Rank, int], list[Passage[Rank]]] = defaultdict(list)
+    ranks: defaultdict[tuple[LoopKey, int], set[Rank]] = defaultdict(set)
     for log in run.logs(v.LEDGER):
-        judge.add(log)
-    return judge.result()
-
-
-class _Judge:
-    """Holds the rows of a few steps of each rank."""
-
-    def __init__(self) -> None:
-        self._open: defaultdict[tuple[LoopKey, Rank], dict[int, list[Passage[Rank]]]] = defaultdict(dict)
-        self._ranks: defaultdict[tuple[LoopKey, int], set[Rank]] = defaultdict(set)
-        self._found: dict[tuple[LoopKey, int, str, Fault], list[Rank]] = {}
-        self._rows = 0
-
-    def add(self, log: LogView) -> None:
-        loop = text(log.resource, v.ATTEMPT_ID), text(log.attributes, v.LOOP_NAME)
-        row = row_of(log)
-        self._rows += 1
-        self._ranks[loop, row.step].add(row.rank)
-        steps = self._open[loop, row.rank]
-        steps.setdefault(row.step, []).append(row)
-        if len(steps) > PATIENCE:
-            self._judge(loop, steps.pop(min(steps)))
-
-    def result(self) -> Ledger:
-        for (loop, _), steps in self._open.items():
-            for rows in steps.values():
-                self._judge(loop, rows)
-        found = [
-            LedgerMismatch(
-                attempt=loop[0],
-                loop=loop[1],
-                step=step,
-                boundary=boundary,
-                fault=fault.value,
-                ranks=sorted(ranks),
-                of_ranks=len(self._ranks[loop, step]),
-            )
-            for (loop, step, boundary, fault), ranks in self._found.items()
-        ]
-        attempts = list(dict.fromkeys(loop for loop, _ in self._ranks))
-        found.sort(key=lambda one: (attempts.index((one.attempt, one.loop)), one.step))
-        return Ledger(steps=len(self._ranks), rows=self._rows, mismatches=found)
-
-    def _judge(self, loop: LoopKey, rows: Sequence[Passage[Rank]]) -> None:
-        for one in check(rows):
-            ranks = self._found.setdefault((loop, one.step, one.boundary, one.fault), [])
-            ranks += [rank for rank in one.ranks if rank not in ranks]
+        row, loop = row_of(log), (text(log.resource, v.ATTEMPT_ID), text(log.attributes, v.LOOP_NAME))
+        rows[loop, row.rank, row.step].append(row)
+        ranks[loop, row.step].add(row.rank)
+    found: defaultdict[tuple[LoopKey, int, str, Fault], set[Rank]] = defaultdict(set)
+    for (loop, _, _), of_step in rows.items():
+        for one in check(of_step):
+            found[loop, one.step, one.boundary, one.fault].update(one.ranks)
+    mismatches = [
+        LedgerMismatch(
+            attempt=loop[0],
+            loop=loop[1],
+            step=step,
+            boundary=boundary,
+            fault=fault.value,
+            ranks=sorted(of_fault),
+            of_ranks=len(ranks[loop, step]),
+        )
+        for (loop, step, boundary, fault), of_fault in found.items()
+    ]
+    loops = list(dict.fromkeys(loop for loop, _ in ranks))
+    mismatches.sort(key=lambda one: (loops.index((one.attempt, one.loop)), one.step))
+    return Ledger(steps=len(ranks), rows=sum(map(len, rows.values())), mismatches=mismatches)
 
 
 def row_of(log: LogView) -> Passage[Rank]:

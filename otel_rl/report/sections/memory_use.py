@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import PointView
@@ -14,13 +14,22 @@ from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
 from otel_rl.report.format import percent, size
 from otel_rl.report.read.span_attributes import rank_of
-from otel_rl.report.section import Block, Column, Section, Table, foremost, more, notes, rank_name
+from otel_rl.report.section import Block, Column, Section, Table, foremost, more, notes, rank_name, written
 
-OF_STEP: Final = (
-    v.ALLOCATED, v.RESERVED, v.ACTIVE, v.REQUESTED, v.INACTIVE_SPLIT, v.FRAGMENTATION, v.SLACK, v.ROUNDING,
-)  # fmt: skip
+BYTES: Final = {
+    "allocated_bytes": v.ALLOCATED,
+    "reserved_bytes": v.RESERVED,
+    "active_bytes": v.ACTIVE,
+    "requested_bytes": v.REQUESTED,
+    "inactive_split_bytes": v.INACTIVE_SPLIT,
+    "non_torch_bytes": v.NON_TORCH,
+    "activation_bytes": v.ACTIVATION,
+    "kv_cache_bytes": v.KV_BYTES_PEAK,
+    "kv_cache_size_bytes": v.KV_BYTES,
+    "comm_estimate_bytes": v.COMM_BUFFERS,
+}
+SHARES: Final = {"fragmentation": v.FRAGMENTATION, "slack": v.SLACK, "rounding": v.ROUNDING}
 HIGHEST: Final = (v.NON_TORCH, v.ACTIVATION, v.KV_BYTES_PEAK, v.KV_BYTES, v.COMM_BUFFERS)
-NAMES: Final = frozenset((*OF_STEP, *HIGHEST))
 COLUMNS: Final[tuple[tuple[str, Callable[[MemoryParts], float | None], Callable[[float], str]], ...]] = (
     # heading, number, how it is written
     ("live", lambda row: row.allocated_bytes, size),
@@ -50,7 +59,7 @@ class _Of:
 class MemoryPoints:
     """The points of a run's devices."""
 
-    NAMES: Final = NAMES
+    NAMES: Final = frozenset((*BYTES.values(), *SHARES.values()))
 
     def __init__(self) -> None:
         self._ranks: defaultdict[Rank, _Of] = defaultdict(lambda: _Of({}, {}))
@@ -66,33 +75,14 @@ class MemoryPoints:
         return [_row(rank, of) for rank, of in sorted(self._ranks.items()) if of.steps]
 
 
-def _fullest(steps: dict[int, dict[str, float]]) -> int:
-    return max(steps, key=lambda time_ns: (steps[time_ns].get(v.RESERVED, 0.0), time_ns))
-
-
 def _row(rank: Rank, of: _Of) -> MemoryParts:
-    values = of.steps[_fullest(of.steps)] | of.highest
+    fullest = max(of.steps, key=lambda time_ns: (of.steps[time_ns].get(v.RESERVED, 0.0), time_ns))
+    values = of.steps[fullest] | of.highest
 
-    def size(name: str) -> int | None:
-        return int(values[name]) if name in values else None
-
-    return MemoryParts(
-        role=rank.role,
-        rank=rank.rank,
-        allocated_bytes=size(v.ALLOCATED) or 0,
-        reserved_bytes=size(v.RESERVED) or 0,
-        active_bytes=size(v.ACTIVE),
-        requested_bytes=size(v.REQUESTED),
-        inactive_split_bytes=size(v.INACTIVE_SPLIT),
-        fragmentation=values.get(v.FRAGMENTATION),
-        slack=values.get(v.SLACK),
-        rounding=values.get(v.ROUNDING),
-        non_torch_bytes=size(v.NON_TORCH),
-        activation_bytes=size(v.ACTIVATION),
-        kv_cache_bytes=size(v.KV_BYTES_PEAK),
-        kv_cache_size_bytes=size(v.KV_BYTES),
-        comm_estimate_bytes=size(v.COMM_BUFFERS),
-    )
+    numbers: dict[str, Any] = {field: int(values[name]) if name in values else None for field, name in BYTES.items()}
+    numbers |= {field: values.get(name) for field, name in SHARES.items()}
+    numbers |= {field: numbers[field] or 0 for field in ("allocated_bytes", "reserved_bytes")}
+    return MemoryParts(role=rank.role, rank=rank.rank, **numbers)
 
 
 def _peak_blocks(report: Report) -> list[Block]:
@@ -117,8 +107,7 @@ def _part_blocks(report: Report) -> list[Block]:
         return []
     table = Table.of("device", *(head for head, _, _ in known))
     for row in rows:
-        cells = ["-" if (value := read(row)) is None else write(value) for _, read, write in known]
-        table.add(rank_name(report, row), *cells)
+        table.add(rank_name(report, row), *(written(read(row), write) for _, read, write in known))
     return [table, *more(len(report.memory_parts) - len(rows)), *notes(PARTS_NOTE)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from otel_rl import vocabulary as v
@@ -16,16 +16,17 @@ from otel_rl.report.read.last_points import LastPoints
 from otel_rl.report.read.span_attributes import text
 from otel_rl.report.section import Block, Line, Section, Table, notes
 
-NUMBERS: Final = {
-    v.TTFT: "ttft_s",
-    v.QUEUE_TIME: "queue_s",
-    v.PREFILL_TIME: "prefill_s",
-    v.TPOT: "tpot_s",
-    v.REQUEST_DURATION: "duration_s",
-    v.PROMPT_LENGTH: "prompt_tokens",
-    v.OUTPUT_LENGTH: "response_tokens",
-    v.CACHED_LENGTH: "cached_tokens",
+NUMBERS: Final[Mapping[str, tuple[str, str, Callable[[float], str]]]] = {
+    v.TTFT: ("ttft_s", "TTFT", seconds),
+    v.QUEUE_TIME: ("queue_s", "queue", seconds),
+    v.PREFILL_TIME: ("prefill_s", "prefill", seconds),
+    v.TPOT: ("tpot_s", "TPOT", seconds),
+    v.REQUEST_DURATION: ("duration_s", "duration", seconds),
+    v.PROMPT_LENGTH: ("prompt_tokens", "prompt tokens", count),
+    v.OUTPUT_LENGTH: ("response_tokens", "response tokens", count),
+    v.CACHED_LENGTH: ("cached_tokens", "cached tokens", count),
 }
+"""Histograms, the fields that they become, their names in the table, and how values are written."""
 COUNTS: Final = {
     v.REQUESTS: "count",
     v.ABORTED: "aborted",
@@ -149,7 +150,7 @@ def _kinds(points: Iterable[PointView]) -> dict[Kind, tuple[dict[str, Histogram]
 
 def _row(kind: Kind, histograms: dict[str, Histogram], counts: Counter[str]) -> RequestRow:
     engine, model, submission, mode = kind
-    numbers: dict[str, Any] = {field: _quantiles(histograms.get(name)) for name, field in NUMBERS.items()}
+    numbers: dict[str, Any] = {field: _quantiles(histograms.get(name)) for name, (field, _, _) in NUMBERS.items()}
     numbers.update({field: counts[name] for name, field in COUNTS.items()}, preemptions=counts.get(v.PREEMPTIONS))
     return RequestRow(engine=engine, model=model, is_bulk=submission == "bulk", is_evaluation=mode == "eval", **numbers)
 
@@ -190,17 +191,8 @@ def _is_queue_position(row: RequestRow) -> bool:
 
 def _table(row: RequestRow) -> Table:
     table = Table.of("requests", "median", "p99", "longest")
-    numbers: list[tuple[str, Quantiles | None, Callable[[float], str]]] = [
-        ("TTFT", row.ttft_s, seconds),
-        ("queue", row.queue_s, seconds),
-        ("prefill", row.prefill_s, seconds),
-        ("TPOT", row.tpot_s, seconds),
-        ("duration", row.duration_s, seconds),
-        ("prompt tokens", row.prompt_tokens, count),
-        ("response tokens", row.response_tokens, count),
-        ("cached tokens", row.cached_tokens, count),
-    ]
-    for name, found, write in numbers:
+    for field, name, write in NUMBERS.values():
+        found: Quantiles | None = getattr(row, field)
         if found is not None:
             table.add(name, write(found.median), write(found.p99), write(found.longest))
     return table

@@ -66,14 +66,11 @@ def _ending(run: Run, opened: Sequence[OpenView]) -> str:
 
 
 def _unspanned(run: Run, is_counted: bool) -> str:
-    if is_counted and run.damage:
-        return "The steps' numbers are here, but no step's spans: some files could not be read, as listed below."
-    if is_counted:
-        return (
-            "The steps' numbers are here, but no step's spans: none was sampled (OTEL_TRACES_SAMPLER), "
-            "or they were removed to keep the journal below OTEL_RL_JOURNAL_MAX_BYTES."
-        )
-    return ""
+    if not is_counted:
+        return ""
+    lost = "none was sampled (OTEL_TRACES_SAMPLER), or they were removed to keep the journal below "
+    why = "some files could not be read, as listed below" if run.damage else f"{lost}OTEL_RL_JOURNAL_MAX_BYTES"
+    return f"The steps' numbers are here, but no step's spans: {why}."
 
 
 def _untold(found: FoldedSpans, ending: str) -> str:

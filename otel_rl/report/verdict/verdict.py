@@ -245,12 +245,8 @@ def _other(top: Sequence[StageRow]) -> float:
 
 
 def _group(stage: str) -> str:
-    name = _kind(stage)
-    return next((group for group, members in GROUPS.items() if name in members), stage)
-
-
-def _kind(stage: str) -> str:
-    return next(iter(stage.split(maxsplit=1)), "")
+    kind = next(iter(stage.split(maxsplit=1)), "")
+    return next((group for group, members in GROUPS.items() if kind in members), stage)
 
 
 def _verdict(kind: VerdictKind, sentence: str, stage: str | None = None, share: float | None = None) -> Verdict:
