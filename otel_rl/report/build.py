@@ -8,15 +8,14 @@ from otel_rl.journal.read import Run
 from otel_rl.report.data.report import FORMAT, Report
 from otel_rl.report.section import Section
 from otel_rl.report.sections.caveats import CAVEATS, DISAGREEMENTS, FAILURES, UNSEEN_STEPS
-from otel_rl.report.sections.collective_times import COLLECTIVES
 from otel_rl.report.sections.flops_rates import FLOPS
 from otel_rl.report.sections.header import HEADER, VERDICT
 from otel_rl.report.sections.ledger_faults import LEDGER
 from otel_rl.report.sections.memory_use import MEMORY, MEMORY_PARTS
 from otel_rl.report.sections.open_now import HANGING, OPEN_STAGES, PENDING
-from otel_rl.report.sections.own_time import OWN_TIME
 from otel_rl.report.sections.rank_activity import RANKS, WORK
 from otel_rl.report.sections.request_times import REQUESTS
+from otel_rl.report.sections.stage_ranks import COLLECTIVES, OWN_TIME
 from otel_rl.report.sections.stage_shares import STAGES
 from otel_rl.report.sections.step_series import NUMBERS, SERIES
 from otel_rl.report.sections.wall_time import GOODPUT

@@ -19,9 +19,8 @@ from otel_rl.report.read.collect import FoldedSpans, StepRecord
 from otel_rl.report.read.containers import NOTHING as NO_TIME
 from otel_rl.report.read.span_attributes import WorkSums
 from otel_rl.report.read.step_stages import StepStages
-from otel_rl.report.sections.collective_times import comm_rows
-from otel_rl.report.sections.own_time import balance_rows
 from otel_rl.report.sections.rank_activity import efficiency
+from otel_rl.report.sections.stage_ranks import balance_rows, comm_rows
 from otel_rl.report.sections.stage_shares import stage_rows
 from otel_rl.runs.calls import Calls
 
