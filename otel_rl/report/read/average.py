@@ -46,9 +46,6 @@ class Averaged:
     def per_rank_s(self, nanoseconds: Callable[[StepRecord], int]) -> float:
         return sum(nanoseconds(record) / self.num_ranks[record.attempt] for record in self.steady) / 1e9
 
-    def without(self, key: StepKey) -> Averaged:
-        return replace(self, steady=[record for record in self.steady if record.key != key])
-
     def steps_with(self, path: Path) -> Iterator[tuple[StepRecord, StageTimes]]:
         for index in self._steps.get(path, ()):
             yield self.steady[index], self.steady[index].stages[path]
@@ -123,7 +120,8 @@ def set_aside(averaged: Averaged) -> tuple[Averaged, LongStep | None]:
         ratio=record.step.time_ns / median_ns,
         stage=_main_stage(record),
     )
-    return averaged.without(long[0]), found
+    others = [one for one in averaged.steady if one.key != long[0]]
+    return replace(averaged, steady=others), found
 
 
 def _longest(records: Sequence[StepRecord]) -> StepRecord:

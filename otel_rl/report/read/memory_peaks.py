@@ -41,7 +41,9 @@ class MemoryPeaks:
         """
         if ANY.isdisjoint(span.attributes):
             return
-        rank, name = rank_of(span.resource), _name(span, phase)
+        is_phase = is_container(span.name) and iteration_of(span.attributes) is None
+        rank, name = rank_of(span.resource), phase if is_phase else label(span.name, span.attributes)
+        is_stage = span.parent_id and not (is_container(span.name) and iteration is not None)
         for kind, peak, exact, ends in KINDS:
             own = integer(span.attributes, peak)
             size = max(own, *(integer(span.attributes, key) for key in ends))
@@ -59,7 +61,7 @@ class MemoryPeaks:
             if _is_higher(found, self._peaks.get((rank, kind))):
                 self._peaks[rank, kind] = found
             before = self._stages.get((rank, kind))
-            if _is_stage(span, iteration) and (before is None or size > before.bytes * (1 + RAISE_SHARE)):
+            if is_stage and (before is None or size > before.bytes * (1 + RAISE_SHARE)):
                 self._stages[rank, kind] = found
 
     def rows(self) -> list[MemoryPeak]:
@@ -69,15 +71,6 @@ class MemoryPeaks:
             replace(peak, stage=stages[key].stage, iteration=stages[key].iteration)
             for key, peak in sorted(self._peaks.items())
         ]
-
-
-def _name(span: SpanView, phase: str) -> str:
-    is_phase = is_container(span.name) and iteration_of(span.attributes) is None
-    return phase if is_phase else label(span.name, span.attributes)
-
-
-def _is_stage(span: SpanView, iteration: int | None) -> bool:
-    return bool(span.parent_id) and not (is_container(span.name) and iteration is not None)
 
 
 def _is_higher(found: MemoryPeak, seen: MemoryPeak | None) -> bool:

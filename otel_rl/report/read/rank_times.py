@@ -159,9 +159,7 @@ class RankTimes:
 
     def slow_communication(self) -> list[SlowCommunication]:
         rows = [
-            SlowCommunication(
-                role=role, stage=one.stage, transfer_s=one.transfer_s, share=one.share, pipeline=_known(pipeline)
-            )
+            SlowCommunication(role=role, pipeline=_known(pipeline), **asdict(one))
             for (role, pipeline), peers in self._peers.items()
             for one in peers.many.slow_communication()
         ]

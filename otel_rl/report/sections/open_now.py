@@ -117,7 +117,10 @@ def pending(run: Run, attempts: Iterable[Attempt], now_ns: int) -> list[PendingR
     times = [(one.begin_ns - START_NS, one.end_ns) for one in attempts if is_made_of(path.name, one.id)]
     hosts = _hosts(run)
     return [
-        PendingRun(path=str(other.path), open_stages=open_rows(other.open_stages(), now_ns, _longest_ns(other)))
+        PendingRun(
+            path=str(other.path),
+            open_stages=open_rows(other.open_stages(), now_ns, collect(other.spans(KEYS)).longest_ns),
+        )
         for other in (_runs(path.parent / PENDING_RUNS) if times else ())
         if hosts & _hosts(other)
         and any(begin <= one.identity.created_ns <= end for one in other.journals for begin, end in times)
@@ -130,10 +133,6 @@ def _runs(root: Path) -> Iterator[Run]:
             yield open_run(path)
         except JournalNotFound:  # it has become known since it was listed
             continue
-
-
-def _longest_ns(run: Run) -> dict[str, int]:
-    return collect(run.spans(KEYS)).longest_ns
 
 
 def _hosts(run: Run) -> set[str]:

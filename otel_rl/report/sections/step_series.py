@@ -67,18 +67,12 @@ class SeriesPoints:
     def __init__(self) -> None:
         self._points: dict[Head, tuple[array[int], array[float]]] = {}
         """Of each series: the index of the moment of each point, and its value."""
-        self._heads: dict[tuple[str, ...], tuple[array[int], array[float]]] = {}
-        """The same by name, unit and attributes as they come."""
         self._ranks: dict[int, RankOfAttempt] = {}
         self._moments: dict[tuple[int, int], int] = {}
 
     def add(self, point: PointView) -> None:
-        key = (point.name, point.unit, *point.attributes, *map(str, point.attributes.values()))
-        found = self._heads.get(key)
-        if found is None:
-            head = _name(point), point.unit, _qualifiers(point)
-            found = self._heads[key] = self._points.setdefault(head, (array("I"), array("d")))
-        moments, values = found
+        head = _name(point), point.unit, _qualifiers(point)
+        moments, values = self._points.setdefault(head, (array("I"), array("d")))
         process = id(point.resource)
         if process not in self._ranks:
             self._ranks[process] = text(point.resource, v.ATTEMPT_ID), rank_of(point.resource)

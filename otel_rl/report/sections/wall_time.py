@@ -137,7 +137,7 @@ def _redone_by(
     after: list[list[Step]] = []
     for ranks in others:
         row = ranks.get(own[0].rank) or [one for records in ranks.values() for one in records]
-        same = [one for one in row if clocks[_rank_key(one)] & clocks[_rank_key(own[0])]]
+        same = [one for one in row if clocks[one.attempt, one.rank] & clocks[last.attempt, last.rank]]
         first = min(same, key=lambda one: one.step, default=None)
         if first is not None and first.step.begin_ns + first.clock_set_ns >= ended_ns:
             after.append([step for part in _parts(same) for step in part])
@@ -156,10 +156,6 @@ def _parts(records: Sequence[StepRecord]) -> list[list[Step]]:
             parts += [[]] if record.restart_of else []
         parts[-1].append(replace(record.step, loop=names[loop]))
     return parts
-
-
-def _rank_key(record: StepRecord) -> RankOfAttempt:
-    return record.attempt, record.rank
 
 
 def _blocks(report: Report) -> list[Block]:
