@@ -28,13 +28,7 @@ SECTIONS: Final[tuple[Section, ...]] = (
 
 
 def build_report(run: Run, now_ns: int, points: Points | None = None) -> Report:
-    """Read a run and make its report.
-
-    Args:
-        run: an open run; it may be running.
-        now_ns: the present, ns since 1970: what is alive, and its open stages, last until then.
-        points: of the run, if they were read before.
-    """
+    """Make the report of a run, which may be running; what is alive, and its open stages, last until now."""
     source = Source(run, now_ns, points)
     made: dict[str, Any] = {name: make(source) for section in SECTIONS for name, make in section.data.items()}
     return Report(format=FORMAT, **made)

@@ -10,7 +10,8 @@ from otel_rl.report.data.report import Attempt, State
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import FoldedSpans, StepRecord
 from otel_rl.report.read.containers import Bounds
-from otel_rl.report.read.span_attributes import ERROR, begun_ns, clock_set_ns, is_container, rank_of, text
+from otel_rl.report.read.span_attributes import ERROR, begun_ns, clock_set_ns, rank_of
+from otel_rl.runs.spans import is_container, text
 
 
 def add_open(found: FoldedSpans, opened: Sequence[OpenView]) -> None:

@@ -135,11 +135,7 @@ def _main_stage(record: StepRecord) -> str:
 
 
 def work_of_all(records: Sequence[StepRecord]) -> WorkSums | None:
-    """Add up over ranks and steps; of ranks that share their samples the one counts that counted most.
-
-    Returns:
-        None if ranks share their samples and not all of them say with whom.
-    """
+    """Add up over ranks; of those that share samples the highest counts; None if one does not say with whom."""
     if not _is_told(records):
         return None
     shared: dict[tuple[StepKey, str, int, int], WorkSums] = {}

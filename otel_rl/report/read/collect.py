@@ -24,23 +24,24 @@ from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Failure
 from otel_rl.report.read.containers import Bounds, Wall, skipped_calls, time_by_kind
 from otel_rl.report.read.memory_peaks import MemoryPeaks
-from otel_rl.report.read.span_attributes import (
-    ERROR,
-    WorkSums,
+from otel_rl.report.read.span_attributes import ERROR, WorkSums, clock_set_ns, rank_of, work_of
+from otel_rl.report.read.step_stages import Shapes, StepStages
+from otel_rl.runs.calls import Calls, Known, calls_in
+from otel_rl.runs.spans import (
+    UNKNOWN,
     call_of,
-    clock_set_ns,
+    in_front,
+    integer,
     is_container,
     is_derived,
     is_request,
     iteration_of,
+    own_stages,
     piece,
-    rank_of,
+    pipeline_of,
+    shares_samples,
     text,
-    work_of,
 )
-from otel_rl.report.read.step_stages import Shapes, StepStages
-from otel_rl.runs.calls import Calls, Known, calls_in
-from otel_rl.runs.spans import UNKNOWN, in_front, integer, own_stages, pipeline_of, shares_samples
 
 PENDING_STEPS: Final = 4
 """So many traces of a writer stay open for spans that end after their container, as those of background work do."""

@@ -9,7 +9,8 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import SpanView
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import MemoryKind, MemoryPeak
-from otel_rl.report.read.span_attributes import integer, is_container, iteration_of, label, rank_of
+from otel_rl.report.read.span_attributes import rank_of
+from otel_rl.runs.spans import integer, is_container, iteration_of, label
 
 KINDS: Final[tuple[tuple[MemoryKind, str, str, tuple[str, str]], ...]] = (
     ("host rss", v.RSS_PEAK, v.RSS_PEAK_EXACT, (v.RSS_START, v.RSS_END)),
@@ -32,13 +33,7 @@ class MemoryPeaks:
         self._stages: dict[tuple[Rank, MemoryKind], MemoryPeak] = {}
 
     def add(self, span: SpanView, phase: str, iteration: int | None) -> None:
-        """Add the memory of a span; the innermost stage comes first.
-
-        Args:
-            span: in order of ends.
-            phase: the name of a container that is no step: set-up or tear-down.
-            iteration: number of the step that the span is in.
-        """
+        """Add the memory of a span, in order of ends; `phase` names a container that is no step."""
         if ANY.isdisjoint(span.attributes):
             return
         is_phase = is_container(span.name) and iteration_of(span.attributes) is None

@@ -142,9 +142,9 @@ class RankTimes:
         return sorted(rows, key=lambda row: -row.cost_s)
 
     def _waited_for_s(self, key: PeersKey, rank: int) -> float:
-        """Return how long any peer of a rank waited at most in a mean step, s; infinite if not all waits are seen.
+        """Return how long any peer waited at most in a mean step, s; infinite if not all waits are seen.
 
-        That is in collectives, and, beyond what all ranks have, in waits of its own, in broadcasts, or under no stage.
+        Beyond what all ranks have, waits of its own, broadcasts and time under no stage count, too.
         """
         peers = {one.rank: times for one, times in self._times.items() if self._peers_of[one] == key}
         if not all(times.is_exact and times.meets for times in peers.values()):
@@ -196,7 +196,7 @@ class RankTimes:
                 denominator="step",
                 share=sums[kind] / step_ns,
                 is_exact=is_exact or kind != "skew",
-                ranks=[_bubble(rank, times, kind) for rank, times in sorted(self._times.items())],
+                ranks=[_bubble(rank, self._times[rank], kind) for rank in sorted(self._times)],
             )
             for kind in BUBBLES
             if sums[kind] and step_ns

@@ -11,12 +11,7 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import OpenView, SpanView
 from otel_rl.records import Value
 from otel_rl.report.data.ranks import Rank
-from otel_rl.runs.spans import call_of, integer, is_container, is_derived, is_request, iteration_of, label, piece, text
-
-__all__ = [
-    "KEYS", "WorkSums", "begun_ns", "call_of", "clock_set_ns", "integer", "is_container", "is_derived", "is_request",
-    "iteration_of", "label", "piece", "rank_of", "text", "work_of",
-]  # fmt: skip
+from otel_rl.runs.spans import integer, text
 
 KEYS: Final = (
     v.ITERATION, v.LOOP_NAME, v.MODE, v.IDLE_REASON, v.LOGPROB_KIND, v.TOKENS, v.TOKENS_PROMPT, v.TOKENS_RESPONSE,

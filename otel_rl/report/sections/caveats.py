@@ -14,8 +14,8 @@ from otel_rl.report.data.report import ClockSet, DamagedFile, Loss, RankStep, Re
 from otel_rl.report.format import count, listed, plural, seconds
 from otel_rl.report.read.collect import StepRecord
 from otel_rl.report.read.last_points import LastPoints
-from otel_rl.report.read.span_attributes import text
 from otel_rl.report.section import Block, Line, Section, attempt_name, notes, rank_name
+from otel_rl.runs.spans import text
 
 COUNTED: Final[Mapping[str, Literal["dropped", "changed", "error"]]] = {
     v.SELF_DROPPED: "dropped",

@@ -13,8 +13,8 @@ from otel_rl.journal.read import Run
 from otel_rl.report.data.report import Rate, Report, TrainingRow, Wall
 from otel_rl.report.format import clock, count, listed, number, plural, seconds
 from otel_rl.report.read.average import work_of_all
-from otel_rl.report.read.span_attributes import text
 from otel_rl.report.section import Block, Line, Section, Title
+from otel_rl.runs.spans import text
 
 if TYPE_CHECKING:
     from otel_rl.report.source import Points, Source

@@ -15,20 +15,11 @@ from otel_rl.report.data.details import OpenCollective, OpenStageRow, PendingRun
 from otel_rl.report.data.report import Attempt, Report
 from otel_rl.report.format import clock, count, seconds
 from otel_rl.report.read.collect import collect
-from otel_rl.report.read.span_attributes import (
-    KEYS,
-    begun_ns,
-    call_of,
-    integer,
-    is_container,
-    iteration_of,
-    label,
-    rank_of,
-    text,
-)
+from otel_rl.report.read.span_attributes import KEYS, begun_ns, rank_of
 from otel_rl.report.section import Block, Line, Section, attempt_name, notes, rank_name
 from otel_rl.runs.locate import PENDING as PENDING_RUNS
 from otel_rl.runs.locate import recorded_below
+from otel_rl.runs.spans import call_of, integer, is_container, iteration_of, label, text
 
 HANG_S: Final = 10.0
 """A stage hangs at the earliest after this time: the journal is late by up to a second, a machine may pause."""
@@ -42,13 +33,7 @@ LAG_S: Final = 1.0
 
 
 def open_rows(views: Iterable[OpenView], now_ns: int, longest_ns: Mapping[str, int]) -> list[OpenStageRow]:
-    """Return the innermost open stage of each rank and those outside it.
-
-    Args:
-        views: open stages of all writers.
-        now_ns: the present, ns since 1970; a dead writer's stages end at its last record instead.
-        longest_ns: longest finished call by ``call_of``.
-    """
+    """Return the innermost open stage of each rank; those of a dead writer end at its last record."""
     by_writer: defaultdict[str, list[OpenView]] = defaultdict(list)
     for view in views:
         by_writer[view.journal.identity.writer].append(view)

@@ -13,8 +13,8 @@ from otel_rl.report.data.details import BadRequests, EnginePreemptions, Quantile
 from otel_rl.report.data.report import Report, StageRow
 from otel_rl.report.format import count, listed, percent, plural, seconds
 from otel_rl.report.read.last_points import LastPoints
-from otel_rl.report.read.span_attributes import text
 from otel_rl.report.section import Block, Line, Section, Table, notes
+from otel_rl.runs.spans import text
 
 NUMBERS: Final[Mapping[str, tuple[str, str, Callable[[float], str]]]] = {
     v.TTFT: ("ttft_s", "TTFT", seconds),

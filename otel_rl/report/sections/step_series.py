@@ -19,8 +19,9 @@ from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report, Series
 from otel_rl.report.format import count, number
 from otel_rl.report.read.collect import StepRecord
-from otel_rl.report.read.span_attributes import rank_of, text
+from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.report.section import Block, Column, Line, Picture, Section, Table, foremost, more
+from otel_rl.runs.spans import text
 
 NAMES: Final = (
     v.REWARD_SCORE, v.REWARD_STD, v.FUNCTION_SCORE, v.FUNCTION_STD, v.EVAL_REWARD, v.REWARD_ZERO_STD, v.LOSS,

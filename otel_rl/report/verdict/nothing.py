@@ -9,7 +9,8 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import OpenView, Run
 from otel_rl.report.data.report import Verdict
 from otel_rl.report.read.collect import FoldedSpans
-from otel_rl.report.read.span_attributes import ERROR, is_container, iteration_of, text
+from otel_rl.report.read.span_attributes import ERROR
+from otel_rl.runs.spans import is_container, iteration_of, text
 
 HOW_TO_BEGIN: Final = (
     "A step begins when a trainer that otel_rl knows trains (`otel-rl doctor` lists them), "

@@ -113,16 +113,7 @@ def verdict(
     tails: Sequence[RequestTail] = (),
     waits: Awaited | None = None,
 ) -> Verdict:
-    """Apply the rules in order; the first that holds gives the sentence.
-
-    Args:
-        steps: at least one is averaged.
-        stages: of the same steps.
-        efficiency: of the same steps.
-        long_step: a step that is left aside.
-        tails: of the rollouts of all steps.
-        waits: for which ranks the others wait.
-    """
+    """Apply the rules in order; the first that holds gives the sentence. At least one step is averaged."""
     top = [row for row in stages if row.inside is None]
     found = (
         _straggler(efficiency)
