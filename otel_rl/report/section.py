@@ -94,7 +94,7 @@ class Section:
     """Show these fields; an empty list leaves the section out."""
 
 
-def written(value: float | None, write: Callable[[float], str]) -> str:
+def cell(value: float | None, write: Callable[[float], str]) -> str:
     return "-" if value is None else write(value)
 
 

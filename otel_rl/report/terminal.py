@@ -9,7 +9,6 @@ from typing import Final, Literal
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
-from rich.style import StyleType
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -32,20 +31,9 @@ SHORTEST_NAME: Final = 3
 LEAST_PICTURE: Final = 8
 
 
-class PlainTable(RichTable):
-    """A table whose cells are what they are: a name like ``[/x]`` is no markup."""
-
-    def add_row(
-        self, *renderables: RenderableType | None, style: StyleType | None = None, end_section: bool = False
-    ) -> None:
-        """Append a row; its texts are taken literally."""
-        cells = (Text(cell) if isinstance(cell, str) else cell for cell in renderables)
-        super().add_row(*cells, style=style, end_section=end_section)
-
-
-def plain_table() -> PlainTable:
+def plain_table() -> RichTable:
     """Make a table without lines: the columns' alignment is its frame."""
-    return PlainTable(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style=HEADING, collapse_padding=True)
+    return RichTable(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style=HEADING, collapse_padding=True)
 
 
 def render(report: Report, console: Console) -> None:

@@ -14,7 +14,7 @@ from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
 from otel_rl.report.format import percent, size
 from otel_rl.report.read.span_attributes import rank_of
-from otel_rl.report.section import Block, Column, Section, Table, foremost, more, notes, rank_name, written
+from otel_rl.report.section import Block, Column, Section, Table, cell, foremost, more, notes, rank_name
 
 BYTES: Final = {
     "allocated_bytes": v.ALLOCATED,
@@ -107,7 +107,7 @@ def _part_blocks(report: Report) -> list[Block]:
         return []
     table = Table.of("device", *(head for head, _, _ in known))
     for row in rows:
-        table.add(rank_name(report, row), *(written(read(row), write) for _, read, write in known))
+        table.add(rank_name(report, row), *(cell(read(row), write) for _, read, write in known))
     return [table, *more(len(report.memory_parts) - len(rows)), *notes(PARTS_NOTE)]
 
 

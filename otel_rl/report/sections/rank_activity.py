@@ -16,7 +16,7 @@ from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import FoldedSpans, StepKey, StepRecord
 from otel_rl.report.read.rank_times import RankTimes
 from otel_rl.report.read.span_attributes import WorkSums
-from otel_rl.report.section import Block, Line, Section, Table, foremost, more, notes, rank_name, written
+from otel_rl.report.section import Block, Line, Section, Table, cell, foremost, more, notes, rank_name
 from otel_rl.report.sections.wall_time import Goodputs
 from otel_rl.runs.calls import matched_peers
 
@@ -97,7 +97,7 @@ def _table(report: Report, rows: list[RankTime]) -> Table:
     table = Table.of("mean step", *(head for head, _, _ in columns))
     for row in shown:
         bounds = {} if row.is_wait_exact else BOUNDS
-        cells = [bounds.get(head, "") + written(read(row), write) for head, read, write in columns]
+        cells = [bounds.get(head, "") + cell(read(row), write) for head, read, write in columns]
         table.add(rank_name(report, row), *cells)
     if len(shown) < len(rows):
         table.legend.append(("", f"{plural(len(rows) - len(shown), 'rank')} that waited longer left out"))
@@ -160,7 +160,7 @@ def _work_blocks(report: Report) -> list[Block]:
         numbers = [row.samples, row.prompt_tokens, row.response_tokens]
         numbers += [row.environment_tokens] if has_environment else []
         numbers += [row.padding_tokens, row.train_tokens]
-        table.add(rank_name(report, row), *(written(number, count) for number in numbers))
+        table.add(rank_name(report, row), *(cell(number, count) for number in numbers))
     note = f"{WORK_NOTE} {ENVIRONMENT_NOTE}" if has_environment else WORK_NOTE
     return [table, *more(len(report.work) - len(shown)), *notes(note)]
 

@@ -17,19 +17,7 @@ from otel_rl.report.data.time_use import StragglerRow
 from otel_rl.report.format import number, seconds, shorten
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import StepRecord
-from otel_rl.report.section import (
-    Block,
-    Column,
-    Line,
-    Section,
-    Table,
-    by_rank,
-    foremost,
-    more,
-    notes,
-    rank_name,
-    written,
-)
+from otel_rl.report.section import Block, Column, Line, Section, Table, by_rank, cell, foremost, more, notes, rank_name
 
 MAIN_SHARE: Final = 0.01
 MOST_ROWS: Final = 40
@@ -113,7 +101,7 @@ def _own_table(report: Report, rows: list[BalanceRow], ranks: list[Rank]) -> Tab
         times = _times({one.who: one.own_s for one in row.own}, ranks)
         is_slow = [rank in (row.straggler, *row.tied) for rank in ranks] or [False, False, row.straggler is not None]
         cells = [
-            Line(written(own_s, seconds), "warning" if is_one else "")
+            Line(cell(own_s, seconds), "warning" if is_one else "")
             for own_s, is_one in zip(times, is_slow, strict=True)
         ]
         table.add(row.stage if row.is_comparable else row.stage + MARK, *cells, _slowest(report, row))
@@ -192,7 +180,7 @@ def _comm_table(report: Report, rows: list[CommRow], ranks: list[Rank]) -> Table
     table = Table.of("collectives in", "per step", *heads)
     for row in rows:
         times = _times({one.who: one.time_s for one in row.ranks}, ranks)
-        table.add(row.stage, _per_step(row), *(written(time_s, seconds) for time_s in times))
+        table.add(row.stage, _per_step(row), *(cell(time_s, seconds) for time_s in times))
     return table
 
 
