@@ -101,9 +101,9 @@ def whole(wall: Wall, containers: Iterable[Goodput]) -> Goodput:
 def twice(intervals: Iterable[Interval]) -> dict[Interval, int]:
     """Return by how much the containers of a rank overlap earlier ones, ns."""
     found: dict[Interval, int] = {}
-    reached: int | None = None
+    reached = 0
     for begin, end in sorted(intervals):
-        if reached is not None and begin < reached:
+        if begin < reached:
             found[begin, end] = max(0, min(end, reached) - begin)
-        reached = end if reached is None else max(reached, end)
+        reached = max(reached, end)
     return found

@@ -13,23 +13,15 @@ from otel_rl.analysis.scores import SectionTime, own_score, weighted_scores, wha
 from otel_rl.analysis.stage_calls import StageCall
 from otel_rl.analysis.stragglers import EXCESS_SHARE, between_stages
 from otel_rl.analysis.waits import Waited, activity
+from otel_rl.report.data import time_use
 from otel_rl.report.data.ranks import Rank
-from otel_rl.report.data.time_use import (
-    BubbleKind,
-    BubbleRow,
-    RankBubble,
-    RankTime,
-    SlowCommunication,
-    Slowdown,
-    StragglerRow,
-)
 from otel_rl.report.read.collect import StepRecord
 from otel_rl.runs.calls import is_idle, is_work
 from otel_rl.runs.spans import UNKNOWN
 
 PeersKey = tuple[str, int]
 PARTS: Final = ("step", "active", "wait", "transfer", "inseparable", "idle", "other")
-BUBBLES: Final[tuple[BubbleKind, ...]] = ("data", "queue", "pipeline", "other", "skew")
+BUBBLES: Final[tuple[time_use.BubbleKind, ...]] = ("data", "queue", "pipeline", "other", "skew")
 
 
 @dataclass(slots=True)
@@ -125,7 +117,7 @@ class RankTimes:
         other_ns = {rank: max(0, one.idle_ns - idle_ns[rank]) for rank, one in found.items()}
         self._peers[key].add(work, max(step_ns.values()), waited, between_stages(other_ns, waited_ns))
 
-    def stragglers(self, median_step_s: float, mean_step_s: float) -> list[StragglerRow]:
+    def stragglers(self, median_step_s: float, mean_step_s: float) -> list[time_use.StragglerRow]:
         """Return the slow ranks, the costliest first; each costs at most what its peers are seen to wait."""
         rows = []
         for (role, pipeline), peers in self._peers.items():
@@ -138,7 +130,7 @@ class RankTimes:
                 found = asdict(one)
                 ratio = one.own_s / one.others_s if found.pop("others_s") else 0.0
                 found |= {"cost_s": cost_s, "share": share, "ratio": ratio, "pipeline": _known(pipeline)}
-                rows.append(StragglerRow(role=role, **found))
+                rows.append(time_use.StragglerRow(role=role, **found))
         return sorted(rows, key=lambda row: -row.cost_s)
 
     def _waited_for_s(self, key: PeersKey, rank: int) -> float:
@@ -157,17 +149,17 @@ class RankTimes:
         ]
         return max(waited_ns, default=inf) / 1e9
 
-    def slow_communication(self) -> list[SlowCommunication]:
+    def slow_communication(self) -> list[time_use.SlowCommunication]:
         rows = [
-            SlowCommunication(role=role, pipeline=_known(pipeline), **asdict(one))
+            time_use.SlowCommunication(role=role, pipeline=_known(pipeline), **asdict(one))
             for (role, pipeline), peers in self._peers.items()
             for one in peers.many.slow_communication()
         ]
         return sorted(rows, key=lambda row: -row.transfer_s)
 
-    def slowdowns(self) -> list[Slowdown]:
+    def slowdowns(self) -> list[time_use.Slowdown]:
         return [
-            Slowdown(
+            time_use.Slowdown(
                 role=role,
                 steps=peers.steps,
                 actual_s=peers.actual_s / peers.steps,
@@ -179,19 +171,19 @@ class RankTimes:
             if peers.steps
         ]
 
-    def ranks(self) -> list[RankTime]:
+    def ranks(self) -> list[time_use.RankTime]:
         scores = {key: _relative(peers.many) for key, peers in self._peers.items()}
         times = sorted(self._times.items())
         return [self._rank(rank, of_rank, scores[self._peers_of[rank]].get(rank.rank)) for rank, of_rank in times]
 
-    def bubbles(self) -> list[BubbleRow]:
+    def bubbles(self) -> list[time_use.BubbleRow]:
         sums: Counter[str] = Counter()
         for times in self._times.values():
             sums.update(times.bubbles)
         step_ns = sum(times.sums["step"] for times in self._times.values())
         is_exact = all(times.is_exact for times in self._times.values())
         return [
-            BubbleRow(
+            time_use.BubbleRow(
                 kind=kind,
                 denominator="step",
                 share=sums[kind] / step_ns,
@@ -202,11 +194,11 @@ class RankTimes:
             if sums[kind] and step_ns
         ]
 
-    def _rank(self, rank: Rank, times: _Times, relative: float | None) -> RankTime:
+    def _rank(self, rank: Rank, times: _Times, relative: float | None) -> time_use.RankTime:
         key, sums = self._peers_of[rank], times.sums
         peers = self._peers[key]
         seconds = {f"{name}_s": sums[name] / times.steps / 1e9 for name in PARTS}
-        return RankTime(
+        return time_use.RankTime(
             role=rank.role,
             rank=rank.rank,
             steps=times.steps,
@@ -236,7 +228,9 @@ def _relative(many: ManySteps[int]) -> dict[int, float]:
     return weighted_scores(sections) if len(sections) > 1 else {}
 
 
-def _bubble(rank: Rank, times: _Times, kind: BubbleKind) -> RankBubble:
+def _bubble(rank: Rank, times: _Times, kind: time_use.BubbleKind) -> time_use.RankBubble:
     step_ns = times.sums["step"]
     share = times.bubbles[kind] / step_ns if step_ns else 0.0
-    return RankBubble(role=rank.role, rank=rank.rank, time_s=times.bubbles[kind] / times.steps / 1e9, share=share)
+    return time_use.RankBubble(
+        role=rank.role, rank=rank.rank, time_s=times.bubbles[kind] / times.steps / 1e9, share=share
+    )

@@ -43,14 +43,6 @@ class WorkSums(NamedTuple):
     has_responses: int = 0
 
     @property
-    def prompts(self) -> int | None:
-        return self.prompt_tokens if self.has_prompts else None
-
-    @property
-    def responses(self) -> int | None:
-        return self.response_tokens if self.has_responses else None
-
-    @property
     def padding(self) -> int | None:
         """All padding positions; None if a forward that says its tokens does not say them, or if none does."""
         is_said = self.padded_tokens == self.forward_tokens and self.padded_tokens + self.padding_tokens

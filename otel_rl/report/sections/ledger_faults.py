@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import fields
 from math import isfinite, isnan
@@ -107,8 +107,7 @@ def _by_fault(found: Ledger) -> dict[tuple[str, str, tuple[Rank, ...], int], lis
     for one in found.mismatches:
         ranks = tuple(one.ranks)
         groups[one.fault, one.boundary, ranks, one.of_ranks].append(one.step)
-    order = Counter({key: len(steps) for key, steps in groups.items()})
-    return {key: groups[key] for key, _ in order.most_common()}
+    return dict(sorted(groups.items(), key=lambda item: -len(item[1])))
 
 
 def _steps(steps: Sequence[int]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from otel_rl import vocabulary as v
@@ -48,37 +47,31 @@ PARTS_NOTE: Final = (
 )
 
 
-@dataclass(slots=True)
-class _Of:
-    """The numbers of one rank: of its steps by their end, and the highest of the others."""
-
-    steps: dict[int, dict[str, float]]
-    highest: dict[str, float]
-
-
 class MemoryPoints:
     """The points of a run's devices."""
 
     NAMES: Final = frozenset((*BYTES.values(), *SHARES.values()))
 
     def __init__(self) -> None:
-        self._ranks: defaultdict[Rank, _Of] = defaultdict(lambda: _Of({}, {}))
+        self._highest: defaultdict[Rank, dict[str, float]] = defaultdict(dict)
+        self._steps: defaultdict[Rank, dict[int, dict[str, float]]] = defaultdict(dict)
+        """The numbers of each step by its end."""
 
     def add(self, point: PointView) -> None:
-        of = self._ranks[rank_of(point.resource)]
+        rank = rank_of(point.resource)
         if point.name in HIGHEST:
-            of.highest[point.name] = max(of.highest.get(point.name, 0.0), point.value)
-            return
-        of.steps.setdefault(point.time_ns, {})[point.name] = point.value
+            highest = self._highest[rank]
+            highest[point.name] = max(highest.get(point.name, 0.0), point.value)
+        else:
+            self._steps[rank].setdefault(point.time_ns, {})[point.name] = point.value
 
     def rows(self) -> list[MemoryParts]:
-        return [_row(rank, of) for rank, of in sorted(self._ranks.items()) if of.steps]
+        return [_row(rank, steps, self._highest[rank]) for rank, steps in sorted(self._steps.items())]
 
 
-def _row(rank: Rank, of: _Of) -> MemoryParts:
-    fullest = max(of.steps, key=lambda time_ns: (of.steps[time_ns].get(v.RESERVED, 0.0), time_ns))
-    values = of.steps[fullest] | of.highest
-
+def _row(rank: Rank, steps: dict[int, dict[str, float]], highest: dict[str, float]) -> MemoryParts:
+    fullest = max(steps, key=lambda time_ns: (steps[time_ns].get(v.RESERVED, 0.0), time_ns))
+    values = steps[fullest] | highest
     numbers: dict[str, Any] = {field: int(values[name]) if name in values else None for field, name in BYTES.items()}
     numbers |= {field: values.get(name) for field, name in SHARES.items()}
     numbers |= {field: numbers[field] or 0 for field in ("allocated_bytes", "reserved_bytes")}

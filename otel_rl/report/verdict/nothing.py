@@ -22,12 +22,13 @@ TRAINED: Final = frozenset((v.TRAIN, v.BACKWARD, v.CLIP, v.OPTIMIZER))
 
 def nothing(run: Run, found: FoldedSpans, opened: Sequence[OpenView], *, is_counted: bool) -> Verdict:
     ending = _ending(run, opened)
+    systems = [str(one[v.SYSTEM]) for one in found.resources.values() if one.get(v.SYSTEM)]
     sentence = (
         _unread(run)
         or _unfinished(run, found, opened)
         or _unspanned(run, is_counted)
-        or _untold(found, ending)
-        or _unbegun(run, found, ending)
+        or _untold(found, systems, ending)
+        or _unbegun(run, found, systems, ending)
     )
     return Verdict(kind="nothing", sentence=sentence, stage=None, share=None, rank=None, ratio=None, long_step=None)
 
@@ -74,10 +75,9 @@ def _unspanned(run: Run, is_counted: bool) -> str:
     return f"The steps' numbers are here, but no step's spans: {why}."
 
 
-def _untold(found: FoldedSpans, ending: str) -> str:
+def _untold(found: FoldedSpans, systems: Sequence[str], ending: str) -> str:
     if TRAINED.isdisjoint(found.longest_ns):
         return ""
-    systems = [str(one[v.SYSTEM]) for one in found.resources.values() if one.get(v.SYSTEM)]
     who = systems[-1] if systems else "The program"
     ended = f" {ending[0].upper()}{ending[1:]}." if ending else ""
     return (
@@ -86,8 +86,7 @@ def _untold(found: FoldedSpans, ending: str) -> str:
     )
 
 
-def _unbegun(run: Run, found: FoldedSpans, ending: str) -> str:
-    systems = [str(one[v.SYSTEM]) for one in found.resources.values() if one.get(v.SYSTEM)]
+def _unbegun(run: Run, found: FoldedSpans, systems: Sequence[str], ending: str) -> str:
     if run.alive():
         return f"No step has begun yet. {HOW_TO_BEGIN}"
     if ending:
