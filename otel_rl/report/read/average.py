@@ -114,11 +114,13 @@ def set_aside(averaged: Averaged) -> tuple[Averaged, LongStep | None]:
     if len(long) != 1 or sum(one.step.time_ns for one in steps[long[0]]) < LONG_SHARE * averaged.time_ns:
         return averaged, None
     record = _longest(steps[long[0]])
+    busy_ns = {path[0]: part.busy_ns for path, part in record.stages.items() if len(path) == 1}
+    busy_ns[v.OTHER] = record.other_ns
     found = LongStep(
         step=record.step.iteration,
         time_s=record.step.time_ns / 1e9,
         ratio=record.step.time_ns / median_ns,
-        stage=_main_stage(record),
+        stage=max(busy_ns, key=lambda stage: busy_ns[stage]),
     )
     others = [one for one in averaged.steady if one.key != long[0]]
     return replace(averaged, steady=others), found
@@ -126,12 +128,6 @@ def set_aside(averaged: Averaged) -> tuple[Averaged, LongStep | None]:
 
 def _longest(records: Sequence[StepRecord]) -> StepRecord:
     return max(records, key=lambda record: record.step.time_ns)
-
-
-def _main_stage(record: StepRecord) -> str:
-    times = Counter({path[0]: part.busy_ns for path, part in record.stages.items() if len(path) == 1})
-    times[v.OTHER] = record.other_ns
-    return times.most_common(1)[0][0]
 
 
 def work_of_all(records: Sequence[StepRecord]) -> WorkSums | None:

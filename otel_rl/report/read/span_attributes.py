@@ -70,9 +70,7 @@ def rank_of(resource: Mapping[str, Value]) -> Rank:
     return _rank(text(resource, v.ROLE) or "trainer", integer(resource, v.RANK))
 
 
-@lru_cache(maxsize=4096)
-def _rank(role: str, number: int) -> Rank:
-    return Rank(role, number)
+_rank: Final = lru_cache(maxsize=4096)(Rank)
 
 
 def work_of(span: SpanView) -> WorkSums | None:

@@ -87,7 +87,9 @@ def _blocks(report: Report) -> list[Block]:
     lasted = {"alive": "running for", "killed": "lasted at least"}.get(report.state, "lasted")
     times = [f"started {clock(report.begin_ns)}", f"{lasted} {seconds(report.duration_s)}"] if report.begin_ns else []
     times += [f"set-up {seconds(setup)}"] if setup is not None else []
-    lines = [_joined(facts), _joined(times), *_rate_lines(report), _training_line(report), _attempt_line(report)]
+    rates = {name: [_rate(rate) for rate in report.rates if rate.wall == wall] for wall, name in WALLS.items()}
+    lines = [_joined(facts), _joined(times), *(f"{name}: {', '.join(of)}" for name, of in rates.items() if of)]
+    lines += [_training_line(report), _attempt_line(report)]
     return [Title(report.run, _state(report)), *(Line(line) for line in lines if line)]
 
 
@@ -110,11 +112,6 @@ def _steps(report: Report) -> str:
     span = f" ({steps.first}-{steps.last})" if steps.last != steps.first else f" ({steps.first})"
     loops = f" in {plural(steps.loops, 'loop')}" if steps.loops > 1 else ""
     return plural(steps.recorded, "step") + span + loops
-
-
-def _rate_lines(report: Report) -> list[str]:
-    walls = {wall: [_rate(rate) for rate in report.rates if rate.wall == wall] for wall in WALLS}
-    return [f"{WALLS[wall]}: {', '.join(rates)}" for wall, rates in walls.items() if rates]
 
 
 def _rate(rate: Rate) -> str:

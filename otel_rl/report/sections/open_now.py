@@ -37,8 +37,11 @@ def open_rows(views: Iterable[OpenView], now_ns: int, longest_ns: Mapping[str, i
     by_writer: defaultdict[str, list[OpenView]] = defaultdict(list)
     for view in views:
         by_writer[view.journal.identity.writer].append(view)
-    innermost = [pair for group in by_writer.values() for pair in _innermost(_not_over(group))]
-    rows = [_open_row(view, outer, now_ns, longest_ns) for view, outer in innermost]
+    rows: list[OpenStageRow] = []
+    for group in map(_not_over, by_writer.values()):
+        known, parents = {view.span_id: view for view in group}, {view.parent_id for view in group}
+        innermost = [view for view in group if view.span_id not in parents]
+        rows += [_open_row(view, _outer(view, known), now_ns, longest_ns) for view in innermost]
     return sorted(rows, key=lambda row: (row.role, row.rank, row.since_ns))
 
 
@@ -47,12 +50,6 @@ def _not_over(views: list[OpenView]) -> list[OpenView]:
     containers = sorted((view for view in views if is_container(view.name)), key=begun_ns)
     over = {view.trace_id for view in containers} - {view.trace_id for view in containers[-1:]}
     return [view for view in views if view.trace_id not in over]
-
-
-def _innermost(views: list[OpenView]) -> list[tuple[OpenView, list[OpenView]]]:
-    known = {view.span_id: view for view in views}
-    parents = {view.parent_id for view in views}
-    return [(view, _outer(view, known)) for view in views if view.span_id not in parents]
 
 
 def _outer(view: OpenView, known: dict[bytes, OpenView]) -> list[OpenView]:

@@ -10,7 +10,7 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.waits import call_waits
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report, WorkRow
-from otel_rl.report.data.time_use import UNTOLD, BubbleRow, Efficiency, RankTime
+from otel_rl.report.data.time_use import UNTOLD, Efficiency, RankTime
 from otel_rl.report.format import count, percent, plural, seconds
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import FoldedSpans, StepKey, StepRecord
@@ -86,7 +86,8 @@ def _blocks(report: Report) -> list[Block]:
     blocks: list[Block] = [_table(report, times.ranks)] if len(times.ranks) > 1 else []
     blocks += [Line(line, "warning") for line in _slow(report)]
     if any(row.share >= LEAST_SHARE for row in times.bubbles):
-        blocks.append(Line(f"Bubbles of the step time: {', '.join(map(_bubble, times.bubbles))}."))
+        shares = [f"{row.kind} {'' if row.is_exact else '>='}{percent(row.share)}" for row in times.bubbles]
+        blocks.append(Line(f"Bubbles of the step time: {', '.join(shares)}."))
     return blocks
 
 
@@ -123,10 +124,6 @@ def _slow(report: Report) -> list[str]:
         for row in times.slow_communication
     ]
     return [f"{line[0].upper()}{line[1:]}." for line in lines]
-
-
-def _bubble(row: BubbleRow) -> str:
-    return f"{row.kind} {'' if row.is_exact else '>='}{percent(row.share)}"
 
 
 def _work_rows(averaged: Averaged) -> list[WorkRow]:

@@ -61,7 +61,10 @@ def _balance_row(
     found = slowest(own_s) if is_comparable else None
     slow = [row.who for row in named]
     ratio = found.own_s / found.others_s if found and found.others_s > 0 else None
-    excess_s = found.excess_s * _frequency(averaged, found.rank, own_ns) if found else None
+    excess_s = None
+    if found:
+        frequency = len(own_ns[found.rank]) / sum(record.rank == found.rank for record in averaged.steady)
+        excess_s = found.excess_s * frequency
     return BalanceRow(
         stage=stage.stage,
         own=[RankSeconds(role=rank.role, rank=rank.rank, own_s=value) for rank, value in own_s.items()],
@@ -71,10 +74,6 @@ def _balance_row(
         ratio=(None if named[0].is_at_times else named[0].ratio) if named else ratio,
         excess_s=named[0].cost_s if named else excess_s,
     )
-
-
-def _frequency(averaged: Averaged, rank: Rank, own_ns: dict[Rank, list[int]]) -> float:
-    return len(own_ns[rank]) / sum(record.rank == rank for record in averaged.steady)
 
 
 def _own_blocks(report: Report) -> list[Block]:

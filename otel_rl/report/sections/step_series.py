@@ -72,7 +72,11 @@ class SeriesPoints:
         self._moments: dict[tuple[int, int], int] = {}
 
     def add(self, point: PointView) -> None:
-        head = _name(point), point.unit, _qualifiers(point)
+        name = text(point.attributes, v.METRIC_NAME) or point.name.removeprefix(v.USER)
+        shown = [
+            (key, str(value)) for key, value in point.attributes.items() if key not in (v.SCOPE_KEY, v.METRIC_NAME)
+        ]
+        head = name, point.unit, tuple(sorted(shown))
         moments, values = self._points.setdefault(head, (array("I"), array("d")))
         process = id(point.resource)
         if process not in self._ranks:
@@ -143,15 +147,6 @@ def is_own(point: PointView) -> bool:
     if point.kind != "gauge" or point.name in v.METRICS:
         return False
     return not point.attributes or point.name.startswith(v.USER)
-
-
-def _name(point: PointView) -> str:
-    return text(point.attributes, v.METRIC_NAME) or point.name.removeprefix(v.USER)
-
-
-def _qualifiers(point: PointView) -> Qualifiers:
-    hidden = (v.SCOPE_KEY, v.METRIC_NAME)
-    return tuple(sorted((key, str(value)) for key, value in point.attributes.items() if key not in hidden))
 
 
 def _series(head: Head, steps: dict[StepKey, list[Value]]) -> Series:

@@ -144,7 +144,8 @@ def _straggler(efficiency: Efficiency) -> Verdict | None:
     against += efficiency.of_stage(worst.pipeline)
     who = _ranks(named, efficiency)
     elsewhere = [row for row in slow if row not in alike and _ties(row.cost_s, worst.cost_s)]
-    ties = [f"{_ranks([row], efficiency)} {_within(row.stage)}" for row in elsewhere]
+    places = ["under no stage" if row.stage == v.OTHER else f"in {row.stage}" for row in elsewhere]
+    ties = [f"{_ranks([row], efficiency)} {place}" for row, place in zip(elsewhere, places, strict=True)]
     what = f"what runs under no stage ({v.OTHER})" if worst.stage == v.OTHER else worst.stage
     often = f" in {count(worst.slow_steps)} of {plural(worst.steps, 'step')}" if worst.is_at_times else ""
     sentence = (
@@ -180,10 +181,6 @@ def _slow_communication(efficiency: Efficiency) -> Verdict | None:
 
 def _inside(stage: str) -> str:
     return "under no stage" if stage in (v.COMM, v.OTHER) else f"inside {stage}"
-
-
-def _within(stage: str) -> str:
-    return "under no stage" if stage == v.OTHER else f"in {stage}"
 
 
 def _waits(top: Sequence[StageRow], efficiency: Efficiency, waits: Awaited, step_s: float) -> Verdict | None:
