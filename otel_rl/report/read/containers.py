@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.goodput import Goodput, Kind, goodput, kind_of, total
+from otel_rl.analysis.goodput import Goodput, Kind, goodput, kind_of
 from otel_rl.analysis.intervals import Interval, clip
 from otel_rl.analysis.stage_calls import Key
 from otel_rl.journal.read import SpanView
@@ -90,12 +90,6 @@ def without(parts: Goodput, twice_ns: int) -> Goodput:
         twice_ns -= part - left[-1]
     other, productive, overhead, idle, wasted = left
     return Goodput(productive, overhead, idle, wasted, other)
-
-
-def whole(wall: Wall, containers: Iterable[Goodput]) -> Goodput:
-    """Add up a rank's attempt; what lies between its containers is other."""
-    parts = total(containers)
-    return total([parts, Goodput(0, 0, 0, 0, wall.end_ns - wall.begin_ns - parts.wall_ns)])
 
 
 def twice(intervals: Iterable[Interval]) -> dict[Interval, int]:

@@ -65,22 +65,23 @@ BAD: Final = {
 
 
 class RequestPoints:
-    """The points of the metrics in ``NAMES``: the last of each stream, and the numbers of each rollout."""
+    """The points of the metrics in ``NAMES``: the last of each stream, and the numbers of each training rollout."""
 
     NAMES: Final = NAMES
 
     def __init__(self) -> None:
         self._last = LastPoints()
-        self._rollouts = _Rollouts()
+        self._rollouts: defaultdict[tuple[str, int], dict[RolloutNumber, float]] = defaultdict(dict)
         self._cache_peak: float | None = None
 
     def add(self, point: PointView) -> None:
         if point.kind != "gauge":
             self._last.add(point)
-        if point.name in PER_ROLLOUT:
-            self._rollouts.add(point)
-        elif point.name == v.KV_PEAK:
+        if point.name == v.KV_PEAK:
             self._cache_peak = point.value if self._cache_peak is None else max(self._cache_peak, point.value)
+        elif point.name in PER_ROLLOUT and text(point.attributes, v.MODE) != "eval":
+            key = point.journal.identity.writer, point.time_ns
+            self._rollouts[key][point.name, text(point.attributes, v.SLOWEST)] = point.value
 
     def rows(self, stages: Sequence[StageRow], spans: int) -> Requests:
         last = self._last.points()
@@ -92,8 +93,8 @@ class RequestPoints:
                 preemptions.pop(row.engine, None)
         return Requests(
             rows=rows,
-            tails=self._rollouts.tails(stages),
-            bubble=self._rollouts.mean((v.ROLLOUT_BUBBLE, "")),
+            tails=self._tails(stages),
+            bubble=self._mean((v.ROLLOUT_BUBBLE, "")),
             kv_cache_peak=self._cache_peak,
             engine_preemptions=[
                 EnginePreemptions(engine=engine, count=count) for engine, count in sorted(preemptions.items())
@@ -103,31 +104,19 @@ class RequestPoints:
             bad=[BadRequests(reason=reason, count=count) for reason, count in sorted(bad.items()) if count],
         )
 
-
-class _Rollouts:
-    """The numbers of each rollout of the training."""
-
-    def __init__(self) -> None:
-        self._numbers: defaultdict[tuple[str, int], dict[RolloutNumber, float]] = defaultdict(dict)
-
-    def add(self, point: PointView) -> None:
-        if text(point.attributes, v.MODE) != "eval":
-            key = point.journal.identity.writer, point.time_ns
-            self._numbers[key][point.name, text(point.attributes, v.SLOWEST)] = point.value
-
-    def mean(self, name: RolloutNumber) -> float | None:
+    def _mean(self, name: RolloutNumber) -> float | None:
         """Return the mean of a number, weighted by the time of its rollout."""
         wall = v.ROLLOUT_WALL, ""
-        found = [(one[name], one[wall]) for one in self._numbers.values() if name in one and one.get(wall)]
+        found = [(one[name], one[wall]) for one in self._rollouts.values() if name in one and one.get(wall)]
         total = sum(wall_s for _, wall_s in found)
         return sum(value * wall_s for value, wall_s in found) / total if total else None
 
-    def tails(self, stages: Sequence[StageRow]) -> list[RequestTail]:
+    def _tails(self, stages: Sequence[StageRow]) -> list[RequestTail]:
         rollout_share = sum(row.share for row in stages if row.inside is None and row.stage == v.SAMPLE)
+        known = {slowest for one in self._rollouts.values() for name, slowest in one if name == v.TAIL}
         tails = []
-        known = {slowest for one in self._numbers.values() for name, slowest in one if name == v.TAIL}
         for slowest in sorted(known, key=float):
-            if (share := self.mean((v.TAIL, slowest))) is not None:
+            if (share := self._mean((v.TAIL, slowest))) is not None:
                 of_step = share * rollout_share if rollout_share else None
                 tails.append(RequestTail(slowest=float(slowest), share=share, step_share=of_step))
         return tails

@@ -17,7 +17,7 @@ from otel_rl.report.data.report import Report
 from otel_rl.report.data.time_use import GoodputKind, GoodputPart, GoodputRow
 from otel_rl.report.format import percent, plural, seconds
 from otel_rl.report.read.collect import FoldedSpans, StepRecord
-from otel_rl.report.read.containers import NOTHING, moved, twice, whole, without
+from otel_rl.report.read.containers import NOTHING, moved, twice, without
 from otel_rl.report.read.span_attributes import WorkSums
 from otel_rl.report.section import Block, Section, Table, notes
 
@@ -71,7 +71,9 @@ class Goodputs:
         by_attempt: defaultdict[str, list[Goodput]] = defaultdict(list)
         for key, wall in self._found.walls.items():
             phases = [self._once(key, interval, parts) for interval, parts in wall.phases]
-            by_attempt[key[0]].append(whole(wall, [*phases, self._steps[key]]))
+            parts = total([*phases, self._steps[key]])
+            between = Goodput(0, 0, 0, 0, wall.end_ns - wall.begin_ns - parts.wall_ns)
+            by_attempt[key[0]].append(total([parts, between]))
         names = [name for name in self._found.attempts if name in by_attempt]
         rows = [self._row([name], total(by_attempt[name]), len(by_attempt[name])) for name in names]
         everything = total(part for parts in by_attempt.values() for part in parts)
