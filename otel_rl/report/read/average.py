@@ -132,7 +132,7 @@ def _longest(records: Sequence[StepRecord]) -> StepRecord:
 
 def work_of_all(records: Sequence[StepRecord]) -> WorkSums | None:
     """Add up over ranks; of those that share samples the highest counts; None if one does not say with whom."""
-    if not _is_told(records):
+    if not _is_sharing_known(records):
         return None
     shared: dict[tuple[StepKey, str, int, int], WorkSums] = {}
     for record in records:
@@ -142,7 +142,7 @@ def work_of_all(records: Sequence[StepRecord]) -> WorkSums | None:
     return reduce(WorkSums.plus, shared.values(), WorkSums())
 
 
-def _is_told(records: Sequence[StepRecord]) -> bool:
+def _is_sharing_known(records: Sequence[StepRecord]) -> bool:
     """Whether in each role and attempt all ranks have samples of their own, or all say with whom they share them."""
     found: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
     for record in records:

@@ -10,7 +10,7 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.waits import call_waits
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report, WorkRow
-from otel_rl.report.data.time_use import UNTOLD, Efficiency, RankTime
+from otel_rl.report.data.time_use import WAITS_UNKNOWN, Efficiency, RankTime
 from otel_rl.report.format import count, percent, plural, seconds
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import FoldedSpans, StepKey, StepRecord
@@ -104,7 +104,7 @@ def _table(report: Report, rows: list[RankTime]) -> Table:
         table.legend.append(("", f"{plural(len(rows) - len(shown), 'rank')} that waited longer left out"))
     table.legend += [(head, LEGEND[head]) for head, _, _ in columns if head in LEGEND]
     if not all(row.is_wait_exact for row in rows):
-        table.legend.append(("", f">=, <=: {UNTOLD}"))
+        table.legend.append(("", f">=, <=: {WAITS_UNKNOWN}"))
     return table
 
 

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import groupby
 from typing import Final
 
 from otel_rl import vocabulary as v
@@ -109,17 +108,13 @@ class _Calendar:
     """Finds the step of a point, which has the time of its end."""
 
     def __init__(self, records: Iterable[StepRecord]) -> None:
-        steps: defaultdict[RankOfAttempt, list[StepRecord]] = defaultdict(list)
-        for record in records:
-            steps[record.attempt, record.rank].append(record)
-        for of_rank in steps.values():
-            of_rank.sort(key=lambda record: record.step.end_ns)
-        self._steps = {
-            place: [(set_ns, list(group)) for set_ns, group in groupby(of_rank, key=lambda one: one.clock_set_ns)]
-            for place, of_rank in steps.items()
-        }
-        """By rank: the steps between which its clock was not set, and by how much it had been."""
-        self._last = {place: of_rank[0] for place, of_rank in steps.items()}
+        self._steps: dict[RankOfAttempt, dict[int, list[StepRecord]]] = {}
+        """By rank, and by how much its clock had been set."""
+        self._last: dict[RankOfAttempt, StepRecord] = {}
+        for record in sorted(records, key=lambda record: record.step.end_ns):
+            rank = record.attempt, record.rank
+            self._last.setdefault(rank, record)
+            self._steps.setdefault(rank, {}).setdefault(record.clock_set_ns, []).append(record)
 
     def step(self, rank: RankOfAttempt, time_ns: int) -> tuple[StepKey, int]:
         """Return the step of a point, and its time by the clock as it was before it was set.
@@ -129,7 +124,7 @@ class _Calendar:
         last = self._last.get(rank)
         if last is None:
             return ("", None, time_ns), time_ns
-        found = [one for set_ns, steps in self._steps[rank] if (one := _at(steps, time_ns - set_ns)) is not None]
+        found = [one for set_ns, steps in self._steps[rank].items() if (one := _at(steps, time_ns - set_ns))]
         if not found:
             return ("", None, time_ns - last.clock_set_ns), time_ns - last.clock_set_ns
         reached_ns = last.step.end_ns

@@ -27,7 +27,7 @@ def nothing(run: Run, found: FoldedSpans, opened: Sequence[OpenView], *, is_coun
         _unread(run)
         or _unfinished(run, found, opened)
         or _unspanned(run, is_counted)
-        or _untold(found, systems, ending)
+        or _unknown_steps(found, systems, ending)
         or _unbegun(run, found, systems, ending)
     )
     return Verdict(kind="nothing", sentence=sentence, stage=None, share=None, rank=None, ratio=None, long_step=None)
@@ -75,7 +75,7 @@ def _unspanned(run: Run, is_counted: bool) -> str:
     return f"The steps' numbers are here, but no step's spans: {why}."
 
 
-def _untold(found: FoldedSpans, systems: Sequence[str], ending: str) -> str:
+def _unknown_steps(found: FoldedSpans, systems: Sequence[str], ending: str) -> str:
     if TRAINED.isdisjoint(found.longest_ns):
         return ""
     who = systems[-1] if systems else "The program"

@@ -13,7 +13,7 @@ from otel_rl.analysis.stragglers import TIE_SHARE
 from otel_rl.report.data.details import RequestTail
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import LongStep, StageRow, StepTimes, Verdict, VerdictKind
-from otel_rl.report.data.time_use import UNTOLD, Efficiency, RankTime, SlowCommunication, StragglerRow
+from otel_rl.report.data.time_use import WAITS_UNKNOWN, Efficiency, RankTime, SlowCommunication, StragglerRow
 from otel_rl.report.format import count, listed, percent, plural, seconds, times
 from otel_rl.report.read.average import Averaged
 
@@ -217,8 +217,8 @@ def _collectives(top: Sequence[StageRow], efficiency: Efficiency, waits: Awaited
         found = _verdict("comm", f"{sentence}{waiting}{larger}", v.COMM, comm)
         return replace(found, rank=waits.ranks[0]) if waits.ranks else found
     known = f"at least {percent(skew)} is waiting, and how much more" if skew >= LEAST_SHARE else "how much is waiting"
-    untold = "" if is_exact else f"; {known} is not known: {UNTOLD}"
-    return _verdict("comm", f"{sentence}{untold}.{larger}", v.COMM, comm)
+    unknown = "" if is_exact else f"; {known} is not known: {WAITS_UNKNOWN}"
+    return _verdict("comm", f"{sentence}{unknown}.{larger}", v.COMM, comm)
 
 
 def _larger(top: Sequence[StageRow], comm: float) -> str:
