@@ -25,7 +25,7 @@ from otel_rl.report.data.report import Failure
 from otel_rl.report.read.containers import Bounds, Wall, skipped_calls, time_by_kind
 from otel_rl.report.read.memory_peaks import MemoryPeaks
 from otel_rl.report.read.span_attributes import ERROR, WorkSums, clock_set_ns, rank_of, work_of
-from otel_rl.report.read.step_stages import Shapes, StepStages
+from otel_rl.report.read.step_stages import PackedStages, Shapes
 from otel_rl.runs.calls import Calls, Known, calls_in
 from otel_rl.runs.spans import (
     UNKNOWN,
@@ -61,7 +61,7 @@ class StepRecord:
     rank: Rank
     step: Step
     covered_ns: int
-    stages: StepStages
+    stages: PackedStages
     direct_comm: Comm
     work: WorkSums
     is_truncated: bool
@@ -256,7 +256,7 @@ class _Collector:
             rank=rank_of(container.resource),
             step=Step(container.start_ns, container.end_ns, text(container.attributes, v.LOOP_NAME), iteration),
             covered_ns=tree.covered_ns(whole),
-            stages=StepStages(tree.slices(whole), self._shapes),
+            stages=PackedStages(tree.slices(whole), self._shapes),
             direct_comm=tree.direct_comm(whole),
             work=reduce(WorkSums.plus, filter(None, work), WorkSums()),
             is_truncated=is_open or container.status_code == ERROR,

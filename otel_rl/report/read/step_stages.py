@@ -16,7 +16,7 @@ Shapes = dict[tuple[tuple[Path, Clocks], ...], dict[Path, tuple[int, Clocks]]]
 """Which stage is where; shared by all steps that have the same stages."""
 
 
-class StepStages(Mapping[Path, StageTimes]):
+class PackedStages(Mapping[Path, StageTimes]):
     """Stages by path: 48 bytes one with one call; as an object it takes 400."""
 
     __slots__ = ("_numbers", "_places")

@@ -89,7 +89,12 @@ def _blocks(report: Report) -> list[Block]:
     times += [f"set-up {seconds(setup)}"] if setup is not None else []
     rates = {name: [_rate(rate) for rate in report.rates if rate.wall == wall] for wall, name in WALLS.items()}
     lines = [_joined(facts), _joined(times), *(f"{name}: {', '.join(of)}" for name, of in rates.items() if of)]
-    lines += [_training_line(report), _attempt_line(report)]
+    trainings = [
+        f"{' of '.join(filter(None, (one.algorithm, one.model))) or 'unknown'} for {plural(one.steps, 'step')}"
+        for one in report.trainings
+    ]
+    attempts = [f"{STATES[attempt.state].text} after {plural(attempt.steps, 'step')}" for attempt in report.attempts]
+    lines += [_sequence("trainings", trainings), _sequence("attempts", attempts)]
     return [Title(report.run, _state(report)), *(Line(line) for line in lines if line)]
 
 
@@ -119,17 +124,8 @@ def _rate(rate: Rate) -> str:
     return f"{value} {'trained tokens' if rate.work == 'train' else rate.unit}/s"
 
 
-def _training_line(report: Report) -> str:
-    parts = [
-        f"{' of '.join(filter(None, (one.algorithm, one.model))) or 'unknown'} for {plural(one.steps, 'step')}"
-        for one in report.trainings
-    ]
-    return f"{len(parts)} trainings: {', then '.join(parts)}" if len(parts) > 1 else ""
-
-
-def _attempt_line(report: Report) -> str:
-    parts = [f"{STATES[attempt.state].text} after {plural(attempt.steps, 'step')}" for attempt in report.attempts]
-    return f"{len(parts)} attempts: {', then '.join(parts)}" if len(parts) > 1 else ""
+def _sequence(noun: str, parts: Sequence[str]) -> str:
+    return f"{len(parts)} {noun}: {', then '.join(parts)}" if len(parts) > 1 else ""
 
 
 def early_head(run: Run, points: Points) -> list[Block]:
