@@ -68,8 +68,8 @@ def read_points(run: Run) -> Points:
 class Source:
     """A run, folded once, and what more than one section is made of.
 
-    Cost: three passes over the spans, one over metrics and logs; keeps 2 KB of each step of a rank, and 12 bytes of
-    each point of a series.
+    Cost: three passes over the spans, one over metrics and logs; keeps 2 to 4 KB of each step of a rank, and 12 bytes
+    of each point of a series.
     """
 
     def __init__(self, run: Run, now_ns: int, points: Points | None) -> None:

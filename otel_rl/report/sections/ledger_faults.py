@@ -23,22 +23,31 @@ from otel_rl.runs.spans import integer, text
 
 NUM_LOGPROBS: Final = len(fields(LogprobSums)) - 1 + len(LAGS)
 """Numbers on how logprobs agree: the correlations are one each."""
+PATIENCE: Final = 16
+"""A step is judged when its rank has so many newer ones: a batch may outlast its step."""
+
 LoopKey = tuple[str, str]
+Faults = defaultdict[tuple[LoopKey, int, str, Fault], set[Rank]]
 MOST_LINES: Final = 24
 
 
 def ledger(run: Run) -> Ledger:
     """Judge the rows of each rank by themselves: a fault names the ranks that have it."""
-    rows: defaultdict[tuple[LoopKey, Rank, int], list[Passage[Rank]]] = defaultdict(list)
+    rows = 0
+    steps_of: defaultdict[tuple[LoopKey, Rank], dict[int, list[Passage[Rank]]]] = defaultdict(dict)
     ranks: defaultdict[tuple[LoopKey, int], set[Rank]] = defaultdict(set)
+    found: Faults = defaultdict(set)
     for log in run.logs(v.LEDGER):
         row, loop = row_of(log), (text(log.resource, v.ATTEMPT_ID), text(log.attributes, v.LOOP_NAME))
-        rows[loop, row.rank, row.step].append(row)
+        rows += 1
         ranks[loop, row.step].add(row.rank)
-    found: defaultdict[tuple[LoopKey, int, str, Fault], set[Rank]] = defaultdict(set)
-    for (loop, _, _), of_step in rows.items():
-        for one in check(of_step):
-            found[loop, one.step, one.boundary, one.fault].update(one.ranks)
+        steps = steps_of[loop, row.rank]
+        steps.setdefault(row.step, []).append(row)
+        if len(steps) > PATIENCE:
+            _judge(found, loop, steps.pop(min(steps)))
+    for (loop, _), steps in steps_of.items():
+        for of_step in steps.values():
+            _judge(found, loop, of_step)
     mismatches = [
         LedgerMismatch(
             attempt=loop[0],
@@ -53,7 +62,12 @@ def ledger(run: Run) -> Ledger:
     ]
     loops = list(dict.fromkeys(loop for loop, _ in ranks))
     mismatches.sort(key=lambda one: (loops.index((one.attempt, one.loop)), one.step))
-    return Ledger(steps=len(ranks), rows=sum(map(len, rows.values())), mismatches=mismatches)
+    return Ledger(steps=len(ranks), rows=rows, mismatches=mismatches)
+
+
+def _judge(found: Faults, loop: LoopKey, rows: Sequence[Passage[Rank]]) -> None:
+    for one in check(rows):
+        found[loop, one.step, one.boundary, one.fault].update(one.ranks)
 
 
 def row_of(log: LogView) -> Passage[Rank]:
