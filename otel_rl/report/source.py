@@ -27,8 +27,7 @@ from otel_rl.report.sections.rank_activity import efficiency
 from otel_rl.report.sections.request_times import RequestPoints
 from otel_rl.report.sections.stage_shares import stage_rows
 from otel_rl.report.sections.step_series import SeriesPoints, is_own
-from otel_rl.report.verdict.nothing import nothing
-from otel_rl.report.verdict.verdict import awaited, verdict
+from otel_rl.report.verdict import awaited, nothing, verdict
 
 
 @dataclass(slots=True)

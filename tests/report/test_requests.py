@@ -28,7 +28,7 @@ from otel_rl.report.data.report import Report
 from otel_rl.report.schema import to_json
 from otel_rl.report.sections.request_times import REQUESTS, RequestPoints
 from otel_rl.report.terminal import render
-from otel_rl.report.verdict.verdict import verdict
+from otel_rl.report.verdict import verdict
 from otel_rl.requests import queue
 from otel_rl.requests.queue import record_requests
 from tests.fixtures import MS, Recording
