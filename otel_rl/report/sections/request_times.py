@@ -34,12 +34,6 @@ COUNTS: Final = {
     v.CLIPPED: "clipped",
     v.REQUEST_ERRORS: "errors",
 }
-NAMES: Final = frozenset(
-    (
-        *NUMBERS, *COUNTS, v.PREEMPTIONS, v.ENGINE_PREEMPTIONS, v.OMITTED, v.BAD_REQUESTS, v.TAIL, v.ROLLOUT_BUBBLE,
-        v.ROLLOUT_WALL, v.KV_PEAK,
-    )
-)  # fmt: skip
 PER_ROLLOUT: Final = (v.TAIL, v.ROLLOUT_BUBBLE, v.ROLLOUT_WALL)
 
 Kind = tuple[str, str, str, str]
@@ -67,7 +61,9 @@ BAD: Final = {
 class RequestPoints:
     """The points of the metrics in ``NAMES``: the last of each stream, and the numbers of each training rollout."""
 
-    NAMES: Final = NAMES
+    NAMES: Final = (
+        *NUMBERS, *COUNTS, *PER_ROLLOUT, v.PREEMPTIONS, v.ENGINE_PREEMPTIONS, v.OMITTED, v.BAD_REQUESTS, v.KV_PEAK,
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._last = LastPoints()
