@@ -10,8 +10,8 @@ from otel_rl import ids
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import OpenView, Run, SpanView
 from otel_rl.report.format import plural
-from otel_rl.report.read.span_attributes import is_container, text
 from otel_rl.runs.otlp_json import closed_line
+from otel_rl.runs.spans import is_container, text
 
 
 class Orphans:

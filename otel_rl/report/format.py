@@ -54,7 +54,6 @@ def seconds(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """Write a number of bytes: `512 B`, `1.23 GiB`."""
     power = 0
     while abs(value) >= 999.5 and power < len(BYTE_UNITS) - 1:
         value /= 1024
@@ -63,18 +62,15 @@ def size(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Write a share: `0.4 %`, `61 %`."""
     value = share * 100
     return f"{value:.1f} %" if value < 9.95 else f"{value:.0f} %"
 
 
 def times(ratio: float) -> str:
-    """Write a multiple: `1.4 times`."""
     return f"{ratio:.1f} times" if ratio < 99.95 else f"{ratio:.0f} times"
 
 
 def number(value: float | None) -> str:
-    """Write any number with about four digits; a dash where there is none."""
     if value is None or not math.isfinite(value):
         return "-"
     if value == 0 or 1e-3 <= abs(value) < 1e5:
@@ -83,12 +79,10 @@ def number(value: float | None) -> str:
 
 
 def count(value: float) -> str:
-    """Write a whole number with separators: `12,345`."""
     return f"{value:,.0f}"
 
 
 def plural(value: int, noun: str) -> str:
-    """Write how many there are of something: `1 step`, `2 steps`."""
     return f"{count(value)} {noun}" if value == 1 else f"{count(value)} {noun}s"
 
 
@@ -99,7 +93,6 @@ def listed(names: Sequence[str], most: int = 3) -> str:
 
 
 def clock(time_ns: int) -> str:
-    """Write a point in time on this machine's clock, with its date."""
     return datetime.fromtimestamp(time_ns / 1e9).strftime("%Y-%m-%d %H:%M:%S")
 
 

@@ -1,13 +1,18 @@
-"""The JSON schema of a report, made from its classes: `python -m otel_rl.report.schema > docs/report.schema.json`."""
+"""The report as JSON, and its schema: `python -m otel_rl.report.schema > docs/report.schema.json`."""
 
 from __future__ import annotations
 
 import json
 import sys
-from dataclasses import is_dataclass
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from otel_rl.report.data import details, ranks, report, time_use
+
+
+def to_json(made: report.Report, indent: int | None = 2) -> str:
+    """Write a report as JSON, in ASCII; numbers that JSON cannot say (NaN) are null already."""
+    return json.dumps(asdict(made), indent=indent, allow_nan=False)
 
 
 def schema() -> dict[str, Any]:
@@ -24,7 +29,6 @@ def schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """Write the schema as docs/report.schema.json holds it."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 

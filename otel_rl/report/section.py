@@ -52,7 +52,6 @@ class Column:
     head: str
     kind: Literal["name", "number", "fact", "picture"] = "number"
     most: int = 0
-    """A picture is at most so wide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +75,9 @@ class Table:
 
     @classmethod
     def of(cls, name: str, *numbers: str) -> Table:
-        """Make a table of one column of names and others of numbers."""
         return cls([Column(name, "name"), *map(Column, numbers)])
 
     def add(self, *cells: Cell, severity: Severity = "") -> None:
-        """Add a row."""
         self.rows.append(TableRow(cells, severity))
 
 
@@ -92,15 +89,16 @@ class Section:
     """One part of the report."""
 
     title: str = ""
-    """The heading in Markdown; the terminal shows none."""
     data: Mapping[str, Callable[[Source], object]] = field(default_factory=dict)
-    """Fields of the report, and how each is made of what was read."""
     blocks: Callable[[Report], list[Block]] = lambda _: []
     """Show these fields; an empty list leaves the section out."""
 
 
+def cell(value: float | None, write: Callable[[float], str]) -> str:
+    return "-" if value is None else write(value)
+
+
 def notes(*texts: str) -> list[Block]:
-    """Return the lines below a table."""
     return [Line(text, "note") for text in texts if text]
 
 

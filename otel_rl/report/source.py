@@ -27,9 +27,7 @@ from otel_rl.report.sections.rank_activity import efficiency
 from otel_rl.report.sections.request_times import RequestPoints
 from otel_rl.report.sections.stage_shares import stage_rows
 from otel_rl.report.sections.step_series import SeriesPoints, is_own
-from otel_rl.report.verdict.awaited import awaited
-from otel_rl.report.verdict.nothing import nothing
-from otel_rl.report.verdict.verdict import verdict
+from otel_rl.report.verdict import awaited, nothing, verdict
 
 
 @dataclass(slots=True)
@@ -42,22 +40,16 @@ class Points:
     memory: MemoryPoints = field(default_factory=MemoryPoints)
     flops: FlopsPoints = field(default_factory=FlopsPoints)
     stepped: Counter[Rank] = field(default_factory=Counter)
-    """How many steps of each rank left their time."""
     resource: Attributes = field(default_factory=dict)
-    """Resource of the last of these steps."""
     begin_ns: int = 0
-    """When the first process began to write."""
     end_ns: int = 0
-    """Time of the last of these steps."""
 
 
 def no_points(run: Run) -> Points:
-    """Return what is known of a run before any point is read."""
     return Points(begin_ns=min((one.identity.created_ns for one in run.journals if one.identity.created_ns), default=0))
 
 
 def read_points(run: Run) -> Points:
-    """Sort the points in one pass."""
     points = no_points(run)
     collectors = points.numbers, points.requests, points.flops, points.memory
     add_to = {name: one.add for one in collectors for name in one.NAMES} | dict.fromkeys(COUNTED, points.counts.add)
@@ -75,55 +67,40 @@ def read_points(run: Run) -> Points:
 class Source:
     """A run, folded once, and what more than one section is made of.
 
-    Cost: three passes over the spans, one over metrics and logs; keeps 2 KB of each step of a rank, and 12 bytes of
-    each point of a series.
+    Cost: three passes over the spans, one over metrics and logs; keeps 2 to 4 KB of each step of a rank, and 12 bytes
+    of each point of a series.
     """
-
-    run: Run
-    points: Points
-    opened: list[OpenView]
-    found: FoldedSpans
-    averaged: Averaged
-    resource: Mapping[str, Value]
-    ranks: list[Rank]
-    begin_ns: int
-    end_ns: int
-    unseen_steps: int
-    attempts: list[Attempt]
-    steps: StepTimes
-    stages: list[StageRow]
-    efficiency: Efficiency
-    requests: Requests
-    series: list[Series]
-    numbers: list[Series]
-    losses: list[Loss]
 
     def __init__(self, run: Run, now_ns: int, points: Points | None) -> None:
         began_ns = monotonic_ns()
-        self.run = run
-        self.now_ns = now_ns
+        self.run: Run = run
+        self.now_ns: int = now_ns
         # a step journals its points after its spans: the spans of each are there if a run goes on
-        self.points = points or read_points(run)
-        self.opened = run.open_stages()
-        found = self.found = collect(run.closed_spans({*KEYS, *MEMORY_KEYS}))
+        self.points: Points = points or read_points(run)
+        self.opened: list[OpenView] = run.open_stages()
+        found = collect(run.closed_spans({*KEYS, *MEMORY_KEYS}))
+        self.found: FoldedSpans = found
         add_open(found, self.opened)
         self.alive = living({journal.identity.writer for journal in run.journals if journal.alive()}, found)
         add_now(found, self.alive, now_ns, monotonic_ns() - began_ns)
-        self.begin_ns = min((one.begin_ns for one in found.attempts.values()), default=0)
-        self.end_ns = max((one.end_ns for one in found.attempts.values()), default=0)
+        self.begin_ns: int = min((one.begin_ns for one in found.attempts.values()), default=0)
+        self.end_ns: int = max((one.end_ns for one in found.attempts.values()), default=0)
         leave_out_helpers(found)
-        self.averaged = average(found.steps)
-        self.resource = found.resources[list(found.attempts)[-1]] if found.attempts else {}
-        self.ranks = sorted({rank for ranks in found.ranks.values() for rank in ranks})
-        self.unseen_steps = max(0, self.points.stepped.total() - len(self.averaged.finished))
-        self.attempts = attempt_rows(found, self.averaged, self.opened, self.alive)
-        self.steps, self.stages = step_times(self.averaged), stage_rows(self.averaged)
-        self.efficiency = efficiency(found, self.averaged)
+        self.averaged: Averaged = average(found.steps)
+        self.resource: Mapping[str, Value] = found.resources[list(found.attempts)[-1]] if found.attempts else {}
+        self.ranks: list[Rank] = sorted({rank for ranks in found.ranks.values() for rank in ranks})
+        self.unseen_steps: int = max(0, self.points.stepped.total() - len(self.averaged.finished))
+        self.attempts: list[Attempt] = attempt_rows(found, self.averaged, self.opened, self.alive)
+        self.steps: StepTimes = step_times(self.averaged)
+        self.stages: list[StageRow] = stage_rows(self.averaged)
+        self.efficiency: Efficiency = efficiency(found, self.averaged)
         if self.unseen_steps:
             self.efficiency = replace(self.efficiency, goodput=[])  # the time of such steps is in no span
-        self.requests = self.points.requests.rows(self.stages, found.requests)
+        self.requests: Requests = self.points.requests.rows(self.stages, found.requests)
+        self.series: list[Series]
+        self.numbers: list[Series]
         self.series, self.numbers = self.points.numbers.series(found.steps)
-        self.losses = loss_rows(self.points.counts.points())
+        self.losses: list[Loss] = loss_rows(self.points.counts.points())
 
     def verdict(self) -> Verdict:
         """Judge the run without the one step that would outweigh the others."""

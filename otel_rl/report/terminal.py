@@ -9,7 +9,6 @@ from typing import Final, Literal
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
-from rich.style import StyleType
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -32,20 +31,9 @@ SHORTEST_NAME: Final = 3
 LEAST_PICTURE: Final = 8
 
 
-class PlainTable(RichTable):
-    """A table whose cells are what they are: a name like ``[/x]`` is no markup."""
-
-    def add_row(
-        self, *renderables: RenderableType | None, style: StyleType | None = None, end_section: bool = False
-    ) -> None:
-        """Append a row; its texts are taken literally."""
-        cells = (Text(cell) if isinstance(cell, str) else cell for cell in renderables)
-        super().add_row(*cells, style=style, end_section=end_section)
-
-
-def plain_table() -> PlainTable:
+def plain_table() -> RichTable:
     """Make a table without lines: the columns' alignment is its frame."""
-    return PlainTable(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style=HEADING, collapse_padding=True)
+    return RichTable(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style=HEADING, collapse_padding=True)
 
 
 def render(report: Report, console: Console) -> None:
@@ -66,7 +54,6 @@ def document(report: Report, width: int) -> RenderableType:
 
 
 def laid_out(blocks: Iterable[Block], width: int) -> Group:
-    """Lay the blocks of a section out."""
     return Group(*(_block(block, width) for block in blocks))
 
 
@@ -81,18 +68,17 @@ def _block(block: Block, width: int) -> RenderableType:
     return title.append(state.text, style=STYLES[state.severity])
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Fitted:
-    """A column with its cells, and between which widths it can be."""
+    """A column with its cells, its whole width, and the room that it has; at first the least."""
 
     column: Column
     cells: list[Cell]
     whole: int
-    least: int
+    room: int
 
 
-def _fitted(table: Table, place: int) -> _Fitted:
-    column, cells = table.columns[place], [row.cells[place] for row in table.rows]
+def _fitted(column: Column, cells: list[Cell]) -> _Fitted:
     whole = column.most or max(map(cell_len, map(_text, (column.head, *cells))))
     least = {"picture": min(LEAST_PICTURE, whole), "name": min(LEAST_NAME, whole)}.get(column.kind, whole)
     return _Fitted(column, cells, whole, least)
@@ -107,30 +93,31 @@ def _table(table: Table, width: int) -> RenderableType:
     while table.narrow is not None and len(_shown(table, width)) < len(_shown(table, sys.maxsize)):
         table = table.narrow
     shown = _shown(table, width)
-    widths = _widths(shown, width)
+    _share_out(shown, width)
     made = plain_table()
-    for one, room in zip(shown, widths, strict=True):
+    for one in shown:
         justify: Literal["right", "left"] = "right" if one.column.kind == "number" else "left"
-        head = Text(shorten(printable(one.column.head), room))
-        made.add_column(head, justify=justify, width=None if one.column.kind == "picture" else room, no_wrap=True)
+        fixed = None if one.column.kind == "picture" else one.room
+        head = Text(shorten(printable(one.column.head), one.room))
+        made.add_column(head, justify=justify, width=fixed, no_wrap=True)
     for place, row in enumerate(table.rows):
-        cells = (_cell(one.cells[place], one.column, room) for one, room in zip(shown, widths, strict=True))
-        made.add_row(*cells, style=STYLES[row.severity])
+        made.add_row(*(_cell(one.cells[place], one) for one in shown), style=STYLES[row.severity])
     heads = {"", *(one.column.head for one in shown)}
     legend = "; ".join(text for head, text in table.legend if head in heads)
     return Group(made, Text(f"{legend}.", style=NOTE)) if legend else made
 
 
-def _cell(cell: Cell, column: Column, room: int) -> Text:
+def _cell(cell: Cell, fitted: _Fitted) -> Text:
     if isinstance(cell, Picture):
-        return Text(cell.draw(room), style=PICTURE)
-    text = shorten(_text(cell), room) if column.kind == "name" else _text(cell)
+        return Text(cell.draw(fitted.room), style=PICTURE)
+    text = shorten(_text(cell), fitted.room) if fitted.column.kind == "name" else _text(cell)
     return Text(text, style=STYLES[cell.severity] if isinstance(cell, Line) else "")
 
 
 def _shown(table: Table, width: int) -> list[_Fitted]:
-    shown = [one for place in range(len(table.columns)) if (one := _fitted(table, place)).whole]
-    while _total(one.least for one in shown) > width:
+    fitted = (_fitted(column, [row.cells[place] for row in table.rows]) for place, column in enumerate(table.columns))
+    shown = [one for one in fitted if one.whole]
+    while _total(shown) > width:
         leaving = [one for one in shown[1:] if one.column.kind in ("number", "picture")]
         if not leaving:
             break
@@ -138,25 +125,21 @@ def _shown(table: Table, width: int) -> list[_Fitted]:
     return shown
 
 
-def _total(widths: Iterable[int]) -> int:
-    return sum(width + GAP for width in widths) - GAP
+def _total(columns: Sequence[_Fitted]) -> int:
+    return sum(one.room + GAP for one in columns) - GAP
 
 
-def _widths(columns: Sequence[_Fitted], width: int) -> list[int]:
+def _share_out(columns: Sequence[_Fitted], width: int) -> None:
     """Divide a width: what is left goes to the names, the shortest first, then to the pictures."""
-    widths = [column.least for column in columns]
-    left = width - _total(widths)
-    names = [place for place, column in enumerate(columns) if column.column.kind == "name"]
-    names.sort(key=lambda place: columns[place].whole)
-    for place in reversed(names):  # nothing else is left that could go
-        widths[place] += max(left, SHORTEST_NAME - widths[place]) if left < 0 else 0
-        left = width - _total(widths)
-    left = max(0, left)
-    for index, place in enumerate(names):
-        added = min(left // (len(names) - index), columns[place].whole - widths[place])
-        widths[place] += added
+    names = sorted((one for one in columns if one.column.kind == "name"), key=lambda one: one.whole)
+    for one in reversed(names):  # nothing else is left that could go
+        left = width - _total(columns)
+        one.room += max(left, SHORTEST_NAME - one.room) if left < 0 else 0
+    left = max(0, width - _total(columns))
+    for index, one in enumerate(names):
+        added = min(left // (len(names) - index), one.whole - one.room)
+        one.room += added
         left -= added
-    for place, column in enumerate(columns):
-        if column.column.kind == "picture":
-            widths[place] = min(widths[place] + left, column.whole)
-    return widths
+    for one in columns:
+        if one.column.kind == "picture":
+            one.room = min(one.room + left, one.whole)

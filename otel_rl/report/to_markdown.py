@@ -47,7 +47,6 @@ def _marked(text: str, severity: Severity) -> str:
 
 
 def _table(table: Table) -> Iterator[str]:
-    """Return the lines of a table, without the columns that are empty."""
     places = [place for place in range(len(table.columns)) if any(row.cells[place] for row in table.rows)]
     columns = [table.columns[place] for place in places]
     yield f"| {' | '.join(escape(column.head) for column in columns)} |"

@@ -12,7 +12,7 @@ from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Verdict
-from otel_rl.report.data.time_use import UNTOLD
+from otel_rl.report.data.time_use import WAITS_UNKNOWN
 from tests.peers import BEGIN_NS, Did, Met, Peer
 from tests.watched import DEAD
 
@@ -131,7 +131,7 @@ def test_for_whom_ranks_wait_where_not_all_waits_are_known(tmp_path: Path) -> No
     )
     untold = (
         f"{start}90 % of the step time in them: 90 % inside rl.train.optimizer; how much is waiting is not known: not "
-        f"{UNTOLD.removeprefix('not ')}."
+        f"{WAITS_UNKNOWN.removeprefix('not ')}."
     )
     found = [judged(tmp_path / did.__name__, 2, did) for did in (late_once, by_turns)]
     assert [("comm", named, Rank("trainer", 0)), ("comm", untold, None)] == [

@@ -280,15 +280,6 @@ def test_the_memory_of_a_device_has_parts(tmp_path: Path) -> None:
     assert (2, expected) == (len(found), found[1])
 
 
-def test_the_parts_of_a_long_run_are_forgotten_but_for_the_largest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is kept does not grow with the steps."""
-    monkeypatch.setattr("otel_rl.report.sections.memory_use.MOST_STEPS", 3)
-    found = report_of(tmp_path, Plan(device_memory=True, steps=20)).memory_parts
-    assert [10 * GIB, 10 * GIB] == [one.reserved_bytes for one in found]
-
-
 def test_hidden_collectives_name_nobody(healthy: Report) -> None:
     """Own time of a DDP backward is an upper bound."""
     found = next(one for one in healthy.balance if one.stage == v.BACKWARD)

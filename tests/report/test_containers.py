@@ -19,7 +19,7 @@ from otel_rl.records import Value
 from otel_rl.report.build import build_report
 from otel_rl.report.data.time_use import GoodputRow
 from otel_rl.report.read.containers import moved, skipped, time_by_kind, twice, without
-from otel_rl.report.read.step_stages import Shapes, StepStages
+from otel_rl.report.read.step_stages import PackedStages, Shapes
 from tests.made_runs import BEGIN_NS, MS, Plan, write_run
 from tests.peers import Did, Met, Peer
 from tests.watched import DEAD
@@ -186,8 +186,8 @@ def test_slices_are_kept_as_they_were() -> None:
         ("e",): StageTimes((7,), 7, 7, Comm(2, 0), False, False),
         ("f",): StageTimes((8,), 8, 8, Comm(0, 0), True, True),
     }
-    assert [first, {}] == [dict(StepStages(first, known)), dict(StepStages({}, known))]
-    again = StepStages(first, known)
+    assert [first, {}] == [dict(PackedStages(first, known)), dict(PackedStages({}, known))]
+    again = PackedStages(first, known)
     assert (6, True, False) == (len(again), ("a", "b") in again, ("b",) in again)
     assert [(("a",), Comm(1, 1)), (("e",), Comm(2, 0))] == list(again.collectives())
     assert 2 == len(known)

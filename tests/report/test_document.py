@@ -11,8 +11,7 @@ import pytest
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
-from otel_rl.report.json import to_json
-from otel_rl.report.schema import schema, schema_text
+from otel_rl.report.schema import schema, schema_text, to_json
 from tests.made_runs import BEGIN_NS, Plan, write_run
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "report.schema.json"

@@ -19,7 +19,7 @@ from otel_rl.journal.read import open_run
 from otel_rl.process.state import state
 from otel_rl.report.build import build_report
 from otel_rl.report.terminal import document, render
-from otel_rl.report.verdict.nothing import HOW_TO_BEGIN
+from otel_rl.report.verdict import HOW_TO_BEGIN
 from tests.fixtures import Recording
 from tests.made_runs import Plan, write_run
 

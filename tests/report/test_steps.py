@@ -18,10 +18,9 @@ from otel_rl.report.read.average import Averaged, average, set_aside
 from otel_rl.report.read.collect import FoldedSpans, StepRecord
 from otel_rl.report.read.containers import NOTHING as NO_TIME
 from otel_rl.report.read.span_attributes import WorkSums
-from otel_rl.report.read.step_stages import StepStages
-from otel_rl.report.sections.collective_times import comm_rows
-from otel_rl.report.sections.own_time import balance_rows
+from otel_rl.report.read.step_stages import PackedStages
 from otel_rl.report.sections.rank_activity import efficiency
+from otel_rl.report.sections.stage_ranks import balance_rows, comm_rows
 from otel_rl.report.sections.stage_shares import stage_rows
 from otel_rl.runs.calls import Calls
 
@@ -59,7 +58,7 @@ def record(
         rank=Rank("trainer", rank),
         step=step,
         covered_ns=step.time_ns,
-        stages=StepStages(slices, {}),
+        stages=PackedStages(slices, {}),
         direct_comm=comm,
         work=WorkSums(),
         is_truncated=False,

@@ -10,8 +10,7 @@ from otel_rl import vocabulary as v
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import LongStep, StageRow, StepTimes
 from otel_rl.report.data.time_use import BubbleRow, Efficiency, RankTime, SlowCommunication, StragglerRow
-from otel_rl.report.verdict.awaited import Awaited
-from otel_rl.report.verdict.verdict import verdict
+from otel_rl.report.verdict import Awaited, verdict
 
 STEPS = StepTimes(recorded=12, averaged=10, warmup=2, first=1, last=12, loops=1, median_s=1.0, p95_s=1.2, total_s=10.0)
 

@@ -22,5 +22,4 @@ class OfRank:
 
     @property
     def who(self) -> Rank:
-        """The rank that it is about."""
         return Rank(self.role, self.rank)

@@ -51,7 +51,6 @@ class TrainingRow:
     model: str
     loops: list[str]
     steps: int
-    """Finished ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,6 @@ class Failure:
     stage: str
     """The innermost stage that it passed through."""
     error: str
-    """Class of the exception."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +83,8 @@ class StepDisagreement:
     attempt: str
     role: str
     steps: int
-    """Steps with different numbers."""
     compared: int
     first: list[RankStep]
-    """The first such step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +129,6 @@ class StageRow:
     inside: str | None
     """The stage that it lies in; null directly in the step."""
     calls: int
-    """Calls of all ranks."""
     share: float
     """Of the step time; overlapping calls count once."""
     median_s: float
@@ -192,7 +187,6 @@ class WorkRow(OfRank):
     """What one rank handled in all finished training steps; evaluation is not in it."""
 
     samples: int
-    """Generated samples."""
     prompt_tokens: int | None
     """Null if no rollout says `rl.tokens.prompt`."""
     response_tokens: int | None
@@ -283,7 +277,6 @@ class LongStep:
     ratio: float
     """That over the median step time."""
     stage: str
-    """What took most of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,11 @@ from otel_rl.report.data.report import Attempt, State
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import FoldedSpans, StepRecord
 from otel_rl.report.read.containers import Bounds
-from otel_rl.report.read.span_attributes import ERROR, begun_ns, clock_set_ns, is_container, rank_of, text
+from otel_rl.report.read.span_attributes import ERROR, begun_ns, clock_set_ns, rank_of
+from otel_rl.runs.spans import is_container, text
 
 
 def add_open(found: FoldedSpans, opened: Sequence[OpenView]) -> None:
-    """Add the processes that have finished no span yet."""
     for container in sorted(filter(lambda view: is_container(view.name), opened), key=begun_ns):
         found.holders.add(container.journal.identity.writer)
         found.clock_set_ns[container.journal.identity.writer] = clock_set_ns(container)
@@ -74,7 +74,6 @@ def _is_beside(helper: str, attempt: str, found: FoldedSpans) -> bool:
 
 
 def attempt_rows(found: FoldedSpans, averaged: Averaged, opened: Sequence[OpenView], alive: set[str]) -> list[Attempt]:
-    """Return the attempts in order of time."""
     steps = {record.key for record in averaged.finished}
     return [
         Attempt(
@@ -127,7 +126,6 @@ def _is_torn_down(record: StepRecord, found: FoldedSpans) -> bool:
 
 
 def _setup_s(attempt: str, found: FoldedSpans) -> float | None:
-    """Take the longest of the set-up's root and its containers."""
     spans = found.phases[attempt]
     traces = {span.trace_id for span in spans if span.name == v.SETUP}
     times = [span.end_ns - span.start_ns for span in spans if span.trace_id in traces and span.name != v.TEARDOWN]

@@ -20,9 +20,7 @@ from otel_rl.report.read.span_attributes import WorkSums
 from otel_rl.runs.spans import NOT_TOLD, UNKNOWN
 
 LONG_RATIO: Final = 5.0
-"""A step is long from this multiple of the median."""
 LONG_SHARE: Final = 0.1
-"""A long step matters from this share of the time of all averaged steps."""
 
 
 @dataclass(frozen=True)
@@ -32,38 +30,27 @@ class Averaged:
     finished: Sequence[StepRecord]
     steady: Sequence[StepRecord]
     num_ranks: dict[str, int]
-    """By attempt: how many ranks have steps."""
 
     @property
     def median_ns(self) -> float:
-        """Median step time; 0 without any step."""
         return summarize([record.step.time_ns for record in self.steady]).median
 
     @property
     def mean_ns(self) -> float:
-        """Mean step time; 0 without any step."""
         return self.time_ns / len(self.steady) if self.steady else 0.0
 
     @cached_property
     def time_ns(self) -> int:
-        """Sum of the averaged step times of all ranks."""
         return sum(record.step.time_ns for record in self.steady)
 
     def per_rank_s(self, nanoseconds: Callable[[StepRecord], int]) -> float:
-        """Add up over the averaged steps, mean over the ranks of each attempt."""
         return sum(nanoseconds(record) / self.num_ranks[record.attempt] for record in self.steady) / 1e9
 
-    def without(self, key: StepKey) -> Averaged:
-        """Leave one step out."""
-        return replace(self, steady=[record for record in self.steady if record.key != key])
-
     def steps_with(self, path: Path) -> Iterator[tuple[StepRecord, StageTimes]]:
-        """Return every averaged step that has a stage, with the stage."""
         for index in self._steps.get(path, ()):
             yield self.steady[index], self.steady[index].stages[path]
 
     def other(self) -> Iterator[tuple[StepRecord, StageTimes]]:
-        """Return every averaged step with what lies under no stage."""
         for record in self.steady:
             time_ns = record.other_ns
             yield record, StageTimes((time_ns,), time_ns, time_ns, NO_COMM, is_hidden=False, is_host_clock=False)
@@ -99,7 +86,6 @@ def average(records: Iterable[StepRecord]) -> Averaged:
 
 
 def step_times(averaged: Averaged) -> StepTimes:
-    """Sum up the step times."""
     summary = summarize([record.step.time_ns / 1e9 for record in averaged.steady])
     finished, steady = ({record.key for record in records} for records in (averaged.finished, averaged.steady))
     iterations = [record.step.iteration for record in averaged.finished]
@@ -128,32 +114,25 @@ def set_aside(averaged: Averaged) -> tuple[Averaged, LongStep | None]:
     if len(long) != 1 or sum(one.step.time_ns for one in steps[long[0]]) < LONG_SHARE * averaged.time_ns:
         return averaged, None
     record = _longest(steps[long[0]])
+    busy_ns = {path[0]: part.busy_ns for path, part in record.stages.items() if len(path) == 1}
+    busy_ns[v.OTHER] = record.other_ns
     found = LongStep(
         step=record.step.iteration,
         time_s=record.step.time_ns / 1e9,
         ratio=record.step.time_ns / median_ns,
-        stage=_main_stage(record),
+        stage=max(busy_ns, key=lambda stage: busy_ns[stage]),
     )
-    return averaged.without(long[0]), found
+    others = [one for one in averaged.steady if one.key != long[0]]
+    return replace(averaged, steady=others), found
 
 
 def _longest(records: Sequence[StepRecord]) -> StepRecord:
     return max(records, key=lambda record: record.step.time_ns)
 
 
-def _main_stage(record: StepRecord) -> str:
-    times = Counter({path[0]: part.busy_ns for path, part in record.stages.items() if len(path) == 1})
-    times[v.OTHER] = record.other_ns
-    return times.most_common(1)[0][0]
-
-
 def work_of_all(records: Sequence[StepRecord]) -> WorkSums | None:
-    """Add up over ranks and steps; of ranks that share their samples the one counts that counted most.
-
-    Returns:
-        None if ranks share their samples and not all of them say with whom.
-    """
-    if not _is_told(records):
+    """Add up over ranks; of those that share samples the highest counts; None if one does not say with whom."""
+    if not _is_sharing_known(records):
         return None
     shared: dict[tuple[StepKey, str, int, int], WorkSums] = {}
     for record in records:
@@ -163,7 +142,7 @@ def work_of_all(records: Sequence[StepRecord]) -> WorkSums | None:
     return reduce(WorkSums.plus, shared.values(), WorkSums())
 
 
-def _is_told(records: Sequence[StepRecord]) -> bool:
+def _is_sharing_known(records: Sequence[StepRecord]) -> bool:
     """Whether in each role and attempt all ranks have samples of their own, or all say with whom they share them."""
     found: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
     for record in records:

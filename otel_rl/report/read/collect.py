@@ -24,23 +24,24 @@ from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Failure
 from otel_rl.report.read.containers import Bounds, Wall, skipped_calls, time_by_kind
 from otel_rl.report.read.memory_peaks import MemoryPeaks
-from otel_rl.report.read.span_attributes import (
-    ERROR,
-    WorkSums,
+from otel_rl.report.read.span_attributes import ERROR, WorkSums, clock_set_ns, rank_of, work_of
+from otel_rl.report.read.step_stages import PackedStages, Shapes
+from otel_rl.runs.calls import Calls, Known, calls_in
+from otel_rl.runs.spans import (
+    UNKNOWN,
     call_of,
-    clock_set_ns,
+    in_front,
+    integer,
     is_container,
     is_derived,
     is_request,
     iteration_of,
+    own_stages,
     piece,
-    rank_of,
+    pipeline_of,
+    shares_samples,
     text,
-    work_of,
 )
-from otel_rl.report.read.step_stages import Shapes, StepStages
-from otel_rl.runs.calls import Calls, Known, calls_in
-from otel_rl.runs.spans import UNKNOWN, in_front, integer, own_stages, pipeline_of, shares_samples
 
 PENDING_STEPS: Final = 4
 """So many traces of a writer stay open for spans that end after their container, as those of background work do."""
@@ -49,9 +50,7 @@ PENDING_NS: Final = 12_000_000_000
 MOST_PENDING: Final = 256
 
 GroupKey = tuple[str, bytes]
-"""Writer and trace."""
 StepKey = tuple[str, str, int]
-"""Attempt, loop and number of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +61,15 @@ class StepRecord:
     rank: Rank
     step: Step
     covered_ns: int
-    stages: StepStages
+    stages: PackedStages
     direct_comm: Comm
-    """Collectives under no stage."""
     work: WorkSums
     is_truncated: bool
     """Its writer died in it or an exception ended it, so its time is no step time."""
     calls: Calls
     bubbles: Bubbles
     goodput: Goodput
-    """Of the container, which may end before the next step begins."""
     skipped: frozenset[Key] = frozenset()
-    """Calls of updates that the optimizer skipped."""
     pipeline: int = UNKNOWN
     """The pipeline stage: peers share it; UNKNOWN where one rank of the role and attempt does not say its own."""
     samples: int = UNKNOWN
@@ -83,18 +79,15 @@ class StepRecord:
     clock_set_ns: int = 0
     """By how much its process's wall clock had been set when it began; `step` is by the clock before that."""
     restart_of: str = ""
-    """The loop of its process that its own loop restarted."""
     algorithm: str = ""
     model: str = ""
 
     @property
     def other_ns(self) -> int:
-        """How much time of the step lies under no stage."""
         return max(0, self.step.time_ns - self.covered_ns)
 
     @property
     def key(self) -> StepKey:
-        """Its name on every rank."""
         return self.attempt, self.step.loop, self.step.iteration
 
 
@@ -105,14 +98,10 @@ class FoldedSpans:
     steps: list[StepRecord] = field(default_factory=list)
     """In order of their begins, each by the clock of its process as that began."""
     phases: dict[str, list[SpanView]] = field(default_factory=lambda: defaultdict(list))
-    """By attempt: the roots and the containers of set-up and tear-down."""
     attempts: dict[str, Bounds] = field(default_factory=dict)
-    """In order of their first span."""
     ranks: dict[str, set[Rank]] = field(default_factory=lambda: defaultdict(set))
     worlds: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
-    """By attempt and role: how many ranks there are, by what the journals say."""
     writers: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """By attempt."""
     holders: set[str] = field(default_factory=set)
     """Writers with a container of their own; the others are workers."""
     resources: dict[str, dict[str, Value]] = field(default_factory=lambda: defaultdict(dict))
@@ -122,7 +111,6 @@ class FoldedSpans:
     longest_ns: dict[str, int] = field(default_factory=dict)
     """Longest finished call by ``call_of``."""
     walls: dict[tuple[str, Rank], Wall] = field(default_factory=dict)
-    """By attempt and rank."""
     clock_set_ns: dict[str, int] = field(default_factory=dict)
     """By how much the wall clock of each writer had been set when its last container began."""
     set_in: set[str] = field(default_factory=set)
@@ -130,14 +118,11 @@ class FoldedSpans:
     clocks: dict[tuple[str, Rank], set[str]] = field(default_factory=lambda: defaultdict(set))
     """By attempt and rank: name and boot of the host, which identify its clock."""
     requests: int = 0
-    """Rollout requests that are spans."""
 
     def widen(self, attempt: str, bounds: Bounds) -> None:
-        """Extend an attempt."""
         self.attempts.setdefault(attempt, replace(bounds)).widen(bounds.begin_ns, bounds.end_ns)
 
     def know(self, resource: Mapping[str, Value], writer: WriterIdentity) -> None:
-        """Add the writer of a record."""
         attempt, rank = text(resource, v.ATTEMPT_ID), rank_of(resource)
         self.ranks[attempt].add(rank)
         self.worlds[attempt, rank.role] = max(self.worlds[attempt, rank.role], integer(resource, v.WORLD_SIZE))
@@ -163,11 +148,9 @@ class _Collector:
         self._writer = ""  # of the last span: journals are read one after the other
         self._known: set[tuple[str, int]] = set()
         self._stepped: dict[str, int] = {}
-        """By writer: the begin of its first step."""
         self._shared = Known()
         self._shapes: Shapes = {}
         self._failed: list[tuple[int, Failure]] = []
-        """With the end of the step."""
         self._bounds: dict[str, Bounds] = {}
         """By attempt: the bounds of its records, whether a clock was set or not."""
 
@@ -273,7 +256,7 @@ class _Collector:
             rank=rank_of(container.resource),
             step=Step(container.start_ns, container.end_ns, text(container.attributes, v.LOOP_NAME), iteration),
             covered_ns=tree.covered_ns(whole),
-            stages=StepStages(tree.slices(whole), self._shapes),
+            stages=PackedStages(tree.slices(whole), self._shapes),
             direct_comm=tree.direct_comm(whole),
             work=reduce(WorkSums.plus, filter(None, work), WorkSums()),
             is_truncated=is_open or container.status_code == ERROR,

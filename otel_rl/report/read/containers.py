@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.goodput import Goodput, Kind, goodput, kind_of, total
+from otel_rl.analysis.goodput import Goodput, Kind, goodput, kind_of
 from otel_rl.analysis.intervals import Interval, clip
 from otel_rl.analysis.stage_calls import Key
 from otel_rl.journal.read import SpanView
@@ -27,7 +27,6 @@ class Bounds:
     end_ns: int
 
     def widen(self, begin_ns: int, end_ns: int) -> None:
-        """Make it hold another interval."""
         self.begin_ns, self.end_ns = min(self.begin_ns, begin_ns), max(self.end_ns, end_ns)
 
 
@@ -36,7 +35,6 @@ class Wall(Bounds):
     """The time of the containers of one rank in one attempt."""
 
     phases: list[tuple[Interval, Goodput]] = field(default_factory=list)
-    """The containers that are no step."""
 
 
 def time_by_kind(container: SpanView, inside: Sequence[SpanView], *, is_step: bool) -> Goodput:
@@ -94,18 +92,12 @@ def without(parts: Goodput, twice_ns: int) -> Goodput:
     return Goodput(productive, overhead, idle, wasted, other)
 
 
-def whole(wall: Wall, containers: Iterable[Goodput]) -> Goodput:
-    """Add up a rank's attempt; what lies between its containers is other."""
-    parts = total(containers)
-    return total([parts, Goodput(0, 0, 0, 0, wall.end_ns - wall.begin_ns - parts.wall_ns)])
-
-
 def twice(intervals: Iterable[Interval]) -> dict[Interval, int]:
     """Return by how much the containers of a rank overlap earlier ones, ns."""
     found: dict[Interval, int] = {}
-    reached: int | None = None
+    reached = 0
     for begin, end in sorted(intervals):
-        if reached is not None and begin < reached:
+        if begin < reached:
             found[begin, end] = max(0, min(end, reached) - begin)
-        reached = end if reached is None else max(reached, end)
+        reached = max(reached, end)
     return found

@@ -9,7 +9,6 @@ class LastPoints:
     """One point of each writer, metric and set of attributes."""
 
     def __init__(self) -> None:
-
         self._last: dict[tuple[object, ...], PointView] = {}
 
     def add(self, point: PointView) -> None:
@@ -17,5 +16,4 @@ class LastPoints:
         self._last[point.journal.identity.writer, point.name, frozenset(point.attributes.items())] = point
 
     def points(self) -> list[PointView]:
-        """List them in the order in which their streams began."""
         return list(self._last.values())

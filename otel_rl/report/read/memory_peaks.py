@@ -9,14 +9,14 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import SpanView
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import MemoryKind, MemoryPeak
-from otel_rl.report.read.span_attributes import integer, is_container, iteration_of, label, rank_of
+from otel_rl.report.read.span_attributes import rank_of
+from otel_rl.runs.spans import integer, is_container, iteration_of, label
 
 KINDS: Final[tuple[tuple[MemoryKind, str, str, tuple[str, str]], ...]] = (
     ("host rss", v.RSS_PEAK, v.RSS_PEAK_EXACT, (v.RSS_START, v.RSS_END)),
     ("device allocated", v.ALLOCATED_PEAK, v.ALLOCATED_PEAK_EXACT, (v.ALLOCATED_START, v.ALLOCATED_END)),
     ("device reserved", v.RESERVED_PEAK, v.RESERVED_PEAK_EXACT, (v.RESERVED_START, v.RESERVED_END)),
 )
-"""Kind of memory, key of its peak, key that says whether the peak is exact, keys of the readings at both ends."""
 KEYS: Final = tuple(key for _, peak, exact, ends in KINDS for key in (peak, exact, *ends))
 ANY: Final = frozenset(KEYS)
 SLACK_SHARE: Final = 0.01
@@ -31,19 +31,14 @@ class MemoryPeaks:
     def __init__(self) -> None:
         self._peaks: dict[tuple[Rank, MemoryKind], MemoryPeak] = {}
         self._stages: dict[tuple[Rank, MemoryKind], MemoryPeak] = {}
-        """The stage that last raised each."""
 
     def add(self, span: SpanView, phase: str, iteration: int | None) -> None:
-        """Add the memory of a span; the innermost stage comes first.
-
-        Args:
-            span: in order of ends.
-            phase: the name of a container that is no step: set-up or tear-down.
-            iteration: number of the step that the span is in.
-        """
+        """Add the memory of a span, in order of ends; `phase` names a container that is no step."""
         if ANY.isdisjoint(span.attributes):
             return
-        rank, name = rank_of(span.resource), _name(span, phase)
+        is_phase = is_container(span.name) and iteration_of(span.attributes) is None
+        rank, name = rank_of(span.resource), phase if is_phase else label(span.name, span.attributes)
+        is_stage = span.parent_id and not (is_container(span.name) and iteration is not None)
         for kind, peak, exact, ends in KINDS:
             own = integer(span.attributes, peak)
             size = max(own, *(integer(span.attributes, key) for key in ends))
@@ -61,7 +56,7 @@ class MemoryPeaks:
             if _is_higher(found, self._peaks.get((rank, kind))):
                 self._peaks[rank, kind] = found
             before = self._stages.get((rank, kind))
-            if _is_stage(span, iteration) and (before is None or size > before.bytes * (1 + RAISE_SHARE)):
+            if is_stage and (before is None or size > before.bytes * (1 + RAISE_SHARE)):
                 self._stages[rank, kind] = found
 
     def rows(self) -> list[MemoryPeak]:
@@ -71,16 +66,6 @@ class MemoryPeaks:
             replace(peak, stage=stages[key].stage, iteration=stages[key].iteration)
             for key, peak in sorted(self._peaks.items())
         ]
-
-
-def _name(span: SpanView, phase: str) -> str:
-    is_phase = is_container(span.name) and iteration_of(span.attributes) is None
-    return phase if is_phase else label(span.name, span.attributes)
-
-
-def _is_stage(span: SpanView, iteration: int | None) -> bool:
-    """Whether a span is a stage, and not a step or the run as a whole."""
-    return bool(span.parent_id) and not (is_container(span.name) and iteration is not None)
 
 
 def _is_higher(found: MemoryPeak, seen: MemoryPeak | None) -> bool:

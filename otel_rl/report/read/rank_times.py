@@ -13,24 +13,15 @@ from otel_rl.analysis.scores import SectionTime, own_score, weighted_scores, wha
 from otel_rl.analysis.stage_calls import StageCall
 from otel_rl.analysis.stragglers import EXCESS_SHARE, between_stages
 from otel_rl.analysis.waits import Waited, activity
+from otel_rl.report.data import time_use
 from otel_rl.report.data.ranks import Rank
-from otel_rl.report.data.time_use import (
-    BubbleKind,
-    BubbleRow,
-    RankBubble,
-    RankTime,
-    SlowCommunication,
-    Slowdown,
-    StragglerRow,
-)
 from otel_rl.report.read.collect import StepRecord
 from otel_rl.runs.calls import is_idle, is_work
 from otel_rl.runs.spans import UNKNOWN
 
 PeersKey = tuple[str, int]
-"""Role and pipeline stage."""
 PARTS: Final = ("step", "active", "wait", "transfer", "inseparable", "idle", "other")
-BUBBLES: Final[tuple[BubbleKind, ...]] = ("data", "queue", "pipeline", "other", "skew")
+BUBBLES: Final[tuple[time_use.BubbleKind, ...]] = ("data", "queue", "pipeline", "other", "skew")
 
 
 @dataclass(slots=True)
@@ -41,11 +32,9 @@ class _Times:
     sums: Counter[str] = field(default_factory=Counter)
     bubbles: Counter[str] = field(default_factory=Counter)
     is_exact: bool = True
-    """Whether all its waits for slower ranks are known."""
 
     @property
     def meets(self) -> bool:
-        """Whether it was seen in collectives, and nothing hides others."""
         return not self.sums["inseparable"] and self.sums["wait"] + self.sums["transfer"] > 0
 
     @property
@@ -68,7 +57,6 @@ class _Peers:
     def add(
         self, calls: Sequence[StageCall[int]], time_ns: int, waited: Waited[int], between_s: Mapping[int, float]
     ) -> None:
-        """Add a step of ``time_ns`` in which each rank did something under no stage for ``between_s``."""
         self.many.add(calls, time_ns, waited, between_s)
         found = what_if(calls) if len({call.rank for call in calls}) > 1 else None
         if found is None:
@@ -90,7 +78,6 @@ class RankTimes:
         """The last peers of each rank; another attempt may have other ones."""
 
     def add(self, records: Sequence[StepRecord], calls: Sequence[StageCall[int]], waited: Waited[int]) -> None:
-        """Add one step of peers, with their calls and their waits for slower ranks in these."""
         waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in waited.by_stage().items()}
         inexact = waited.inexact()
         step_ns = {record.rank.rank: record.step.time_ns for record in records}
@@ -130,7 +117,7 @@ class RankTimes:
         other_ns = {rank: max(0, one.idle_ns - idle_ns[rank]) for rank, one in found.items()}
         self._peers[key].add(work, max(step_ns.values()), waited, between_stages(other_ns, waited_ns))
 
-    def stragglers(self, median_step_s: float, mean_step_s: float) -> list[StragglerRow]:
+    def stragglers(self, median_step_s: float, mean_step_s: float) -> list[time_use.StragglerRow]:
         """Return the slow ranks, the costliest first; each costs at most what its peers are seen to wait."""
         rows = []
         for (role, pipeline), peers in self._peers.items():
@@ -143,13 +130,13 @@ class RankTimes:
                 found = asdict(one)
                 ratio = one.own_s / one.others_s if found.pop("others_s") else 0.0
                 found |= {"cost_s": cost_s, "share": share, "ratio": ratio, "pipeline": _known(pipeline)}
-                rows.append(StragglerRow(role=role, **found))
+                rows.append(time_use.StragglerRow(role=role, **found))
         return sorted(rows, key=lambda row: -row.cost_s)
 
     def _waited_for_s(self, key: PeersKey, rank: int) -> float:
-        """Return how long any peer of a rank waited at most in a mean step, s; infinite if not all waits are seen.
+        """Return how long any peer waited at most in a mean step, s; infinite if not all waits are seen.
 
-        That is in collectives, and, beyond what all ranks have, in waits of its own, in broadcasts, or under no stage.
+        Beyond what all ranks have, waits of its own, broadcasts and time under no stage count, too.
         """
         peers = {one.rank: times for one, times in self._times.items() if self._peers_of[one] == key}
         if not all(times.is_exact and times.meets for times in peers.values()):
@@ -162,21 +149,17 @@ class RankTimes:
         ]
         return max(waited_ns, default=inf) / 1e9
 
-    def slow_communication(self) -> list[SlowCommunication]:
-        """Return the stages whose collectives are slow on every rank."""
+    def slow_communication(self) -> list[time_use.SlowCommunication]:
         rows = [
-            SlowCommunication(
-                role=role, stage=one.stage, transfer_s=one.transfer_s, share=one.share, pipeline=_known(pipeline)
-            )
+            time_use.SlowCommunication(role=role, pipeline=_known(pipeline), **asdict(one))
             for (role, pipeline), peers in self._peers.items()
             for one in peers.many.slow_communication()
         ]
         return sorted(rows, key=lambda row: -row.transfer_s)
 
-    def slowdowns(self) -> list[Slowdown]:
-        """Compare the steps of peers with ideal ones."""
+    def slowdowns(self) -> list[time_use.Slowdown]:
         return [
-            Slowdown(
+            time_use.Slowdown(
                 role=role,
                 steps=peers.steps,
                 actual_s=peers.actual_s / peers.steps,
@@ -188,36 +171,34 @@ class RankTimes:
             if peers.steps
         ]
 
-    def ranks(self) -> list[RankTime]:
-        """Return what each rank did."""
+    def ranks(self) -> list[time_use.RankTime]:
         scores = {key: _relative(peers.many) for key, peers in self._peers.items()}
         times = sorted(self._times.items())
         return [self._rank(rank, of_rank, scores[self._peers_of[rank]].get(rank.rank)) for rank, of_rank in times]
 
-    def bubbles(self) -> list[BubbleRow]:
-        """Return the bubbles that take any time."""
+    def bubbles(self) -> list[time_use.BubbleRow]:
         sums: Counter[str] = Counter()
         for times in self._times.values():
             sums.update(times.bubbles)
         step_ns = sum(times.sums["step"] for times in self._times.values())
         is_exact = all(times.is_exact for times in self._times.values())
         return [
-            BubbleRow(
+            time_use.BubbleRow(
                 kind=kind,
                 denominator="step",
                 share=sums[kind] / step_ns,
                 is_exact=is_exact or kind != "skew",
-                ranks=[_bubble(rank, times, kind) for rank, times in sorted(self._times.items())],
+                ranks=[_bubble(rank, self._times[rank], kind) for rank in sorted(self._times)],
             )
             for kind in BUBBLES
             if sums[kind] and step_ns
         ]
 
-    def _rank(self, rank: Rank, times: _Times, relative: float | None) -> RankTime:
+    def _rank(self, rank: Rank, times: _Times, relative: float | None) -> time_use.RankTime:
         key, sums = self._peers_of[rank], times.sums
         peers = self._peers[key]
         seconds = {f"{name}_s": sums[name] / times.steps / 1e9 for name in PARTS}
-        return RankTime(
+        return time_use.RankTime(
             role=rank.role,
             rank=rank.rank,
             steps=times.steps,
@@ -239,7 +220,6 @@ def _known(pipeline: int) -> int | None:
 
 
 def _relative(many: ManySteps[int]) -> dict[int, float]:
-    """Score the ranks by own time in the stages that they have."""
     sections: defaultdict[int, dict[str, SectionTime]] = defaultdict(dict)
     for stage, by_rank in many.comparable().items():
         for rank, own in by_rank.items():
@@ -248,7 +228,9 @@ def _relative(many: ManySteps[int]) -> dict[int, float]:
     return weighted_scores(sections) if len(sections) > 1 else {}
 
 
-def _bubble(rank: Rank, times: _Times, kind: BubbleKind) -> RankBubble:
+def _bubble(rank: Rank, times: _Times, kind: time_use.BubbleKind) -> time_use.RankBubble:
     step_ns = times.sums["step"]
     share = times.bubbles[kind] / step_ns if step_ns else 0.0
-    return RankBubble(role=rank.role, rank=rank.rank, time_s=times.bubbles[kind] / times.steps / 1e9, share=share)
+    return time_use.RankBubble(
+        role=rank.role, rank=rank.rank, time_s=times.bubbles[kind] / times.steps / 1e9, share=share
+    )

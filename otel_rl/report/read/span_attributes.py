@@ -11,12 +11,7 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import OpenView, SpanView
 from otel_rl.records import Value
 from otel_rl.report.data.ranks import Rank
-from otel_rl.runs.spans import call_of, integer, is_container, is_derived, is_request, iteration_of, label, piece, text
-
-__all__ = [
-    "KEYS", "WorkSums", "begun_ns", "call_of", "clock_set_ns", "integer", "is_container", "is_derived", "is_request",
-    "iteration_of", "label", "piece", "rank_of", "text", "work_of",
-]  # fmt: skip
+from otel_rl.runs.spans import integer, text
 
 KEYS: Final = (
     v.ITERATION, v.LOOP_NAME, v.MODE, v.IDLE_REASON, v.LOGPROB_KIND, v.TOKENS, v.TOKENS_PROMPT, v.TOKENS_RESPONSE,
@@ -26,9 +21,7 @@ KEYS: Final = (
     v.DEVICE_TIME, v.COMM_BYTES, v.COMM_GROUP, v.COMM_GROUP_SIZE, v.COMM_SEQUENCE, v.CHECKPOINT_LOAD, v.CLOCK_SET,
     v.LOOP_RESTART_OF, v.ALGORITHM, v.MODEL_NAME,
 )  # fmt: skip
-"""The attributes that stages are made from."""
 ERROR: Final = 2
-"""OTLP's status code."""
 MOST_SET_NS: Final = 1 << 62
 """No clock is set by that; a crafted journal may say anything."""
 
@@ -40,28 +33,14 @@ class WorkSums(NamedTuple):
     prompt_tokens: int = 0
     response_tokens: int = 0
     environment_tokens: int = 0
-    """Tokens that tools or an environment wrote in rollouts."""
     padding_tokens: int = 0
     """Of the forwards that say their tokens, too."""
     padded_tokens: int = 0
-    """Tokens of the forwards that say their padding."""
     forward_tokens: int = 0
-    """Tokens of every training forward."""
     train_tokens: int = 0
     """Tokens that the loss uses, as far as the forwards say which are prompts or of an environment."""
     has_prompts: int = 0
-    """How many rollouts say the tokens of their prompts."""
     has_responses: int = 0
-
-    @property
-    def prompts(self) -> int | None:
-        """All prompt tokens; None if no rollout says any."""
-        return self.prompt_tokens if self.has_prompts else None
-
-    @property
-    def responses(self) -> int | None:
-        """All response tokens; None if no rollout says any."""
-        return self.response_tokens if self.has_responses else None
 
     @property
     def padding(self) -> int | None:
@@ -70,7 +49,6 @@ class WorkSums(NamedTuple):
         return self.padding_tokens if is_said else None
 
     def plus(self, other: WorkSums) -> WorkSums:
-        """Add two up."""
         return WorkSums(*map(add, self, other))
 
     def most(self, other: WorkSums) -> WorkSums:
@@ -85,18 +63,14 @@ def clock_set_ns(view: SpanView | OpenView) -> int:
 
 
 def begun_ns(view: SpanView | OpenView) -> int:
-    """Return when a container began by its process's clock as if that had not been set."""
     return view.start_ns - clock_set_ns(view)
 
 
 def rank_of(resource: Mapping[str, Value]) -> Rank:
-    """Return the rank of a resource."""
     return _rank(text(resource, v.ROLE) or "trainer", integer(resource, v.RANK))
 
 
-@lru_cache(maxsize=4096)
-def _rank(role: str, number: int) -> Rank:
-    return Rank(role, number)
+_rank: Final = lru_cache(maxsize=4096)(Rank)
 
 
 def work_of(span: SpanView) -> WorkSums | None:

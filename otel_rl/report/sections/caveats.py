@@ -14,8 +14,8 @@ from otel_rl.report.data.report import ClockSet, DamagedFile, Loss, RankStep, Re
 from otel_rl.report.format import count, listed, plural, seconds
 from otel_rl.report.read.collect import StepRecord
 from otel_rl.report.read.last_points import LastPoints
-from otel_rl.report.read.span_attributes import text
 from otel_rl.report.section import Block, Line, Section, attempt_name, notes, rank_name
+from otel_rl.runs.spans import text
 
 COUNTED: Final[Mapping[str, Literal["dropped", "changed", "error"]]] = {
     v.SELF_DROPPED: "dropped",
@@ -28,7 +28,6 @@ MOST_FAILURES: Final = 16
 
 
 def totals(points: Iterable[PointView]) -> Counter[tuple[str, str, str]]:
-    """Add up the last points of otel_rl's own counters by metric, signal and reason, over all processes."""
     last = LastPoints()
     for point in points:
         last.add(point)
@@ -39,7 +38,6 @@ def totals(points: Iterable[PointView]) -> Counter[tuple[str, str, str]]:
 
 
 def loss_rows(points: Iterable[PointView]) -> list[Loss]:
-    """List what was given up, was changed or failed."""
     return [
         Loss(what=COUNTED[name], signal=signal, reason=reason, count=number)
         for (name, signal, reason), number in sorted(totals(points).items())
@@ -48,7 +46,6 @@ def loss_rows(points: Iterable[PointView]) -> list[Loss]:
 
 
 def damage_rows(journals: Iterable[Journal]) -> list[DamagedFile]:
-    """Sum up the damaged places of each journal."""
     return [
         DamagedFile(
             writer=journal.identity.writer,
@@ -82,7 +79,6 @@ def disagreements(
 
 
 def clock_rows(records: Iterable[StepRecord]) -> list[ClockSet]:
-    """Return by how much the clock of each rank was set before which step, from all steps in order of time."""
     rows: list[ClockSet] = []
     known_ns: defaultdict[tuple[str, Rank], int] = defaultdict(int)
     for record in records:

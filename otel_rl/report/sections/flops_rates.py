@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from statistics import median
-from typing import Final, cast
+from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import LogView, PointView
@@ -17,26 +17,38 @@ from otel_rl.report.data.details import SCOPES, Flops, RankFlops, Scope
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
 from otel_rl.report.format import percent
-from otel_rl.report.read.span_attributes import rank_of, text
+from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.report.section import Block, Section, Table, more, notes, rank_name
+from otel_rl.runs.spans import text
 
 UNITS: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 MOST_ROWS: Final = 32
-"""At most so many ranks are shown, the slowest."""
 
 
 @dataclass(slots=True)
 class _Values:
-    """The points of one metric, rank and scope."""
+    """The points of one rank and scope."""
 
-    values: array[float] = field(default_factory=lambda: array("d"))
+    rates: array[float] = field(default_factory=lambda: array("d"))
+    ratios: array[float] = field(default_factory=lambda: array("d"))
     last: Attributes = field(default_factory=dict)
+    """Attributes of the last ratio; of the last rate if there is none."""
     is_host_clock: bool = False
 
-    def add(self, point: PointView) -> None:
-        self.values.append(point.value)
-        self.last = point.attributes
-        self.is_host_clock |= point.attributes.get(v.CLOCK) == "host"
+    def row(self, rank: Rank, scope: Scope) -> RankFlops:
+        peak = self.last.get(v.FLOPS_PEAK)
+        return RankFlops(
+            role=rank.role,
+            rank=rank.rank,
+            scope=scope,
+            steps=len(self.rates),
+            per_second=median(self.rates),
+            mfu=median(self.ratios) if self.ratios else None,
+            peak=float(peak) if isinstance(peak, int | float) else None,
+            peak_source=text(self.last, v.FLOPS_PEAK_SOURCE),
+            formula=text(self.last, v.FLOPS_FORMULA),
+            is_host_clock=self.is_host_clock,
+        )
 
 
 class FlopsPoints:
@@ -45,37 +57,26 @@ class FlopsPoints:
     NAMES: Final = (v.FLOPS_RATE, v.MFU)
 
     def __init__(self) -> None:
-        self._values: defaultdict[tuple[Rank, str], dict[str, _Values]] = defaultdict(dict)
+        self._values: defaultdict[tuple[Rank, Scope], _Values] = defaultdict(_Values)
 
     def add(self, point: PointView) -> None:
         """Add a point of ``NAMES``; what a user recorded under these names has no scope."""
-        rank, scope = rank_of(point.resource), text(point.attributes, v.FLOPS_SCOPE)
-        if scope in SCOPES and isfinite(point.value):
-            self._values[rank, scope].setdefault(point.name, _Values()).add(point)
+        scope = next((one for one in SCOPES if one == text(point.attributes, v.FLOPS_SCOPE)), None)
+        if scope is None or not isfinite(point.value):
+            return
+        found = self._values[rank_of(point.resource), scope]
+        if point.name == v.MFU or not found.ratios:
+            found.last = point.attributes
+        if point.name == v.MFU:
+            found.ratios.append(point.value)
+        else:
+            found.rates.append(point.value)
+            found.is_host_clock |= point.attributes.get(v.CLOCK) == "host"
 
     def rows(self, notes: Iterable[LogView]) -> Flops:
-        """Take the median over the steps of each rank and scope."""
-        rows = [_rank_flops(*key, by_name) for key, by_name in self._values.items() if v.FLOPS_RATE in by_name]
+        rows = [values.row(*key) for key, values in self._values.items() if values.rates]
         rows.sort(key=lambda row: (row.role, row.rank, SCOPES.index(row.scope)))
         return Flops(ranks=rows, notes=list(dict.fromkeys(note.body for note in notes)))
-
-
-def _rank_flops(rank: Rank, scope: str, by_name: dict[str, _Values]) -> RankFlops:
-    rates, ratios = by_name[v.FLOPS_RATE], by_name.get(v.MFU)
-    last = (ratios or rates).last
-    peak = last.get(v.FLOPS_PEAK)
-    return RankFlops(
-        role=rank.role,
-        rank=rank.rank,
-        scope=cast("Scope", scope),
-        steps=len(rates.values),
-        per_second=median(rates.values),
-        mfu=median(ratios.values) if ratios else None,
-        peak=float(peak) if isinstance(peak, int | float) else None,
-        peak_source=text(last, v.FLOPS_PEAK_SOURCE),
-        formula=text(last, v.FLOPS_FORMULA),
-        is_host_clock=rates.is_host_clock,
-    )
 
 
 def _blocks(report: Report) -> list[Block]:
@@ -102,7 +103,6 @@ def _cell(row: RankFlops | None) -> str:
 
 
 def rate(per_second: float) -> str:
-    """Write operations per second: ``412 T``."""
     scale, unit = next((one for one in UNITS if per_second >= one[0]), (1.0, ""))
     return f"{per_second / scale:.3g} {unit}".rstrip()
 

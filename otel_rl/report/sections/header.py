@@ -13,8 +13,8 @@ from otel_rl.journal.read import Run
 from otel_rl.report.data.report import Rate, Report, TrainingRow, Wall
 from otel_rl.report.format import clock, count, listed, number, plural, seconds
 from otel_rl.report.read.average import work_of_all
-from otel_rl.report.read.span_attributes import text
 from otel_rl.report.section import Block, Line, Section, Title
+from otel_rl.runs.spans import text
 
 if TYPE_CHECKING:
     from otel_rl.report.source import Points, Source
@@ -87,7 +87,14 @@ def _blocks(report: Report) -> list[Block]:
     lasted = {"alive": "running for", "killed": "lasted at least"}.get(report.state, "lasted")
     times = [f"started {clock(report.begin_ns)}", f"{lasted} {seconds(report.duration_s)}"] if report.begin_ns else []
     times += [f"set-up {seconds(setup)}"] if setup is not None else []
-    lines = [_joined(facts), _joined(times), *_rate_lines(report), _training_line(report), _attempt_line(report)]
+    rates = {name: [_rate(rate) for rate in report.rates if rate.wall == wall] for wall, name in WALLS.items()}
+    lines = [_joined(facts), _joined(times), *(f"{name}: {', '.join(of)}" for name, of in rates.items() if of)]
+    trainings = [
+        f"{' of '.join(filter(None, (one.algorithm, one.model))) or 'unknown'} for {plural(one.steps, 'step')}"
+        for one in report.trainings
+    ]
+    attempts = [f"{STATES[attempt.state].text} after {plural(attempt.steps, 'step')}" for attempt in report.attempts]
+    lines += [_sequence("trainings", trainings), _sequence("attempts", attempts)]
     return [Title(report.run, _state(report)), *(Line(line) for line in lines if line)]
 
 
@@ -112,27 +119,13 @@ def _steps(report: Report) -> str:
     return plural(steps.recorded, "step") + span + loops
 
 
-def _rate_lines(report: Report) -> list[str]:
-    walls = {wall: [_rate(rate) for rate in report.rates if rate.wall == wall] for wall in WALLS}
-    return [f"{WALLS[wall]}: {', '.join(rates)}" for wall, rates in walls.items() if rates]
-
-
 def _rate(rate: Rate) -> str:
     value = count(rate.per_second) if rate.per_second >= 100 else number(rate.per_second)
     return f"{value} {'trained tokens' if rate.work == 'train' else rate.unit}/s"
 
 
-def _training_line(report: Report) -> str:
-    parts = [
-        f"{' of '.join(filter(None, (one.algorithm, one.model))) or 'unknown'} for {plural(one.steps, 'step')}"
-        for one in report.trainings
-    ]
-    return f"{len(parts)} trainings: {', then '.join(parts)}" if len(parts) > 1 else ""
-
-
-def _attempt_line(report: Report) -> str:
-    parts = [f"{STATES[attempt.state].text} after {plural(attempt.steps, 'step')}" for attempt in report.attempts]
-    return f"{len(parts)} attempts: {', then '.join(parts)}" if len(parts) > 1 else ""
+def _sequence(noun: str, parts: Sequence[str]) -> str:
+    return f"{len(parts)} {noun}: {', then '.join(parts)}" if len(parts) > 1 else ""
 
 
 def early_head(run: Run, points: Points) -> list[Block]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import fields
 from math import isfinite, isnan
@@ -17,8 +17,9 @@ from otel_rl.report.data.details import Ledger, LedgerMismatch
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
 from otel_rl.report.format import listed, plural
-from otel_rl.report.read.span_attributes import integer, rank_of, text
+from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.report.section import Block, Line, Section, rank_name
+from otel_rl.runs.spans import integer, text
 
 NUM_LOGPROBS: Final = len(fields(LogprobSums)) - 1 + len(LAGS)
 """Numbers on how logprobs agree: the correlations are one each."""
@@ -26,61 +27,47 @@ PATIENCE: Final = 16
 """A step is judged when its rank has so many newer ones: a batch may outlast its step."""
 
 LoopKey = tuple[str, str]
+Faults = defaultdict[tuple[LoopKey, int, str, Fault], set[Rank]]
 MOST_LINES: Final = 24
-"""At most so many lines are shown; one holds all steps with the same fault on the same ranks."""
 
 
 def ledger(run: Run) -> Ledger:
     """Judge the rows of each rank by themselves: a fault names the ranks that have it."""
-    judge = _Judge()
+    rows = 0
+    steps_of: defaultdict[tuple[LoopKey, Rank], dict[int, list[Passage[Rank]]]] = defaultdict(dict)
+    ranks: defaultdict[tuple[LoopKey, int], set[Rank]] = defaultdict(set)
+    found: Faults = defaultdict(set)
     for log in run.logs(v.LEDGER):
-        judge.add(log)
-    return judge.result()
-
-
-class _Judge:
-    """Holds the rows of a few steps of each rank."""
-
-    def __init__(self) -> None:
-        self._open: defaultdict[tuple[LoopKey, Rank], dict[int, list[Passage[Rank]]]] = defaultdict(dict)
-        self._ranks: defaultdict[tuple[LoopKey, int], set[Rank]] = defaultdict(set)
-        self._found: dict[tuple[LoopKey, int, str, Fault], list[Rank]] = {}
-        self._rows = 0
-
-    def add(self, log: LogView) -> None:
-        loop = text(log.resource, v.ATTEMPT_ID), text(log.attributes, v.LOOP_NAME)
-        row = row_of(log)
-        self._rows += 1
-        self._ranks[loop, row.step].add(row.rank)
-        steps = self._open[loop, row.rank]
+        row, loop = row_of(log), (text(log.resource, v.ATTEMPT_ID), text(log.attributes, v.LOOP_NAME))
+        rows += 1
+        ranks[loop, row.step].add(row.rank)
+        steps = steps_of[loop, row.rank]
         steps.setdefault(row.step, []).append(row)
         if len(steps) > PATIENCE:
-            self._judge(loop, steps.pop(min(steps)))
+            _judge(found, loop, steps.pop(min(steps)))
+    for (loop, _), steps in steps_of.items():
+        for of_step in steps.values():
+            _judge(found, loop, of_step)
+    mismatches = [
+        LedgerMismatch(
+            attempt=loop[0],
+            loop=loop[1],
+            step=step,
+            boundary=boundary,
+            fault=fault.value,
+            ranks=sorted(of_fault),
+            of_ranks=len(ranks[loop, step]),
+        )
+        for (loop, step, boundary, fault), of_fault in found.items()
+    ]
+    loops = list(dict.fromkeys(loop for loop, _ in ranks))
+    mismatches.sort(key=lambda one: (loops.index((one.attempt, one.loop)), one.step))
+    return Ledger(steps=len(ranks), rows=rows, mismatches=mismatches)
 
-    def result(self) -> Ledger:
-        for (loop, _), steps in self._open.items():
-            for rows in steps.values():
-                self._judge(loop, rows)
-        found = [
-            LedgerMismatch(
-                attempt=loop[0],
-                loop=loop[1],
-                step=step,
-                boundary=boundary,
-                fault=fault.value,
-                ranks=sorted(ranks),
-                of_ranks=len(self._ranks[loop, step]),
-            )
-            for (loop, step, boundary, fault), ranks in self._found.items()
-        ]
-        attempts = list(dict.fromkeys(loop for loop, _ in self._ranks))
-        found.sort(key=lambda one: (attempts.index((one.attempt, one.loop)), one.step))
-        return Ledger(steps=len(self._ranks), rows=self._rows, mismatches=found)
 
-    def _judge(self, loop: LoopKey, rows: Sequence[Passage[Rank]]) -> None:
-        for one in check(rows):
-            ranks = self._found.setdefault((loop, one.step, one.boundary, one.fault), [])
-            ranks += [rank for rank in one.ranks if rank not in ranks]
+def _judge(found: Faults, loop: LoopKey, rows: Sequence[Passage[Rank]]) -> None:
+    for one in check(rows):
+        found[loop, one.step, one.boundary, one.fault].update(one.ranks)
 
 
 def row_of(log: LogView) -> Passage[Rank]:
@@ -134,12 +121,10 @@ def _by_fault(found: Ledger) -> dict[tuple[str, str, tuple[Rank, ...], int], lis
     for one in found.mismatches:
         ranks = tuple(one.ranks)
         groups[one.fault, one.boundary, ranks, one.of_ranks].append(one.step)
-    order = Counter({key: len(steps) for key, steps in groups.items()})
-    return {key: groups[key] for key, _ in order.most_common()}
+    return dict(sorted(groups.items(), key=lambda item: -len(item[1])))
 
 
 def _steps(steps: Sequence[int]) -> str:
-    """Write numbers of steps as ranges."""
     ranges: list[list[int]] = []
     for step in sorted(set(steps)):
         if ranges and step == ranges[-1][1] + 1:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import PointView
@@ -14,15 +13,22 @@ from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
 from otel_rl.report.format import percent, size
 from otel_rl.report.read.span_attributes import rank_of
-from otel_rl.report.section import Block, Column, Section, Table, foremost, more, notes, rank_name
+from otel_rl.report.section import Block, Column, Section, Table, cell, foremost, more, notes, rank_name
 
-OF_STEP: Final = (
-    v.ALLOCATED, v.RESERVED, v.ACTIVE, v.REQUESTED, v.INACTIVE_SPLIT, v.FRAGMENTATION, v.SLACK, v.ROUNDING,
-)  # fmt: skip
+BYTES: Final = {
+    "allocated_bytes": v.ALLOCATED,
+    "reserved_bytes": v.RESERVED,
+    "active_bytes": v.ACTIVE,
+    "requested_bytes": v.REQUESTED,
+    "inactive_split_bytes": v.INACTIVE_SPLIT,
+    "non_torch_bytes": v.NON_TORCH,
+    "activation_bytes": v.ACTIVATION,
+    "kv_cache_bytes": v.KV_BYTES_PEAK,
+    "kv_cache_size_bytes": v.KV_BYTES,
+    "comm_estimate_bytes": v.COMM_BUFFERS,
+}
+SHARES: Final = {"fragmentation": v.FRAGMENTATION, "slack": v.SLACK, "rounding": v.ROUNDING}
 HIGHEST: Final = (v.NON_TORCH, v.ACTIVATION, v.KV_BYTES_PEAK, v.KV_BYTES, v.COMM_BUFFERS)
-NAMES: Final = frozenset((*OF_STEP, *HIGHEST))
-MOST_STEPS: Final = 4096
-"""So many steps of a rank are kept; then the older half is forgotten, but for the fullest."""
 COLUMNS: Final[tuple[tuple[str, Callable[[MemoryParts], float | None], Callable[[float], str]], ...]] = (
     # heading, number, how it is written
     ("live", lambda row: row.allocated_bytes, size),
@@ -41,67 +47,35 @@ PARTS_NOTE: Final = (
 )
 
 
-@dataclass(slots=True)
-class _Of:
-    """The numbers of one rank: of its steps by their end, and the highest of the others."""
-
-    steps: dict[int, dict[str, float]]
-    highest: dict[str, float]
-
-
 class MemoryPoints:
     """The points of a run's devices."""
 
-    NAMES: Final = NAMES
+    NAMES: Final = frozenset((*BYTES.values(), *SHARES.values()))
 
     def __init__(self) -> None:
-        self._ranks: defaultdict[Rank, _Of] = defaultdict(lambda: _Of({}, {}))
+        self._highest: defaultdict[Rank, dict[str, float]] = defaultdict(dict)
+        self._steps: defaultdict[Rank, dict[int, dict[str, float]]] = defaultdict(dict)
+        """The numbers of each step by its end."""
 
     def add(self, point: PointView) -> None:
-        """Add a point of ``NAMES``."""
-        of = self._ranks[rank_of(point.resource)]
+        rank = rank_of(point.resource)
         if point.name in HIGHEST:
-            of.highest[point.name] = max(of.highest.get(point.name, 0.0), point.value)
-            return
-        of.steps.setdefault(point.time_ns, {})[point.name] = point.value
-        if len(of.steps) > MOST_STEPS:
-            best = _fullest(of.steps)
-            kept = {best, *sorted(of.steps)[MOST_STEPS // 2 :]}
-            of.steps = {time_ns: values for time_ns, values in of.steps.items() if time_ns in kept}
+            highest = self._highest[rank]
+            highest[point.name] = max(highest.get(point.name, 0.0), point.value)
+        else:
+            self._steps[rank].setdefault(point.time_ns, {})[point.name] = point.value
 
     def rows(self) -> list[MemoryParts]:
-        """List what is known by rank."""
-        return [_row(rank, of) for rank, of in sorted(self._ranks.items()) if of.steps]
+        return [_row(rank, steps, self._highest[rank]) for rank, steps in sorted(self._steps.items())]
 
 
-def _fullest(steps: dict[int, dict[str, float]]) -> int:
-    """Return the end of the last step at which most was reserved."""
-    return max(steps, key=lambda time_ns: (steps[time_ns].get(v.RESERVED, 0.0), time_ns))
-
-
-def _row(rank: Rank, of: _Of) -> MemoryParts:
-    values = of.steps[_fullest(of.steps)] | of.highest
-
-    def size(name: str) -> int | None:
-        return int(values[name]) if name in values else None
-
-    return MemoryParts(
-        role=rank.role,
-        rank=rank.rank,
-        allocated_bytes=size(v.ALLOCATED) or 0,
-        reserved_bytes=size(v.RESERVED) or 0,
-        active_bytes=size(v.ACTIVE),
-        requested_bytes=size(v.REQUESTED),
-        inactive_split_bytes=size(v.INACTIVE_SPLIT),
-        fragmentation=values.get(v.FRAGMENTATION),
-        slack=values.get(v.SLACK),
-        rounding=values.get(v.ROUNDING),
-        non_torch_bytes=size(v.NON_TORCH),
-        activation_bytes=size(v.ACTIVATION),
-        kv_cache_bytes=size(v.KV_BYTES_PEAK),
-        kv_cache_size_bytes=size(v.KV_BYTES),
-        comm_estimate_bytes=size(v.COMM_BUFFERS),
-    )
+def _row(rank: Rank, steps: dict[int, dict[str, float]], highest: dict[str, float]) -> MemoryParts:
+    fullest = max(steps, key=lambda time_ns: (steps[time_ns].get(v.RESERVED, 0.0), time_ns))
+    values = steps[fullest] | highest
+    numbers: dict[str, Any] = {field: int(values[name]) if name in values else None for field, name in BYTES.items()}
+    numbers |= {field: values.get(name) for field, name in SHARES.items()}
+    numbers |= {field: numbers[field] or 0 for field in ("allocated_bytes", "reserved_bytes")}
+    return MemoryParts(role=rank.role, rank=rank.rank, **numbers)
 
 
 def _peak_blocks(report: Report) -> list[Block]:
@@ -126,8 +100,7 @@ def _part_blocks(report: Report) -> list[Block]:
         return []
     table = Table.of("device", *(head for head, _, _ in known))
     for row in rows:
-        cells = ["-" if (value := read(row)) is None else write(value) for _, read, write in known]
-        table.add(rank_name(report, row), *cells)
+        table.add(rank_name(report, row), *(cell(read(row), write) for _, read, write in known))
     return [table, *more(len(report.memory_parts) - len(rows)), *notes(PARTS_NOTE)]
 
 

@@ -15,27 +15,17 @@ from otel_rl.report.data.details import OpenCollective, OpenStageRow, PendingRun
 from otel_rl.report.data.report import Attempt, Report
 from otel_rl.report.format import clock, count, seconds
 from otel_rl.report.read.collect import collect
-from otel_rl.report.read.span_attributes import (
-    KEYS,
-    begun_ns,
-    call_of,
-    integer,
-    is_container,
-    iteration_of,
-    label,
-    rank_of,
-    text,
-)
+from otel_rl.report.read.span_attributes import KEYS, begun_ns, rank_of
 from otel_rl.report.section import Block, Line, Section, attempt_name, notes, rank_name
 from otel_rl.runs.locate import PENDING as PENDING_RUNS
 from otel_rl.runs.locate import recorded_below
+from otel_rl.runs.spans import call_of, integer, is_container, iteration_of, label, text
 
 HANG_S: Final = 10.0
 """A stage hangs at the earliest after this time: the journal is late by up to a second, a machine may pause."""
 HANG_RATIO: Final = 3.0
 """A stage hangs when it is open for this multiple of its longest call that ended."""
 MOST_OPEN: Final = 16
-"""At most so many open stages are listed; a cluster that hangs has one per rank."""
 START_NS: Final = 60_000_000_000
 """The ranks of a launcher begin within this time, in any order: one may be there before the run is."""
 LAG_S: Final = 1.0
@@ -43,18 +33,15 @@ LAG_S: Final = 1.0
 
 
 def open_rows(views: Iterable[OpenView], now_ns: int, longest_ns: Mapping[str, int]) -> list[OpenStageRow]:
-    """Return the innermost open stage of each rank and those outside it.
-
-    Args:
-        views: open stages of all writers.
-        now_ns: the present, ns since 1970; a dead writer's stages end at its last record instead.
-        longest_ns: longest finished call by ``call_of``.
-    """
+    """Return the innermost open stage of each rank; those of a dead writer end at its last record."""
     by_writer: defaultdict[str, list[OpenView]] = defaultdict(list)
     for view in views:
         by_writer[view.journal.identity.writer].append(view)
-    innermost = [pair for group in by_writer.values() for pair in _innermost(_not_over(group))]
-    rows = [_open_row(view, outer, now_ns, longest_ns) for view, outer in innermost]
+    rows: list[OpenStageRow] = []
+    for group in map(_not_over, by_writer.values()):
+        known, parents = {view.span_id: view for view in group}, {view.parent_id for view in group}
+        innermost = [view for view in group if view.span_id not in parents]
+        rows += [_open_row(view, _outer(view, known), now_ns, longest_ns) for view in innermost]
     return sorted(rows, key=lambda row: (row.role, row.rank, row.since_ns))
 
 
@@ -63,12 +50,6 @@ def _not_over(views: list[OpenView]) -> list[OpenView]:
     containers = sorted((view for view in views if is_container(view.name)), key=begun_ns)
     over = {view.trace_id for view in containers} - {view.trace_id for view in containers[-1:]}
     return [view for view in views if view.trace_id not in over]
-
-
-def _innermost(views: list[OpenView]) -> list[tuple[OpenView, list[OpenView]]]:
-    known = {view.span_id: view for view in views}
-    parents = {view.parent_id for view in views}
-    return [(view, _outer(view, known)) for view in views if view.span_id not in parents]
 
 
 def _outer(view: OpenView, known: dict[bytes, OpenView]) -> list[OpenView]:
@@ -118,7 +99,10 @@ def pending(run: Run, attempts: Iterable[Attempt], now_ns: int) -> list[PendingR
     times = [(one.begin_ns - START_NS, one.end_ns) for one in attempts if is_made_of(path.name, one.id)]
     hosts = _hosts(run)
     return [
-        PendingRun(path=str(other.path), open_stages=open_rows(other.open_stages(), now_ns, _longest_ns(other)))
+        PendingRun(
+            path=str(other.path),
+            open_stages=open_rows(other.open_stages(), now_ns, collect(other.spans(KEYS)).longest_ns),
+        )
         for other in (_runs(path.parent / PENDING_RUNS) if times else ())
         if hosts & _hosts(other)
         and any(begin <= one.identity.created_ns <= end for one in other.journals for begin, end in times)
@@ -133,12 +117,7 @@ def _runs(root: Path) -> Iterator[Run]:
             continue
 
 
-def _longest_ns(run: Run) -> dict[str, int]:
-    return collect(run.spans(KEYS)).longest_ns
-
-
 def _hosts(run: Run) -> set[str]:
-    """Return what identifies the hosts of a run: their boot, or else their name."""
     return {journal.identity.boot_id or journal.identity.host for journal in run.journals} - {""}
 
 

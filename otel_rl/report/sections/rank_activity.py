@@ -10,13 +10,13 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.waits import call_waits
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report, WorkRow
-from otel_rl.report.data.time_use import UNTOLD, BubbleRow, Efficiency, RankTime
+from otel_rl.report.data.time_use import WAITS_UNKNOWN, Efficiency, RankTime
 from otel_rl.report.format import count, percent, plural, seconds
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import FoldedSpans, StepKey, StepRecord
 from otel_rl.report.read.rank_times import RankTimes
 from otel_rl.report.read.span_attributes import WorkSums
-from otel_rl.report.section import Block, Line, Section, Table, foremost, more, notes, rank_name
+from otel_rl.report.section import Block, Line, Section, Table, cell, foremost, more, notes, rank_name
 from otel_rl.report.sections.wall_time import Goodputs
 from otel_rl.runs.calls import matched_peers
 
@@ -34,7 +34,6 @@ COLUMNS: Final[tuple[tuple[str, Callable[[RankTime], float | None], Callable[[fl
 )
 """Heading, number, how it is written; a column without any number, or of zeros only, is left out."""
 BOUNDS: Final = {"wait": ">=", "transfer": "<="}
-"""Signs before numbers that are not known exactly."""
 LEGEND: Final = {
     "pp": "pp: pipeline stage, ranks are compared inside it",
     "wait": "wait: in collectives, for slower ranks",
@@ -44,7 +43,6 @@ LEGEND: Final = {
     "S": "S: a step with this rank as it is and the others balanced, over a balanced one",
 }
 LEAST_SHARE: Final = 0.0005
-"""Bubbles are shown if one of them has this share of the step time."""
 WORK_NOTE: Final = "As generated for training; padding and trained tok. (those the loss uses) of all forwards."
 ENVIRONMENT_NOTE: Final = "env.: tokens that tools or an environment wrote into the responses."
 
@@ -88,7 +86,8 @@ def _blocks(report: Report) -> list[Block]:
     blocks: list[Block] = [_table(report, times.ranks)] if len(times.ranks) > 1 else []
     blocks += [Line(line, "warning") for line in _slow(report)]
     if any(row.share >= LEAST_SHARE for row in times.bubbles):
-        blocks.append(Line(f"Bubbles of the step time: {', '.join(map(_bubble, times.bubbles))}."))
+        shares = [f"{row.kind} {'' if row.is_exact else '>='}{percent(row.share)}" for row in times.bubbles]
+        blocks.append(Line(f"Bubbles of the step time: {', '.join(shares)}."))
     return blocks
 
 
@@ -99,16 +98,13 @@ def _table(report: Report, rows: list[RankTime]) -> Table:
     table = Table.of("mean step", *(head for head, _, _ in columns))
     for row in shown:
         bounds = {} if row.is_wait_exact else BOUNDS
-        cells = [
-            f"{bounds.get(head, '')}{'-' if (value := read(row)) is None else write(value)}"
-            for head, read, write in columns
-        ]
+        cells = [bounds.get(head, "") + cell(read(row), write) for head, read, write in columns]
         table.add(rank_name(report, row), *cells)
     if len(shown) < len(rows):
         table.legend.append(("", f"{plural(len(rows) - len(shown), 'rank')} that waited longer left out"))
     table.legend += [(head, LEGEND[head]) for head, _, _ in columns if head in LEGEND]
     if not all(row.is_wait_exact for row in rows):
-        table.legend.append(("", f">=, <=: {UNTOLD}"))
+        table.legend.append(("", f">=, <=: {WAITS_UNKNOWN}"))
     return table
 
 
@@ -130,10 +126,6 @@ def _slow(report: Report) -> list[str]:
     return [f"{line[0].upper()}{line[1:]}." for line in lines]
 
 
-def _bubble(row: BubbleRow) -> str:
-    return f"{row.kind} {'' if row.is_exact else '>='}{percent(row.share)}"
-
-
 def _work_rows(averaged: Averaged) -> list[WorkRow]:
     sums: dict[Rank, WorkSums] = {}
     for record in averaged.finished:
@@ -143,8 +135,8 @@ def _work_rows(averaged: Averaged) -> list[WorkRow]:
             role=rank.role,
             rank=rank.rank,
             samples=work.samples,
-            prompt_tokens=work.prompts,
-            response_tokens=work.responses,
+            prompt_tokens=work.prompt_tokens if work.has_prompts else None,
+            response_tokens=work.response_tokens if work.has_responses else None,
             environment_tokens=work.environment_tokens,
             padding_tokens=work.padding,
             train_tokens=work.train_tokens,
@@ -164,8 +156,8 @@ def _work_blocks(report: Report) -> list[Block]:
     for row in shown:
         numbers = [row.samples, row.prompt_tokens, row.response_tokens]
         numbers += [row.environment_tokens] if has_environment else []
-        cells = ["-" if value is None else count(value) for value in (*numbers, row.padding_tokens, row.train_tokens)]
-        table.add(rank_name(report, row), *cells)
+        numbers += [row.padding_tokens, row.train_tokens]
+        table.add(rank_name(report, row), *(cell(number, count) for number in numbers))
     note = f"{WORK_NOTE} {ENVIRONMENT_NOTE}" if has_environment else WORK_NOTE
     return [table, *more(len(report.work) - len(shown)), *notes(note)]
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from otel_rl import vocabulary as v
@@ -14,20 +13,20 @@ from otel_rl.report.data.details import BadRequests, EnginePreemptions, Quantile
 from otel_rl.report.data.report import Report, StageRow
 from otel_rl.report.format import count, listed, percent, plural, seconds
 from otel_rl.report.read.last_points import LastPoints
-from otel_rl.report.read.span_attributes import text
 from otel_rl.report.section import Block, Line, Section, Table, notes
+from otel_rl.runs.spans import text
 
-NUMBERS: Final = {
-    v.TTFT: "ttft_s",
-    v.QUEUE_TIME: "queue_s",
-    v.PREFILL_TIME: "prefill_s",
-    v.TPOT: "tpot_s",
-    v.REQUEST_DURATION: "duration_s",
-    v.PROMPT_LENGTH: "prompt_tokens",
-    v.OUTPUT_LENGTH: "response_tokens",
-    v.CACHED_LENGTH: "cached_tokens",
+NUMBERS: Final[Mapping[str, tuple[str, str, Callable[[float], str]]]] = {
+    v.TTFT: ("ttft_s", "TTFT", seconds),
+    v.QUEUE_TIME: ("queue_s", "queue", seconds),
+    v.PREFILL_TIME: ("prefill_s", "prefill", seconds),
+    v.TPOT: ("tpot_s", "TPOT", seconds),
+    v.REQUEST_DURATION: ("duration_s", "duration", seconds),
+    v.PROMPT_LENGTH: ("prompt_tokens", "prompt tokens", count),
+    v.OUTPUT_LENGTH: ("response_tokens", "response tokens", count),
+    v.CACHED_LENGTH: ("cached_tokens", "cached tokens", count),
 }
-"""Histograms, and the fields that they become."""
+"""Histograms, the fields that they become, their names in the table, and how values are written."""
 COUNTS: Final = {
     v.REQUESTS: "count",
     v.ABORTED: "aborted",
@@ -35,21 +34,11 @@ COUNTS: Final = {
     v.CLIPPED: "clipped",
     v.REQUEST_ERRORS: "errors",
 }
-NAMES: Final = frozenset(
-    (
-        *NUMBERS, *COUNTS, v.PREEMPTIONS, v.ENGINE_PREEMPTIONS, v.OMITTED, v.BAD_REQUESTS, v.TAIL, v.ROLLOUT_BUBBLE,
-        v.ROLLOUT_WALL, v.KV_PEAK,
-    )
-)  # fmt: skip
 PER_ROLLOUT: Final = (v.TAIL, v.ROLLOUT_BUBBLE, v.ROLLOUT_WALL)
-MOST_OPEN: Final = 4096
-"""So many rollouts stay open for more numbers; those of one rollout are recorded together."""
 
 Kind = tuple[str, str, str, str]
 RolloutNumber = tuple[str, str]
-"""A metric of a rollout, and the share of the slowest that it is about."""
 SHOWN: Final = 4
-"""Engines with most requests that are shown; JSON has all."""
 QUEUE_SHARE: Final = 0.1
 """From this share of TTFT on it is the position in the queue."""
 BULK_NOTE: Final = "Submitted in bulk, TTFT is queue position: judge the engine by prefill and TPOT."
@@ -70,38 +59,38 @@ BAD: Final = {
 
 
 class RequestPoints:
-    """The points of the metrics in ``NAMES``: the last of each stream, and the numbers of each rollout."""
+    """The points of the metrics in ``NAMES``: the last of each stream, and the numbers of each training rollout."""
 
-    NAMES: Final = NAMES
+    NAMES: Final = (
+        *NUMBERS, *COUNTS, *PER_ROLLOUT, v.PREEMPTIONS, v.ENGINE_PREEMPTIONS, v.OMITTED, v.BAD_REQUESTS, v.KV_PEAK,
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._last = LastPoints()
-        self._rollouts = _Rollouts()
+        self._rollouts: defaultdict[tuple[str, int], dict[RolloutNumber, float]] = defaultdict(dict)
         self._cache_peak: float | None = None
 
     def add(self, point: PointView) -> None:
-        """Add a point."""
         if point.kind != "gauge":
             self._last.add(point)
-        if point.name in PER_ROLLOUT:
-            self._rollouts.add(point)
-        elif point.name == v.KV_PEAK:
+        if point.name == v.KV_PEAK:
             self._cache_peak = point.value if self._cache_peak is None else max(self._cache_peak, point.value)
+        elif point.name in PER_ROLLOUT and text(point.attributes, v.MODE) != "eval":
+            key = point.journal.identity.writer, point.time_ns
+            self._rollouts[key][point.name, text(point.attributes, v.SLOWEST)] = point.value
 
     def rows(self, stages: Sequence[StageRow], spans: int) -> Requests:
-        """Sum up the requests of a run, of which so many are spans."""
         last = self._last.points()
         bad = _sums(last, v.BAD_REQUESTS, v.REASON)
         preemptions = _sums(last, v.ENGINE_PREEMPTIONS, v.PROVIDER)
-        self._rollouts.close(0)
         rows = [_row(kind, histograms, counts) for kind, (histograms, counts) in sorted(_kinds(last).items())]
         for row in rows:
             if row.preemptions is not None:
                 preemptions.pop(row.engine, None)
         return Requests(
             rows=rows,
-            tails=_tails(self._rollouts, stages),
-            bubble=self._rollouts.mean((v.ROLLOUT_BUBBLE, "")),
+            tails=self._tails(stages),
+            bubble=self._mean((v.ROLLOUT_BUBBLE, "")),
             kv_cache_peak=self._cache_peak,
             engine_preemptions=[
                 EnginePreemptions(engine=engine, count=count) for engine, count in sorted(preemptions.items())
@@ -111,42 +100,22 @@ class RequestPoints:
             bad=[BadRequests(reason=reason, count=count) for reason, count in sorted(bad.items()) if count],
         )
 
-
-class _Rollouts:
-    """The numbers of each rollout of the training that took any time: 16 bytes each."""
-
-    def __init__(self) -> None:
-        self._open: dict[tuple[str, int], dict[RolloutNumber, float]] = {}
-        """By writer and time."""
-        self._numbers: defaultdict[RolloutNumber, tuple[array[float], array[float]]]
-        self._numbers = defaultdict(lambda: (array("d"), array("d")))
-        """Values, and the times of their rollouts."""
-
-    def add(self, point: PointView) -> None:
-        if text(point.attributes, v.MODE) == "eval":
-            return
-        key = point.journal.identity.writer, point.time_ns
-        if key not in self._open and len(self._open) >= MOST_OPEN:
-            self.close(MOST_OPEN // 2)
-        self._open.setdefault(key, {})[point.name, text(point.attributes, v.SLOWEST)] = point.value
-
-    def close(self, most: int) -> None:
-        for key in list(self._open)[: max(0, len(self._open) - most)]:
-            numbers = self._open.pop(key)
-            wall = numbers.get((v.ROLLOUT_WALL, ""))
-            for name, value in numbers.items() if wall else ():
-                values, walls = self._numbers[name]
-                values.append(value)
-                walls.append(wall or 0.0)
-
-    def tails(self) -> set[str]:
-        return {slowest for name, slowest in self._numbers if name == v.TAIL}
-
-    def mean(self, name: RolloutNumber) -> float | None:
+    def _mean(self, name: RolloutNumber) -> float | None:
         """Return the mean of a number, weighted by the time of its rollout."""
-        values, walls = self._numbers[name]
-        total = sum(walls)
-        return sum(value * wall for value, wall in zip(values, walls, strict=True)) / total if total else None
+        wall = v.ROLLOUT_WALL, ""
+        found = [(one[name], one[wall]) for one in self._rollouts.values() if name in one and one.get(wall)]
+        total = sum(wall_s for _, wall_s in found)
+        return sum(value * wall_s for value, wall_s in found) / total if total else None
+
+    def _tails(self, stages: Sequence[StageRow]) -> list[RequestTail]:
+        rollout_share = sum(row.share for row in stages if row.inside is None and row.stage == v.SAMPLE)
+        known = {slowest for one in self._rollouts.values() for name, slowest in one if name == v.TAIL}
+        tails = []
+        for slowest in sorted(known, key=float):
+            if (share := self._mean((v.TAIL, slowest))) is not None:
+                of_step = share * rollout_share if rollout_share else None
+                tails.append(RequestTail(slowest=float(slowest), share=share, step_share=of_step))
+        return tails
 
 
 def _kinds(points: Iterable[PointView]) -> dict[Kind, tuple[dict[str, Histogram], Counter[str]]]:
@@ -166,13 +135,12 @@ def _kinds(points: Iterable[PointView]) -> dict[Kind, tuple[dict[str, Histogram]
 
 def _row(kind: Kind, histograms: dict[str, Histogram], counts: Counter[str]) -> RequestRow:
     engine, model, submission, mode = kind
-    numbers: dict[str, Any] = {field: _quantiles(histograms.get(name)) for name, field in NUMBERS.items()}
+    numbers: dict[str, Any] = {field: _quantiles(histograms.get(name)) for name, (field, _, _) in NUMBERS.items()}
     numbers.update({field: counts[name] for name, field in COUNTS.items()}, preemptions=counts.get(v.PREEMPTIONS))
     return RequestRow(engine=engine, model=model, is_bulk=submission == "bulk", is_evaluation=mode == "eval", **numbers)
 
 
 def _sums(points: Iterable[PointView], name: str, key: str) -> Counter[str]:
-    """Add up the points of a counter by an attribute."""
     sums: Counter[str] = Counter()
     for point in points:
         if point.name == name:
@@ -186,17 +154,6 @@ def _quantiles(histogram: Histogram | None) -> Quantiles | None:
     return Quantiles(
         count=histogram.count, median=histogram.quantile(0.5), p99=histogram.quantile(0.99), longest=histogram.high
     )
-
-
-def _tails(rollouts: _Rollouts, stages: Sequence[StageRow]) -> list[RequestTail]:
-    rollout_share = sum(row.share for row in stages if row.inside is None and row.stage == v.SAMPLE)
-    tails = []
-    for slowest in sorted(rollouts.tails(), key=float):
-        share = rollouts.mean((v.TAIL, slowest))
-        if share is not None:
-            of_step = share * rollout_share if rollout_share else None
-            tails.append(RequestTail(slowest=float(slowest), share=share, step_share=of_step))
-    return tails
 
 
 def _blocks(report: Report) -> list[Block]:
@@ -219,17 +176,8 @@ def _is_queue_position(row: RequestRow) -> bool:
 
 def _table(row: RequestRow) -> Table:
     table = Table.of("requests", "median", "p99", "longest")
-    numbers: list[tuple[str, Quantiles | None, Callable[[float], str]]] = [
-        ("TTFT", row.ttft_s, seconds),
-        ("queue", row.queue_s, seconds),
-        ("prefill", row.prefill_s, seconds),
-        ("TPOT", row.tpot_s, seconds),
-        ("duration", row.duration_s, seconds),
-        ("prompt tokens", row.prompt_tokens, count),
-        ("response tokens", row.response_tokens, count),
-        ("cached tokens", row.cached_tokens, count),
-    ]
-    for name, found, write in numbers:
+    for field, name, write in NUMBERS.values():
+        found: Quantiles | None = getattr(row, field)
         if found is not None:
             table.add(name, write(found.median), write(found.p99), write(found.longest))
     return table

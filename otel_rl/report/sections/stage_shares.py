@@ -116,7 +116,6 @@ def _how_small(folded: Sequence[StageRow]) -> str:
 
 
 def bar(share: float, width: int) -> str:
-    """Draw a share of ``width`` as blocks, to an eighth of a column."""
     eighths = round(min(1.0, max(0.0, share)) * width * 8)
     full, rest = divmod(eighths, 8)
     return "█" * full + (EIGHTHS[rest] if rest else "")

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import groupby
 from typing import Final
 
 from otel_rl import vocabulary as v
@@ -19,8 +18,9 @@ from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report, Series
 from otel_rl.report.format import count, number
 from otel_rl.report.read.collect import StepRecord
-from otel_rl.report.read.span_attributes import rank_of, text
+from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.report.section import Block, Column, Line, Picture, Section, Table, foremost, more
+from otel_rl.runs.spans import text
 
 NAMES: Final = (
     v.REWARD_SCORE, v.REWARD_STD, v.FUNCTION_SCORE, v.FUNCTION_STD, v.EVAL_REWARD, v.REWARD_ZERO_STD, v.LOSS,
@@ -28,7 +28,6 @@ NAMES: Final = (
     v.RESPONSE_LENGTH, v.RESPONSE_MIN, v.RESPONSE_MAX, v.RESPONSE_CLIPPED, v.LEARNING_RATE,
 )  # fmt: skip
 EXTREMES: Final = {v.RESPONSE_MIN: min, v.RESPONSE_MAX: max}
-"""How ranks are combined, if not by their mean."""
 
 TITLES: Final = {
     v.REWARD_SCORE: "reward",
@@ -46,10 +45,8 @@ TITLES: Final = {
     v.RESPONSE_CLIPPED: "responses cut",
     v.LEARNING_RATE: "learning rate",
 }
-"""The series that are shown, as people call them."""
 LONGEST_LINE: Final = 48
 MOST_ROWS: Final = 40
-"""At most so many series are shown; a framework may have a reward for each task."""
 OWN_ROWS: Final = 12
 
 Qualifiers = tuple[tuple[str, str], ...]
@@ -70,21 +67,16 @@ class SeriesPoints:
     def __init__(self) -> None:
         self._points: dict[Head, tuple[array[int], array[float]]] = {}
         """Of each series: the index of the moment of each point, and its value."""
-        self._heads: dict[tuple[str, ...], tuple[array[int], array[float]]] = {}
-        """The same by name, unit and attributes as they come."""
         self._ranks: dict[int, RankOfAttempt] = {}
-        """By resource, of which a process has one."""
         self._moments: dict[tuple[int, int], int] = {}
-        """Indices by resource and time."""
 
     def add(self, point: PointView) -> None:
-        """Add a point that has a value."""
-        key = (point.name, point.unit, *point.attributes, *map(str, point.attributes.values()))
-        found = self._heads.get(key)
-        if found is None:
-            head = _name(point), point.unit, _qualifiers(point)
-            found = self._heads[key] = self._points.setdefault(head, (array("I"), array("d")))
-        moments, values = found
+        name = text(point.attributes, v.METRIC_NAME) or point.name.removeprefix(v.USER)
+        shown = [
+            (key, str(value)) for key, value in point.attributes.items() if key not in (v.SCOPE_KEY, v.METRIC_NAME)
+        ]
+        head = name, point.unit, tuple(sorted(shown))
+        moments, values = self._points.setdefault(head, (array("I"), array("d")))
         process = id(point.resource)
         if process not in self._ranks:
             self._ranks[process] = text(point.resource, v.ATTEMPT_ID), rank_of(point.resource)
@@ -116,18 +108,13 @@ class _Calendar:
     """Finds the step of a point, which has the time of its end."""
 
     def __init__(self, records: Iterable[StepRecord]) -> None:
-        steps: defaultdict[RankOfAttempt, list[StepRecord]] = defaultdict(list)
-        for record in records:
-            steps[record.attempt, record.rank].append(record)
-        for of_rank in steps.values():
-            of_rank.sort(key=lambda record: record.step.end_ns)
-        self._steps = {
-            place: [(set_ns, list(group)) for set_ns, group in groupby(of_rank, key=lambda one: one.clock_set_ns)]
-            for place, of_rank in steps.items()
-        }
-        """By rank: the steps between which its clock was not set, and by how much it had been."""
-        self._last = {place: of_rank[0] for place, of_rank in steps.items()}
-        """By rank: the step of the point before."""
+        self._steps: dict[RankOfAttempt, dict[int, list[StepRecord]]] = {}
+        """By rank, and by how much its clock had been set."""
+        self._last: dict[RankOfAttempt, StepRecord] = {}
+        for record in sorted(records, key=lambda record: record.step.end_ns):
+            rank = record.attempt, record.rank
+            self._last.setdefault(rank, record)
+            self._steps.setdefault(rank, {}).setdefault(record.clock_set_ns, []).append(record)
 
     def step(self, rank: RankOfAttempt, time_ns: int) -> tuple[StepKey, int]:
         """Return the step of a point, and its time by the clock as it was before it was set.
@@ -137,7 +124,7 @@ class _Calendar:
         last = self._last.get(rank)
         if last is None:
             return ("", None, time_ns), time_ns
-        found = [one for set_ns, steps in self._steps[rank] if (one := _at(steps, time_ns - set_ns)) is not None]
+        found = [one for set_ns, steps in self._steps[rank].items() if (one := _at(steps, time_ns - set_ns))]
         if not found:
             return ("", None, time_ns - last.clock_set_ns), time_ns - last.clock_set_ns
         reached_ns = last.step.end_ns
@@ -155,15 +142,6 @@ def is_own(point: PointView) -> bool:
     if point.kind != "gauge" or point.name in v.METRICS:
         return False
     return not point.attributes or point.name.startswith(v.USER)
-
-
-def _name(point: PointView) -> str:
-    return text(point.attributes, v.METRIC_NAME) or point.name.removeprefix(v.USER)
-
-
-def _qualifiers(point: PointView) -> Qualifiers:
-    hidden = (v.SCOPE_KEY, v.METRIC_NAME)
-    return tuple(sorted((key, str(value)) for key, value in point.attributes.items() if key not in hidden))
 
 
 def _series(head: Head, steps: dict[StepKey, list[Value]]) -> Series:

@@ -17,7 +17,7 @@ from otel_rl.report.data.report import Report
 from otel_rl.report.data.time_use import GoodputKind, GoodputPart, GoodputRow
 from otel_rl.report.format import percent, plural, seconds
 from otel_rl.report.read.collect import FoldedSpans, StepRecord
-from otel_rl.report.read.containers import NOTHING, moved, twice, whole, without
+from otel_rl.report.read.containers import NOTHING, moved, twice, without
 from otel_rl.report.read.span_attributes import WorkSums
 from otel_rl.report.section import Block, Section, Table, notes
 
@@ -27,7 +27,6 @@ NOTE: Final = (
 )
 LEAST_NOTE: Final = ">=: more may be waits in collectives, so productive, overhead and other may be less."
 MOST_ATTEMPTS: Final = 4
-"""At most so many attempts have a column of their own, the last ones."""
 KINDS: Final[tuple[GoodputKind, ...]] = ("productive", "overhead", "idle", "wasted", "other")
 RankOfAttempt = tuple[str, Rank]
 StepOfRank = tuple[str, Rank, int, int]
@@ -42,9 +41,7 @@ class Goodputs:
         self._twice = _twice(found)
         self._steps: defaultdict[tuple[str, Rank], Goodput] = defaultdict(lambda: NOTHING)
         self._work: defaultdict[str, WorkSums] = defaultdict(WorkSums)
-        """By attempt."""
         self._inexact: set[str] = set()
-        """Attempts in which a rank waited for longer than is known."""
 
     def add(self, record: StepRecord, waited: Waited[int] | None) -> None:
         """Add a step of a rank, and the waits for its slower peers in it; None if it was not compared with theirs."""
@@ -71,11 +68,12 @@ class Goodputs:
         return without(parts, twice_ns) if twice_ns else parts
 
     def rows(self) -> list[GoodputRow]:
-        """Make a row for each attempt, and one for all."""
         by_attempt: defaultdict[str, list[Goodput]] = defaultdict(list)
         for key, wall in self._found.walls.items():
             phases = [self._once(key, interval, parts) for interval, parts in wall.phases]
-            by_attempt[key[0]].append(whole(wall, [*phases, self._steps[key]]))
+            parts = total([*phases, self._steps[key]])
+            between = Goodput(0, 0, 0, 0, wall.end_ns - wall.begin_ns - parts.wall_ns)
+            by_attempt[key[0]].append(total([parts, between]))
         names = [name for name in self._found.attempts if name in by_attempt]
         rows = [self._row([name], total(by_attempt[name]), len(by_attempt[name])) for name in names]
         everything = total(part for parts in by_attempt.values() for part in parts)
@@ -141,7 +139,7 @@ def _redone_by(
     after: list[list[Step]] = []
     for ranks in others:
         row = ranks.get(own[0].rank) or [one for records in ranks.values() for one in records]
-        same = [one for one in row if clocks[_rank_key(one)] & clocks[_rank_key(own[0])]]
+        same = [one for one in row if clocks[one.attempt, one.rank] & clocks[last.attempt, last.rank]]
         first = min(same, key=lambda one: one.step, default=None)
         if first is not None and first.step.begin_ns + first.clock_set_ns >= ended_ns:
             after.append([step for part in _parts(same) for step in part])
@@ -160,10 +158,6 @@ def _parts(records: Sequence[StepRecord]) -> list[list[Step]]:
             parts += [[]] if record.restart_of else []
         parts[-1].append(replace(record.step, loop=names[loop]))
     return parts
-
-
-def _rank_key(record: StepRecord) -> RankOfAttempt:
-    return record.attempt, record.rank
 
 
 def _blocks(report: Report) -> list[Block]:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.many_steps import COMM_SHARE
 from otel_rl.analysis.stragglers import TIE_SHARE
+from otel_rl.journal.read import OpenView, Run
 from otel_rl.report.data.details import RequestTail
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import LongStep, StageRow, StepTimes, Verdict, VerdictKind
-from otel_rl.report.data.time_use import UNTOLD, Efficiency, SlowCommunication, StragglerRow
+from otel_rl.report.data.time_use import WAITS_UNKNOWN, Efficiency, RankTime, SlowCommunication, StragglerRow
 from otel_rl.report.format import count, listed, percent, plural, seconds, times
-from otel_rl.report.verdict.awaited import Awaited
+from otel_rl.report.read.average import Averaged
+from otel_rl.report.read.collect import FoldedSpans
+from otel_rl.report.read.span_attributes import ERROR
+from otel_rl.runs.spans import is_container, iteration_of, text
+
+HOW_TO_BEGIN: Final = (
+    "A step begins when a trainer that otel_rl knows trains (`otel-rl doctor` lists them), "
+    "or where your own loop says `with otel_rl.step(number):`."
+)
+TRAINED: Final = frozenset((v.TRAIN, v.BACKWARD, v.CLIP, v.OPTIMIZER))
 
 STRAGGLER_SHARE: Final = 0.05
 """A slow rank is the verdict if being as fast as the others would save this share of the median step time."""
@@ -28,9 +38,9 @@ TAIL_STEP_SHARE: Final = 0.1
 TAIL_RATIO: Final = 3.0
 """They must take this multiple of what as many of the others would take, too."""
 LEAST_SHARE: Final = 0.0005
-"""A smaller share is shown as nothing."""
+AWAITED_SHARE: Final = 0.5
+"""A rank is waited for if it makes up this part of the longest wait; a stage explains it from this part of that."""
 PART_SHARE: Final = 0.5
-"""A stage is named as most of its group from this part of it."""
 
 GROUPS: Final = {
     "generating rollouts": (v.SAMPLE, v.SAMPLE_PROCESS),
@@ -42,7 +52,67 @@ GROUPS: Final = {
     "logging": (v.LOG,),
     "handing new weights to the rollout engine": (v.SYNC,),
 }
-"""Stages that are one thing to the reader; any other stage stands for itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """The ranks for which the others wait in their mean step."""
+
+    ranks: list[Rank] = field(default_factory=list)
+    """The one that is waited for longest first; empty if no rank makes up half of the longest wait."""
+    stage: str | None = None
+    more_s: float = 0.0
+    is_spread: bool = False
+    """Every rank waits at least half as long as the one that waits longest: now for one rank, now for another."""
+
+
+def awaited(averaged: Averaged, times: Iterable[RankTime]) -> Awaited:
+    """Compare the ranks of the role in which one waits longest, across pipeline stages, as collectives do."""
+    roles: defaultdict[str, list[RankTime]] = defaultdict(list)
+    for row in times:
+        roles[row.role].append(row)
+    rows = max(roles.values(), key=_longest_s, default=[])
+    longest_s = _longest_s(rows)
+    if not longest_s:
+        return Awaited()
+    apart_s = {row.who: row.step_s - row.wait_s - row.transfer_s for row in rows}
+    limit_s = min(apart_s.values()) + AWAITED_SHARE * longest_s
+    ranks = sorted((rank for rank in apart_s if apart_s[rank] >= limit_s), key=lambda rank: -apart_s[rank])
+    others = [rank for rank in apart_s if apart_s[rank] < limit_s]
+    if not ranks:
+        return Awaited(is_spread=min(row.wait_s for row in rows) >= AWAITED_SHARE * longest_s)
+    more_s = {stage: _mean(own_s, ranks) - _mean(own_s, others) for stage, own_s in _own_s(averaged).items()}
+    stage = max(more_s, key=lambda name: more_s[name])
+    is_main = more_s[stage] >= AWAITED_SHARE * (_mean(apart_s, ranks) - _mean(apart_s, others))
+    return Awaited(ranks, stage, more_s[stage]) if is_main else Awaited(ranks)
+
+
+def _longest_s(rows: Sequence[RankTime]) -> float:
+    """Return the longest wait, or an upper bound of it."""
+    return max((row.wait_s + (0.0 if row.is_wait_exact else row.transfer_s) for row in rows), default=0.0)
+
+
+def _own_s(averaged: Averaged) -> dict[str, dict[Rank, float]]:
+    steps: Counter[Rank] = Counter()
+    own_ns: defaultdict[str, Counter[Rank]] = defaultdict(Counter)
+    incomparable = {v.COMM}
+    for record in averaged.steady:
+        steps[record.rank] += 1
+        own_ns[v.OTHER][record.rank] += record.other_ns
+        for path, part in record.stages.items():
+            if len(path) == 1:
+                own_ns[path[0]][record.rank] += part.own_ns
+                if part.is_hidden or part.is_host_clock:
+                    incomparable.add(path[0])
+    return {
+        stage: {rank: time_ns / steps[rank] / 1e9 for rank, time_ns in of_ranks.items()}
+        for stage, of_ranks in own_ns.items()
+        if stage not in incomparable
+    }
+
+
+def _mean(times_s: dict[Rank, float], ranks: Sequence[Rank]) -> float:
+    return sum(times_s.get(rank, 0.0) for rank in ranks) / len(ranks)
 
 
 def verdict(
@@ -53,16 +123,7 @@ def verdict(
     tails: Sequence[RequestTail] = (),
     waits: Awaited | None = None,
 ) -> Verdict:
-    """Apply the rules in order; the first that holds gives the sentence.
-
-    Args:
-        steps: at least one is averaged.
-        stages: of the same steps.
-        efficiency: of the same steps.
-        long_step: a step that is left aside.
-        tails: of the rollouts of all steps.
-        waits: for which ranks the others wait.
-    """
+    """Apply the rules in order; the first that holds gives the sentence. At least one step is averaged."""
     top = [row for row in stages if row.inside is None]
     found = (
         _straggler(efficiency)
@@ -93,7 +154,8 @@ def _straggler(efficiency: Efficiency) -> Verdict | None:
     against += efficiency.of_stage(worst.pipeline)
     who = _ranks(named, efficiency)
     elsewhere = [row for row in slow if row not in alike and _ties(row.cost_s, worst.cost_s)]
-    ties = [f"{_ranks([row], efficiency)} {_within(row.stage)}" for row in elsewhere]
+    places = ["under no stage" if row.stage == v.OTHER else f"in {row.stage}" for row in elsewhere]
+    ties = [f"{_ranks([row], efficiency)} {place}" for row, place in zip(elsewhere, places, strict=True)]
     what = f"what runs under no stage ({v.OTHER})" if worst.stage == v.OTHER else worst.stage
     often = f" in {count(worst.slow_steps)} of {plural(worst.steps, 'step')}" if worst.is_at_times else ""
     sentence = (
@@ -106,7 +168,6 @@ def _straggler(efficiency: Efficiency) -> Verdict | None:
 
 
 def _ranks(rows: Sequence[StragglerRow | Rank], efficiency: Efficiency) -> str:
-    """Name ranks of one role; by the role if there are several."""
     word = rows[0].role if len({one.role for one in efficiency.ranks}) > 1 else "rank"
     return f"{word}{'s' if len(rows) > 1 else ''} {listed([str(row.rank) for row in rows])}"
 
@@ -130,10 +191,6 @@ def _slow_communication(efficiency: Efficiency) -> Verdict | None:
 
 def _inside(stage: str) -> str:
     return "under no stage" if stage in (v.COMM, v.OTHER) else f"inside {stage}"
-
-
-def _within(stage: str) -> str:
-    return "under no stage" if stage == v.OTHER else f"in {stage}"
 
 
 def _waits(top: Sequence[StageRow], efficiency: Efficiency, waits: Awaited, step_s: float) -> Verdict | None:
@@ -170,8 +227,8 @@ def _collectives(top: Sequence[StageRow], efficiency: Efficiency, waits: Awaited
         found = _verdict("comm", f"{sentence}{waiting}{larger}", v.COMM, comm)
         return replace(found, rank=waits.ranks[0]) if waits.ranks else found
     known = f"at least {percent(skew)} is waiting, and how much more" if skew >= LEAST_SHARE else "how much is waiting"
-    untold = "" if is_exact else f"; {known} is not known: {UNTOLD}"
-    return _verdict("comm", f"{sentence}{untold}.{larger}", v.COMM, comm)
+    unknown = "" if is_exact else f"; {known} is not known: {WAITS_UNKNOWN}"
+    return _verdict("comm", f"{sentence}{unknown}.{larger}", v.COMM, comm)
 
 
 def _larger(top: Sequence[StageRow], comm: float) -> str:
@@ -249,13 +306,89 @@ def _other(top: Sequence[StageRow]) -> float:
 
 
 def _group(stage: str) -> str:
-    name = _kind(stage)
-    return next((group for group, members in GROUPS.items() if name in members), stage)
-
-
-def _kind(stage: str) -> str:
-    return next(iter(stage.split(maxsplit=1)), "")
+    kind = next(iter(stage.split(maxsplit=1)), "")
+    return next((group for group, members in GROUPS.items() if kind in members), stage)
 
 
 def _verdict(kind: VerdictKind, sentence: str, stage: str | None = None, share: float | None = None) -> Verdict:
     return Verdict(kind=kind, sentence=sentence, stage=stage, share=share, rank=None, ratio=None, long_step=None)
+
+
+def nothing(run: Run, found: FoldedSpans, opened: Sequence[OpenView], *, is_counted: bool) -> Verdict:
+    ending = _ending(run, opened)
+    systems = [str(one[v.SYSTEM]) for one in found.resources.values() if one.get(v.SYSTEM)]
+    sentence = (
+        _unread(run)
+        or _unfinished(run, found, opened)
+        or _unspanned(run, is_counted)
+        or _unknown_steps(found, systems, ending)
+        or _unbegun(run, found, systems, ending)
+    )
+    return _verdict("nothing", sentence)
+
+
+def _unread(run: Run) -> str:
+    if any(sum(journal.records.values()) for journal in run.journals):
+        return ""
+    if run.damage:
+        return (
+            "Nothing could be read: what the journal holds is damaged or cannot be opened, as listed below. "
+            "Read it as the user who recorded it, or copy it again from where it was recorded."
+        )
+    if run.alive():
+        return "Nothing is in the journal yet; it is written every half second."
+    return (
+        "The journal is empty: the process ended before it wrote anything. It writes every half second and when it "
+        "ends by itself; `otel-rl doctor` says whether it can."
+    )
+
+
+def _unfinished(run: Run, found: FoldedSpans, opened: Sequence[OpenView]) -> str:
+    if run.alive() and any(iteration_of(view.attributes) is not None for view in opened):
+        return "The first step goes on; what holds the run back can be said when it is finished."
+    if found.failures:
+        return "No step was finished: an exception ended each of them."
+    if found.steps:
+        return "No step was finished: the process ended in the first one."
+    return ""
+
+
+def _ending(run: Run, opened: Sequence[OpenView]) -> str:
+    failed = [span for span in run.spans((v.ERROR_TYPE,)) if span.status_code == ERROR and is_container(span.name)]
+    if failed:
+        return f"{text(failed[0].attributes, v.ERROR_TYPE)} ended the process"
+    is_cut = any(is_container(view.name) for view in opened)
+    return "the process was killed" if is_cut and not run.alive() else ""
+
+
+def _unspanned(run: Run, is_counted: bool) -> str:
+    if not is_counted:
+        return ""
+    lost = "none was sampled (OTEL_TRACES_SAMPLER), or they were removed to keep the journal below "
+    why = "some files could not be read, as listed below" if run.damage else f"{lost}OTEL_RL_JOURNAL_MAX_BYTES"
+    return f"The steps' numbers are here, but no step's spans: {why}."
+
+
+def _unknown_steps(found: FoldedSpans, systems: Sequence[str], ending: str) -> str:
+    if TRAINED.isdisjoint(found.longest_ns):
+        return ""
+    who = systems[-1] if systems else "The program"
+    ended = f" {ending[0].upper()}{ending[1:]}." if ending else ""
+    return (
+        f"{who} trained, but no step was recorded: nothing told otel_rl where one begins. {HOW_TO_BEGIN} "
+        f"`otel-rl doctor RUN` names methods of a trainer that another library has replaced.{ended}"
+    )
+
+
+def _unbegun(run: Run, found: FoldedSpans, systems: Sequence[str], ending: str) -> str:
+    if run.alive():
+        return f"No step has begun yet. {HOW_TO_BEGIN}"
+    if ending:
+        did_more = any(not call.startswith(v.SETUP) for call in found.longest_ns)
+        advice = f" {HOW_TO_BEGIN}" if did_more and not systems else ""
+        return f"No step began: {ending} in its set-up.{advice}"
+    if systems:
+        did = "evaluated, and did not train"
+        ended = "was found, but the process ended before its trainer began to train"
+        return f"No step began: {systems[-1]} {did if v.EVALUATE in found.longest_ns else ended}."
+    return f"No step began: otel_rl was on, but nothing told it of a step. {HOW_TO_BEGIN}"

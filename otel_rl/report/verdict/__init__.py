@@ -1,1 +1,0 @@
-"""The sentence that a report begins with."""
