@@ -14,7 +14,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 
 from otel_rl.analysis.buckets import BOUNDS, layout
 from otel_rl.journal.otlp.clean import INT64_MAX, INT64_MIN, UNENCODABLE, Cleaner
-from otel_rl.journal.otlp.wire import RequestBatch, block, record
+from otel_rl.journal.otlp.wire import OtlpBatch, block, record
 from otel_rl.records import Attributes, Distribution, Exemplar, Labels, MetricPoints, Number, Point
 
 _Point = type[HistogramDataPoint | ExponentialHistogramDataPoint | NumberDataPoint]
@@ -49,7 +49,7 @@ class MetricEncoder:
         self._gauges: dict[Labels, tuple[bytes, bytes]] = {}
         """The bytes before and after the numbers of a gauge's point."""
 
-    def encode(self, metric: MetricPoints, batch: RequestBatch) -> int:
+    def encode(self, metric: MetricPoints, batch: OtlpBatch) -> int:
         """Add the points of a metric to a batch, in several messages if they are too large for one request.
 
         Returns:
@@ -137,7 +137,7 @@ class MetricEncoder:
         return data
 
 
-def _add(metric: MetricPoints, head: bytes, points: list[bytes], times: list[int], batch: RequestBatch) -> None:
+def _add(metric: MetricPoints, head: bytes, points: list[bytes], times: list[int], batch: OtlpBatch) -> None:
     field, tail = _KINDS[metric.kind]
     data = record(head + block(field, b"".join(points) + tail))
     batch.add((data, min(times), max(times), len(points)))
