@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from otel_rl.analysis.many_steps import ManySteps
-from otel_rl.analysis.stage_calls import Key, Met, StageCall, by_step, step_ns
+from otel_rl.analysis.stage_calls import Key, Met, StageCall, step_ns
 from otel_rl.analysis.stragglers import Slowest, own_times, slow_in
 
 MS = 1_000_000
@@ -161,6 +161,7 @@ def slow_ranks(calls: Iterable[StageCall[int]]) -> dict[str, Slowest[int]]:
 def many(calls: Iterable[StageCall[int]]) -> ManySteps[int]:
     """Fold the steps of some calls."""
     found: ManySteps[int] = ManySteps()
-    for step in by_step(calls).values():
-        found.add(step)
+    listed = list(calls)
+    for number in dict.fromkeys(call.step for call in listed):
+        found.add([call for call in listed if call.step == number])
     return found

@@ -85,13 +85,6 @@ class StageCall(Generic[RankT]):
         return max(0, self.duration_ns - self.inside_ns - self.idle_ns)
 
 
-def by_step(calls: Iterable[StageCall[RankT]]) -> dict[int, list[StageCall[RankT]]]:
-    steps: defaultdict[int, list[StageCall[RankT]]] = defaultdict(list)
-    for call in calls:
-        steps[call.step].append(call)
-    return dict(steps)
-
-
 def keyed(calls: Iterable[StageCall[RankT]]) -> dict[Key, dict[RankT, StageCall[RankT]]]:
     """Match the calls of one step over the ranks: the k-th call of a stage on each."""
     counts: Counter[tuple[RankT, str]] = Counter()

@@ -20,7 +20,7 @@ from otel_rl.journal.frame import Signal
 from otel_rl.journal.otlp.clean import MAX_ATTRIBUTES, MAX_TEXT, UNENCODABLE, Cleaner
 from otel_rl.journal.otlp.encode_metrics import MetricEncoder
 from otel_rl.journal.otlp.native import find_native
-from otel_rl.journal.otlp.wire import Encoded, Envelope, OtlpRequest, OtlpBatch, record
+from otel_rl.journal.otlp.wire import Encoded, Envelope, OtlpBatch, OtlpRequest, record
 from otel_rl.records import Attributes, Log, MetricPoints, Span
 
 FORM: Final = 3

@@ -76,8 +76,8 @@ class _Peers:
         self.steps += 1
         self.actual_s += found.actual_s
         self.ideal_s += found.ideal_s
-        for rank, ratio in found.by_rank.items():
-            self.alone_s[rank] += ratio * found.ideal_s
+        for rank, alone_s in found.alone_s.items():
+            self.alone_s[rank] += alone_s
 
 
 class RankTimes:
