@@ -106,14 +106,10 @@ def start_time(pid: int) -> int | None:
 
 def _is_hidden(pid: int) -> bool:
     """Return whether /proc hides an existing process of another user (``hidepid``)."""
-    if _read(f"{_PROC}/{pid}/stat"):
-        return False
     try:
         os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, PermissionError) and not _read(f"{_PROC}/{pid}/stat")
     return False
 
 

@@ -254,10 +254,8 @@ class Writer:
         except OSError as error:
             return f"cannot move the journal from {left} to {self.directory}: {error.strerror or error}"
         self._left = None
-        try:
+        with suppress(OSError):  # never made, or other journals are still in it
             left.rmdir()
-        except OSError:
-            return None  # never made, or other journals are still in it
         return None
 
     def _files(self) -> Sequence[Segment]:

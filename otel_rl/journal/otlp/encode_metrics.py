@@ -32,8 +32,7 @@ _KINDS: Final = {
 _TIME: Final = struct.Struct("<BQ")  # here and below: the tag of a field, then its number
 _DOUBLE: Final = struct.Struct("<Bd")
 _INT: Final = struct.Struct("<Bq")
-_TIME_DOUBLE: Final = struct.Struct("<BQBd")
-_COUNT_SUM: Final = struct.Struct("<BQBd")
+_U64_DOUBLE: Final = struct.Struct("<BQBd")
 _MIN_MAX: Final = struct.Struct("<BdBd")
 _SCALE_ZERO: Final = struct.Struct("<BBBQBd")
 _MESSAGES: Final[dict[str, _Point]] = {"histogram": HistogramDataPoint, "exponential": ExponentialHistogramDataPoint}
@@ -60,7 +59,7 @@ class MetricEncoder:
         points: list[bytes] = []
         times: list[int] = []
         size = failed = 0
-        gauges, clean_time, pack = self._gauges, self._cleaner.time, _TIME_DOUBLE.pack
+        gauges, clean_time, pack = self._gauges, self._cleaner.time, _U64_DOUBLE.pack
         for point in metric.points:
             try:
                 time_ns = clean_time(point.time_ns)
@@ -98,7 +97,7 @@ class MetricEncoder:
     def _gauge(self, labels: Labels) -> tuple[bytes, bytes]:
         """Encode what is before and after the numbers of a gauge's point, which all have one size."""
         attributes = self._attributes(dict(labels), NumberDataPoint) if labels else b""
-        gauge = block(1, bytes(_TIME_DOUBLE.size) + attributes)[: -_TIME_DOUBLE.size - len(attributes)], attributes
+        gauge = block(1, bytes(_U64_DOUBLE.size) + attributes)[: -_U64_DOUBLE.size - len(attributes)], attributes
         if all(type(value) is str for _, value in labels):
             if len(self._gauges) >= MAX_KEPT:
                 self._gauges.clear()
@@ -155,7 +154,7 @@ def _distribution(point: Distribution, metric: MetricPoints) -> bytes:
     if len(counts) != len(bounds) + 1:
         raise ValueError("a histogram has one count more than boundaries")
     total = sum(counts)
-    data = _COUNT_SUM.pack(0x21, total, 0x29, point.sum) + block(6, struct.pack(f"<{len(counts)}Q", *counts))
+    data = _U64_DOUBLE.pack(0x21, total, 0x29, point.sum) + block(6, struct.pack(f"<{len(counts)}Q", *counts))
     if bounds:
         data += block(7, struct.pack(f"<{len(bounds)}d", *bounds))
     data += b"".join(block(8, _exemplar(one)) for one in point.exemplars)
@@ -167,7 +166,7 @@ def _exponential(point: Distribution) -> bytes:
         raise ValueError("an exponential histogram has one count more than there are bounds")
     scale, offset, counts = layout(point.counts, point.min, point.max)
     total = point.counts[0] + sum(counts)
-    data = _COUNT_SUM.pack(0x21, total, 0x29, point.sum)
+    data = _U64_DOUBLE.pack(0x21, total, 0x29, point.sum)
     if not total:
         return data
     data += _SCALE_ZERO.pack(0x30, 2 * scale, 0x39, point.counts[0], 0x71, BOUNDS[0])
@@ -180,4 +179,4 @@ def _exponential(point: Distribution) -> bytes:
 
 def _exemplar(exemplar: Exemplar) -> bytes:
     ids = block(4, exemplar.span_id.to_bytes(8, "big")) + block(5, exemplar.trace_id.to_bytes(16, "big"))
-    return _TIME_DOUBLE.pack(0x11, exemplar.time_ns, 0x19, exemplar.value) + ids
+    return _U64_DOUBLE.pack(0x11, exemplar.time_ns, 0x19, exemplar.value) + ids
