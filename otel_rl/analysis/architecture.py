@@ -6,7 +6,7 @@ Megatron, biases, activations, the embedding lookup and the router of a MoE do n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -143,21 +143,18 @@ def _mlps(config: Config, kind: str, count: int) -> list[int]:
     elif kind in LATE_EXPERTS:
         shared = width * _number(config, "n_shared_experts", 0)
     sparse = 3 * hidden * (active * width + shared)
-    has_experts = _every_nth(config) if kind in SOME_EXPERTS else _from_layer(config)
-    return [sparse if has_experts(layer) else dense for layer in range(count)]
+    with_experts = _layers_with_experts(config, kind, count)
+    return [sparse if layer in with_experts else dense for layer in range(count)]
 
 
-def _every_nth(config: Config) -> Callable[[int], bool]:
+def _layers_with_experts(config: Config, kind: str, count: int) -> set[int]:
+    if kind in LATE_EXPERTS:
+        first, step = _number(config, "first_k_dense_replace", 0), _number(config, "moe_layer_freq", 1)
+        return {layer for layer in range(first, count) if layer % max(1, step) == 0}
     step = _number(config, "decoder_sparse_step", 1)
-    without = config.get("mlp_only_layers") or ()
     if not step or not _number(config, "num_experts"):
-        return lambda layer: False
-    return lambda layer: layer not in without and (layer + 1) % step == 0
-
-
-def _from_layer(config: Config) -> Callable[[int], bool]:
-    first, step = _number(config, "first_k_dense_replace", 0), _number(config, "moe_layer_freq", 1)
-    return lambda layer: layer >= first and layer % max(1, step) == 0
+        return set()
+    return set(range(step - 1, count, step)).difference(config.get("mlp_only_layers") or ())
 
 
 def _windows(config: Config, kind: str, count: int) -> Sequence[int | None]:

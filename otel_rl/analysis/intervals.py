@@ -11,17 +11,13 @@ Interval = tuple[int, int]
 def merge(intervals: Iterable[Interval]) -> list[Interval]:
     """Join overlapping and touching intervals into disjoint ones, in order of time."""
     merged: list[Interval] = []
-    reached: int | None = None
     for interval in sorted(intervals):
         begin, end = interval
-        if end <= begin:
-            continue
-        if reached is None or begin > reached:
-            merged.append(interval)
-            reached = end
-        elif end > reached:
-            merged[-1] = (merged[-1][0], end)
-            reached = end
+        if end > begin:
+            if not merged or begin > merged[-1][1]:
+                merged.append(interval)
+            elif end > merged[-1][1]:
+                merged[-1] = (merged[-1][0], end)
     return merged
 
 

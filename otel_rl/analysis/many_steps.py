@@ -11,7 +11,7 @@ from statistics import median
 from typing import Final, Generic
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.stage_calls import RankT, StageCall, step_ns
+from otel_rl.analysis.stage_calls import RankT, StageCall
 from otel_rl.analysis.stragglers import EXCESS_SHARE, compared_with, own_times, slow_in
 from otel_rl.analysis.waits import Waited, transfers
 
@@ -89,28 +89,29 @@ class ManySteps(Generic[RankT]):
     def add(
         self,
         calls: Iterable[StageCall[RankT]],
-        time_ns: int | None = None,
-        waited: Waited[RankT] | None = None,
-        between_s: Mapping[RankT, float] | None = None,
+        time_ns: int,
+        waited: Waited[RankT],
+        between_s: Mapping[RankT, float],
     ) -> None:
         """Add a step.
 
         Args:
             calls: of all ranks.
-            time_ns: duration of the step; by default the time of its stages.
-            waited: the result of ``call_waits``, if known.
+            time_ns: duration of the step.
+            waited: the result of ``call_waits``.
             between_s: own time under no stage by rank, from ``between_stages``.
         """
         listed = list(calls)
-        whole = step_ns(listed) if time_ns is None else time_ns
         own = own_times(listed, between_s)
-        self._steps_ns.append(whole)
+        self._steps_ns.append(time_ns)
         self._inseparable.update(call.stage for call in listed if not call.is_separable)
         for stage, times in own.items():
             self._keep(stage, times)
-        self._slow.update((rank, stage) for stage, one in slow_in(own, whole).items() for rank in (one.rank, *one.tied))
+        self._slow.update(
+            (rank, stage) for stage, one in slow_in(own, time_ns).items() for rank in (one.rank, *one.tied)
+        )
         for stage, transfer in transfers(listed, waited).items():
-            self._transfers[stage].append((transfer, whole))
+            self._transfers[stage].append((transfer, time_ns))
 
     def comparable(self) -> dict[str, dict[RankT, array[float]]]:
         """Return the own times of the stages whose collectives can be separated in every step."""

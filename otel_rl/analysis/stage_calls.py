@@ -93,11 +93,3 @@ def keyed(calls: Iterable[StageCall[RankT]]) -> dict[Key, dict[RankT, StageCall[
         matched[call.stage, counts[call.rank, call.stage]][call.rank] = call
         counts[call.rank, call.stage] += 1
     return dict(matched)
-
-
-def step_ns(calls: Iterable[StageCall[RankT]]) -> int:
-    """Return how long the stages of one step took on the rank where they took longest."""
-    total: Counter[RankT] = Counter()
-    for call in calls:
-        total[call.rank] += call.duration_ns
-    return max(total.values(), default=0)

@@ -199,20 +199,17 @@ class Activity:
 
 
 def activity(
-    calls: Iterable[StageCall[RankT]], wall_ns: Mapping[RankT, int], waited_ns: Mapping[RankT, int] | None = None
+    calls: Iterable[StageCall[RankT]], wall_ns: Mapping[RankT, int], waited_ns: Mapping[RankT, int]
 ) -> dict[RankT, Activity]:
     """Split one step of every rank.
 
     Args:
         calls: of one step; top-level stages only.
         wall_ns: duration of the step by rank, by its own clock.
-        waited_ns: waits in collectives by rank; by default those of ``call_waits``.
+        waited_ns: waits in collectives by rank.
     """
-    listed = list(calls)
-    if waited_ns is None:
-        waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in call_waits(listed).by_stage().items()}
     of_rank: defaultdict[RankT, list[StageCall[RankT]]] = defaultdict(list)
-    for call in listed:
+    for call in calls:
         of_rank[call.rank].append(call)
     found: dict[RankT, Activity] = {}
     for rank, wall in wall_ns.items():

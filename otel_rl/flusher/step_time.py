@@ -14,7 +14,7 @@ from operator import add
 from typing import Any, Final, TypeAlias
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.bubbles import DENOMINATOR, bubbles, reason_of
+from otel_rl.analysis.bubbles import DENOMINATOR, REASONS, bubbles, reason_of
 from otel_rl.analysis.goodput import Kind, is_background, kind_of
 from otel_rl.analysis.intervals import Interval, partition
 from otel_rl.comm.collectives import Collective
@@ -222,10 +222,11 @@ class StepTime:
                 self._fold.point(Point(v.ACTIVITY_TIME, part_ns / 1e9, time_ns, labels))
 
     def _bubbles(self, waits: Mapping[str, list[Interval]], window: Interval, time_ns: int) -> None:
-        for reason, share in bubbles(window, waits).shares.items():
-            if reason in self._waited:
+        step_ns = window[1] - window[0]
+        for reason, waited_ns in zip(REASONS, bubbles(window, waits), strict=True):
+            if reason in self._waited and step_ns > 0:
                 labels: Labels = ((v.IDLE_REASON, reason), (v.BUBBLE_DENOMINATOR, DENOMINATOR))
-                self._fold.point(Point(v.BUBBLE_RATIO, share, time_ns, labels))
+                self._fold.point(Point(v.BUBBLE_RATIO, waited_ns / step_ns, time_ns, labels))
 
 
 def _drop_half(stages: list[Any]) -> None:

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.bubbles import Bubbles, bubbles, reason_of
+from otel_rl.analysis.bubbles import bubbles, reason_of
 from otel_rl.analysis.goodput import Goodput
 from otel_rl.analysis.intervals import Interval
 from otel_rl.analysis.stage_calls import Key
@@ -69,7 +69,8 @@ class StepRecord:
     is_truncated: bool
     """Its writer died in it or an exception ended it, so its time is no step time."""
     calls: Calls
-    bubbles: Bubbles
+    bubbles: tuple[int, ...]
+    """Waits of this rank by ``REASONS``, ns."""
     goodput: Goodput
     """Of the container, which may end before the next step begins."""
     skipped: frozenset[Key] = frozenset()
@@ -312,7 +313,7 @@ def _with_peers(records: Sequence[StepRecord]) -> Iterator[StepRecord]:
         yield replace(record, pipeline=UNKNOWN) if is_unsaid and record.pipeline != UNKNOWN else record
 
 
-def _bubbles(container: SpanView, inside: list[SpanView]) -> Bubbles:
+def _bubbles(container: SpanView, inside: list[SpanView]) -> tuple[int, ...]:
     waits: dict[str, list[Interval]] = {}
     for span in inside:
         if span.name == v.IDLE:
