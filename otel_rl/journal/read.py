@@ -106,7 +106,7 @@ def open_run(path: str | Path, elsewhere: Path | None = None) -> Run:
     """Open a run to read it.
 
     Args:
-        path: the run's directory, or one file of concatenated segments.
+        path: the run's directory, or one of its files.
         elsewhere: a directory in which its processes may have gone on when their disk was full.
 
     Raises:
@@ -136,7 +136,7 @@ def _why_empty(path: Path) -> str:
         names = ", ".join(dict.fromkeys(runs))
         return f"{path} holds runs and is none itself; give one of them: {names}"
     if path.is_file():
-        return f"{path} is a file without records; give the directory of a run, which otel_rl names when it ends"
+        return f"{path} is no file of a journal; give the directory of a run, which otel_rl names when it ends"
     return f"{path} holds no journal (*{SUFFIX}); was the training instrumented, and did it live longer than a second?"
 
 

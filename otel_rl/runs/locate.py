@@ -21,7 +21,7 @@ HOW_TO_RECORD = "`otel-rl run -- python train.py` records one, `otel-rl demo` sh
 
 
 def find_run(name: str | None, root: Path) -> Path:
-    """Find a run by path (a directory, or a file of joined segments), by its name below the root, or the newest one.
+    """Find a run by path (its directory, or one of its files), by its name below the root, or the newest one.
 
     A name without a separator is first a run below the root, then one in the folder for temporary files, then a path.
     It may be the name of the folder, or the one that the user gave.
