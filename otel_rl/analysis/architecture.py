@@ -42,7 +42,6 @@ ALIASES: Final = {
     "intermediate_size": "n_inner",
     "num_experts": "num_local_experts",
 }
-"""Other names of the same numbers."""
 
 
 class Unknown(ValueError):

@@ -48,7 +48,7 @@ def passes(
     Args:
         model: its layers and sizes.
         lengths: real tokens of each sequence.
-        trained: which of its weights are trained.
+        trained: which of its weights are.
         logits: positions whose logits are computed, all by default.
         outputs: width of the head, by default the vocabulary; 1 for a critic.
     """

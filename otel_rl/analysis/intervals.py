@@ -28,14 +28,8 @@ def covered(intervals: Iterable[Interval]) -> int:
 
 def clip(intervals: Iterable[Interval], begin: int, end: int) -> list[Interval]:
     """Cut intervals to a window."""
-    cut: list[Interval] = []
-    for interval in intervals:
-        low, high = interval
-        if begin <= low < high <= end:
-            cut.append(interval)
-        elif max(begin, low) < min(end, high):
-            cut.append((max(begin, low), min(end, high)))
-    return cut
+    cut = [(max(begin, low), min(end, high)) for low, high in intervals]
+    return [one for one in cut if one[0] < one[1]]
 
 
 def partition(layers: Sequence[Iterable[Interval]], begin: int, end: int) -> tuple[int, ...]:

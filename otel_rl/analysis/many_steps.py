@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isnan, nan
 from statistics import median
 from typing import Final, Generic
@@ -44,10 +44,6 @@ class Straggler(Generic[RankT]):
     others_s: float
     """The median of the other ranks in the same step, as the median over the steps in which they have the stage."""
     all_steps: int
-
-    @property
-    def is_at_times(self) -> bool:
-        return is_at_times(self.slow_steps, self.steps)
 
     @property
     def is_mean(self) -> bool:
@@ -176,16 +172,13 @@ class ManySteps(Generic[RankT]):
             present = [other_s for other_s in others if not isnan(other_s)]
             if present and not isnan(time_s):
                 pairs.append((time_s, compared_with(time_s, present)))
-        found = Straggler(rank, stage, 0.0, slow_steps, self._num_steps(stage), 0.0, 0.0, len(self._steps_ns))
+        steps, all_steps = self._num_steps(stage), len(self._steps_ns)
         excess_s = [time_s - others_s for time_s, others_s in pairs]
-        if found.is_at_times:
-            cost_s = sum(excess_s) / len(self._steps_ns)
+        if is_at_times(slow_steps, steps):
+            cost_s = sum(excess_s) / all_steps
             pairs = sorted(pairs, key=lambda pair: pair[0] - pair[1])[-slow_steps:]  # those in which it is slow
         else:
-            cost_s = median(excess_s) * found.steps / len(self._steps_ns)
-        return replace(
-            found,
-            cost_s=cost_s,
-            own_s=median([time_s for time_s, _ in pairs]),
-            others_s=median([others_s for _, others_s in pairs if others_s > 0] or [0.0]),
-        )
+            cost_s = median(excess_s) * steps / all_steps
+        own_s = median([time_s for time_s, _ in pairs])
+        others_s = median([others_s for _, others_s in pairs if others_s > 0] or [0.0])
+        return Straggler(rank, stage, cost_s, slow_steps, steps, own_s, others_s, all_steps)

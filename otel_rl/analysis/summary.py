@@ -18,7 +18,7 @@ LARGEST: Final = sys.float_info.max
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Count, total, median and 95th percentile of many values."""
+    """Summary of many values."""
 
     count: int
     total: float
