@@ -53,7 +53,6 @@ class Layer:
     """One decoder layer, per token."""
 
     attention: int
-    """Weights of the projections."""
     core: int
     """The cost of one pair of positions: heads x (width of a query + width of a value)."""
     mlp: int

@@ -12,7 +12,6 @@ from typing import Final, Literal
 from otel_rl.analysis.intervals import Interval, partition
 
 DENOMINATOR: Final[Literal["step"]] = "step"
-"""Shares of a rank's bubbles are shares of its step time."""
 REASONS: Final = ("data", "queue", "pipeline", "other")
 """What a rank waits for, as far as it sees that by itself.
 

@@ -15,7 +15,6 @@ class Histogram:
 
     boundaries: Sequence[float]
     counts: Sequence[int]
-    """One more than boundaries."""
     low: float
     high: float
 

@@ -27,7 +27,6 @@ def covered(intervals: Iterable[Interval]) -> int:
 
 
 def clip(intervals: Iterable[Interval], begin: int, end: int) -> list[Interval]:
-    """Cut intervals to a window."""
     cut = [(max(begin, low), min(end, high)) for low, high in intervals]
     return [one for one in cut if one[0] < one[1]]
 

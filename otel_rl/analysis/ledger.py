@@ -18,7 +18,6 @@ from otel_rl.analysis.checksums import LAGS, LogprobSums, MaskSums, TokenSums, w
 RankT = TypeVar("RankT", bound=Hashable)
 FieldT = TypeVar("FieldT")
 Masked = tuple[MaskSums | None, TokenSums | None]
-"""A mask, and the tokens under it."""
 
 LOGPROB_MEAN_ABS: Final = 0.2
 """Larger differences are faults; smaller ones are rounding, other kernels and a policy a few updates old.
@@ -76,7 +75,6 @@ class Mismatch(Generic[RankT]):
     fault: Fault
     ranks: tuple[RankT, ...]
     of_ranks: int
-    """Number of ranks that recorded the step."""
 
 
 def check(passages: Iterable[Passage[RankT]]) -> list[Mismatch[RankT]]:

@@ -38,7 +38,6 @@ class Straggler(Generic[RankT]):
     slow_steps: int
     """Number of steps in which it was the slowest or as slow."""
     steps: int
-    """Number of steps that have the stage."""
     own_s: float
     """The median of its own time; if it is slow at times, over the steps in which it is."""
     others_s: float
@@ -58,7 +57,6 @@ class SlowComm:
     transfer_s: float
     """The least time of any rank in the collectives without waiting, as the median over the steps."""
     share: float
-    """The median share of the step."""
 
 
 def is_at_times(slow_steps: int, steps: int) -> bool:

@@ -18,7 +18,6 @@ from otel_rl.analysis.stage_calls import Key, RankT, StageCall, keyed
 REPORTS: Final = 10
 """A rank's calls are cut into at most this many parts of equally many calls, to compare the last with its best."""
 LEAST_CALLS: Final = 5
-"""A part has at least this many calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,6 @@ class SectionTime:
 
     median_s: float
     total_s: float
-    """The weight of the section."""
 
     @classmethod
     def of(cls, times_s: Iterable[float]) -> SectionTime | None:
@@ -42,7 +40,6 @@ class WhatIf(Generic[RankT]):
     """One step if every rank were like the mean of the ranks."""
 
     actual_s: float
-    """Its time, waits included."""
     ideal_s: float
     alone_s: dict[RankT, float]
     """Its time with this rank as it is and the others ideal."""

@@ -29,7 +29,6 @@ class Slowest(Generic[RankT]):
     own_s: float
     others_s: float
     tied: tuple[RankT, ...] = ()
-    """The other ranks that are as slow."""
 
     @property
     def excess_s(self) -> float:

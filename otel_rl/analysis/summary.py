@@ -10,7 +10,6 @@ from typing import Final
 
 TICKS: Final = "▁▂▃▄▅▆▇█"
 GAP: Final = "·"
-"""Drawn if no value is finite."""
 ROUNDING: Final = 1e-9
 """Relative differences up to this are rounding, and no change."""
 LARGEST: Final = sys.float_info.max
@@ -65,7 +64,6 @@ class Trend:
 
 
 def trend(values: Sequence[float]) -> Trend:
-    """Describe values in order of their steps."""
     finite = [value for value in values if math.isfinite(value)]
     nonfinite = len(values) - len(finite)
     if not finite:

@@ -15,14 +15,12 @@ LAYER: Final = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.")
 ATTENTION: Final = re.compile(r"\.(?:self_attn|attn|attention)\.")
 EXPERTS: Final = re.compile(r"\.experts\.")
 ADAPTER: Final = re.compile(r"\.lora_(?:A|B|embedding_A|embedding_B)\b")
-"""The matrices of LoRA, as PEFT names them."""
 INTO_ADAPTER: Final = re.compile(r"\.lora_(?:A|embedding_A)\b")
 """Matrices of LoRA that read the base's input; the others read their output."""
 ADAPTERS: Final = frozenset({"LORA", "ADALORA", "IA3", "LN_TUNING", "TRAINABLE_TOKENS"})
 """Known kinds of PEFT; others multiply matrices of another size than those that they train, or add tokens."""
 HEAD: Final = re.compile(r"(?:^|\.)(?:lm_head|embed_out|score|v_head)\.")
 NORM: Final = re.compile(r"(?:^|\.)(?:norm|ln_f|final_layer_?norm)\.")
-"""The norm after all layers."""
 EMBEDDING: Final = re.compile(r"(?:^|\.)(?:embed_tokens|wte|wpe|embed_in)\.")
 TOKENS: Final = re.compile(r"(?:^|\.)(?:embed_tokens|wte|embed_in)\.")
 """Embeddings that may be tied to the head; positions (`wpe`) never are."""

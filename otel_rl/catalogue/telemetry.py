@@ -43,7 +43,6 @@ ATTRIBUTE_PLACES: Final = {
 
 
 def render() -> str:
-    """Return the whole catalogue as Markdown."""
     sections = [PREAMBLE, spans(), attributes("span"), metrics(), attributes("metric"), events(), attributes("log")]
     return "\n".join([*sections, attributes("resource"), settings()])
 

@@ -55,7 +55,6 @@ class SegmentFile:
 
     @property
     def size(self) -> int:
-        """Its size now; 0 if it is gone."""
         try:
             return self.path.stat().st_size
         except OSError:
@@ -94,7 +93,6 @@ class Journal:
 
     @property
     def records(self) -> dict[Signal, int]:
-        """Records by signal, as the frames' headers say."""
         return self._survey.records
 
     @property
@@ -160,7 +158,6 @@ class Journal:
 
 
 def ends_closed(path: Path) -> bool:
-    """Return whether a file ends with the mark of a closed journal."""
     try:
         with open(path, "rb") as file:
             file.seek(max(os.fstat(file.fileno()).st_size - len(END), 0))

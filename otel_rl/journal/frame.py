@@ -141,4 +141,3 @@ def _damage(data: bytes, offset: int, header: _Header | None) -> Damage:
 
 
 END: Final = pack(WRITER, b"", 0, 0, 0)
-"""The last frame of a closed journal."""

@@ -21,7 +21,6 @@ STALE_S = 60.0
 SIDECAR: Final = "sidecar"
 _PROC = "/proc"
 _START_TIME = 19
-"""The index of the start time after the command in /proc/<pid>/stat."""
 
 
 @dataclass(frozen=True)

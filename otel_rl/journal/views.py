@@ -35,7 +35,6 @@ KINDS: Final[dict[str, Kind]] = {
     "histogram": "histogram",
     "exponential_histogram": "histogram",
 }
-"""Kinds of metrics by the field of ``Metric`` that has the points."""
 
 
 class SpanView(NamedTuple):
@@ -48,18 +47,14 @@ class SpanView(NamedTuple):
     trace_id: bytes
     span_id: bytes
     parent_id: bytes
-    """Empty for a root."""
     start_ns: int
     end_ns: int
     status_code: int
     """0 unset, 1 ok, 2 error."""
     attributes: Attributes
-    """Only those that were asked for."""
     resource: Attributes
-    """All records of a writer share it."""
     journal: Journal
     is_own: bool = True
-    """Whether otel_rl recorded it, and no other library."""
 
 
 @dataclass(slots=True)
@@ -176,7 +171,6 @@ def points(payload: bytes, journal: Journal, wanted: Wanted) -> Iterator[PointVi
 
 
 def logs(payload: bytes, journal: Journal, event_name: str | None) -> Iterator[LogView]:
-    """Decode the log records of one event, or all."""
     for group in ExportLogsServiceRequest.FromString(payload).resource_logs:
         resource = journal.resource(group.resource)
         for scope in group.scope_logs:

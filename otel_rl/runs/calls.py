@@ -49,7 +49,6 @@ class Known:
     names: dict[Names, Names] = field(default_factory=dict)
 
     def clear(self, most: int) -> None:
-        """Forget what is known if it is more than this number."""
         for known in (self.labels, self.full, self.names):
             if len(known) > most:
                 known.clear()
@@ -65,7 +64,6 @@ class Calls:
 
     labels: Labels
     full: tuple[int, ...]
-    """Indices of the calls that are not plain."""
     numbers: array[int]
     """Durations of all calls, then the other numbers of those that are not plain."""
     names: Names

@@ -137,7 +137,6 @@ def last_written(run: Path) -> float:
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a directory has a journal that can be read."""
     try:
         return path.is_dir() and any(segment.is_file() for segment in path.glob("*.otlp"))
     except OSError:

@@ -31,7 +31,6 @@ class ProgramStatus:
     address: str
     pid: int
     age_s: float | None
-    """None if it is dead."""
 
 
 def up(root: Path, offset: int, show: Show) -> tuple[RunningStack, bool]:

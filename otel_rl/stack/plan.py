@@ -62,11 +62,9 @@ class Program:
     name: str
     command: tuple[str, ...]
     environ: tuple[tuple[str, str], ...]
-    """Added to the environment of `up`."""
     ports: tuple[int, ...]
     """All ports on which it listens, on loopback only."""
     address: str
-    """The address for a person or a program."""
     health_port: int
     health_path: str
     """It answers 200 when the program works, 503 until then."""

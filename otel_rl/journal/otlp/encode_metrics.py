@@ -48,7 +48,6 @@ class MetricEncoder:
         return failed
 
     def _message(self, metric: MetricPoints) -> tuple[Any, Any]:
-        """Return the message of a metric and the list of its points."""
         clean = self._cleaner.name
         message = proto.Metric(name=clean(metric.name), unit=clean(metric.unit), description=clean(metric.description))
         data = getattr(message, FIELDS[metric.kind])
