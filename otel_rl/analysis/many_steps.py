@@ -81,11 +81,7 @@ class ManySteps(Generic[RankT]):
         self._inseparable: set[str] = set()
 
     def add(
-        self,
-        calls: Iterable[StageCall[RankT]],
-        time_ns: int,
-        waited: Waited[RankT],
-        between_s: Mapping[RankT, float],
+        self, calls: Iterable[StageCall[RankT]], time_ns: int, waited: Waited[RankT], between_s: Mapping[RankT, float]
     ) -> None:
         """Add a step.
 

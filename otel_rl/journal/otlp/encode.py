@@ -54,12 +54,7 @@ class SpanEncoder:
     """Encodes the records of one process; one thread at a time."""
 
     def __init__(
-        self,
-        resource: Attributes,
-        version: str = "",
-        *,
-        max_text: int = MAX_TEXT,
-        stage: type[Span] | None = None,
+        self, resource: Attributes, version: str = "", *, max_text: int = MAX_TEXT, stage: type[Span] | None = None
     ) -> None:
         """Prepare an encoder.
 

@@ -12,12 +12,7 @@ from otel_rl.journal.otlp.wire import OtlpBatch, record
 from otel_rl.records import Distribution, Exemplar, MetricPoints, Number, Point, Value
 
 MAX_KEPT: Final = 4096
-FIELDS: Final = {
-    "gauge": "gauge",
-    "counter": "sum",
-    "histogram": "histogram",
-    "exponential": "exponential_histogram",
-}
+FIELDS: Final = {"gauge": "gauge", "counter": "sum", "histogram": "histogram", "exponential": "exponential_histogram"}
 """The field of ``Metric`` that has the points."""
 
 
