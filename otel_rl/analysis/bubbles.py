@@ -38,15 +38,8 @@ def tail(ends: Sequence[int], percent: int, wall: int) -> float | None:
     """Return the share of a rollout's time that its slowest requests take alone, from 0 to 1.
 
     tail(p) = (last finish - finish of quantile 1-p) / wall time of the rollout. The quantile is the finish at which all
-    but the slowest p of the requests, rounded down, had finished.
-
-    Args:
-        ends: when the requests finished, ascending, any unit.
-        percent: p, 1 to 99.
-        wall: time of the rollout in the same unit.
-
-    Returns:
-        None if p of the requests are less than one, or if the rollout took no time.
+    but the slowest p of the requests, rounded down, had finished. ``ends`` are in ascending order. The result is None
+    if p of the requests are less than one, or if the rollout took no time.
     """
     slow = len(ends) * percent // 100
     if not slow or wall <= 0:
@@ -59,15 +52,8 @@ def bubble(ends: Sequence[int], last_start: int, wall: int) -> float | None:
 
     Once the last request has started, no slot that becomes free is used again. The slots are the requests that run at
     that moment; each idles from the end of its request to the last finish of all. Slots that were free before, and
-    engines that began late, do not count.
-
-    Args:
-        ends: when the requests finished, ascending, any unit.
-        last_start: when the engine started the last of them, same unit.
-        wall: time of the rollout in the same unit.
-
-    Returns:
-        None if no request runs at that moment, or if the rollout took no time.
+    engines that began late, do not count. ``ends`` are in ascending order. The result is None if no request runs at
+    that moment, or if the rollout took no time.
     """
     running = ends[bisect_right(ends, last_start) :]
     if not running or wall <= 0:

@@ -46,9 +46,6 @@ class Histogram:
 
         Positive values are assumed to lie evenly on a logarithmic scale, as the buckets do.
 
-        Args:
-            share: 0 for the least value, 1 for the greatest.
-
         Raises:
             ValueError: there is no value, or the share is outside 0..1.
         """

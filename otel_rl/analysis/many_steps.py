@@ -83,14 +83,7 @@ class ManySteps(Generic[RankT]):
     def add(
         self, calls: Iterable[StageCall[RankT]], time_ns: int, waited: Waited[RankT], between_s: Mapping[RankT, float]
     ) -> None:
-        """Add a step.
-
-        Args:
-            calls: of all ranks.
-            time_ns: duration of the step.
-            waited: the result of ``call_waits``.
-            between_s: own time under no stage by rank, from ``between_stages``.
-        """
+        """Add a step, with the results of ``call_waits`` and ``between_stages``."""
         listed = list(calls)
         own = own_times(listed, between_s)
         self._steps_ns.append(time_ns)

@@ -28,10 +28,6 @@ class Summary:
 def quantile(ordered: Sequence[float], share: float) -> float:
     """Interpolate the quantile of values in ascending order, as numpy does by default.
 
-    Args:
-        ordered: at least one value, ascending.
-        share: 0 for the smallest, 1 for the largest.
-
     Raises:
         ValueError: no value, or a share outside 0..1.
     """

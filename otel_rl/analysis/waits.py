@@ -94,11 +94,7 @@ def transfers(calls: Iterable[StageCall[RankT]], waited: Waited[RankT] | None = 
     """Return by stage the least time that any rank was in the collectives of one step without waiting, ns.
 
     Calls that only some ranks have, or whose collectives are inseparable, do not count. A stage in which a wait is a
-    lower bound is left out, since its remainder may be waiting, too.
-
-    Args:
-        calls: of one step.
-        waited: the result of ``call_waits``, if known.
+    lower bound is left out, since its remainder may be waiting, too. ``waited`` is the result of ``call_waits``.
     """
     listed = list(calls)
     ranks = {call.rank for call in listed}
@@ -203,10 +199,7 @@ def activity(
 ) -> dict[RankT, Activity]:
     """Split one step of every rank.
 
-    Args:
-        calls: of one step; top-level stages only.
-        wall_ns: duration of the step by rank, by its own clock.
-        waited_ns: waits in collectives by rank.
+    The calls are those of top-level stages only, and the wall time of a rank is by its own clock.
     """
     of_rank: defaultdict[RankT, list[StageCall[RankT]]] = defaultdict(list)
     for call in calls:

@@ -167,11 +167,7 @@ def ends_closed(path: Path) -> bool:
 
 
 def find_journals(path: Path, elsewhere: Path | None = None) -> list[Journal]:
-    """Find the journals of a run.
-
-    Args:
-        path: of its directory, or of one of its files.
-        elsewhere: directory in which their writers may have gone on.
+    """Find the journals of a run directory or file, also in a directory in which their writers may have gone on.
 
     Raises:
         OSError: the directory cannot be listed.

@@ -77,11 +77,7 @@ class WriterIdentity:
         """Return whether the writing process lives.
 
         If the process cannot be looked up (another host, another pid namespace, no /proc, or one that hides the
-        processes of others), its files decide.
-
-        Args:
-            silent_s: returns for how long its files were not modified, s.
-            is_closed: returns whether it closed its journal.
+        processes of others), its files decide: whether it closed its journal, and for how long they were not modified.
         """
         is_known = bool(self.boot_id and self.pid_namespace and self.start_time)
         if is_known and (self.boot_id, self.pid_namespace) == (_boot_id(), _pid_namespace()):

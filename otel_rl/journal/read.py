@@ -103,11 +103,7 @@ class Run:
 
 
 def open_run(path: str | Path, elsewhere: Path | None = None) -> Run:
-    """Open a run to read it.
-
-    Args:
-        path: the run's directory, or one of its files.
-        elsewhere: a directory in which its processes may have gone on when their disk was full.
+    """Open the directory of a run, or one of its files; its processes may have gone on elsewhere when a disk was full.
 
     Raises:
         JournalNotFound: there is none, or it cannot be read.

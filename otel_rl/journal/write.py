@@ -51,7 +51,7 @@ class Writer:
         """Prepare a journal; nothing is made on disk before the first frame.
 
         Args:
-            directory: of the run; made with its missing parents when needed, for the owner only.
+            directory: of the run; made when needed, for the owner only.
             identity: of this process.
             max_bytes: cap of all files of this journal together.
             segment_bytes: a segment that reaches it is closed; at most an eighth of the cap.

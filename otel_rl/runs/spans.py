@@ -94,11 +94,7 @@ def is_derived(span: SpanView) -> bool:
 
 
 def own_stages(spans: Sequence[SpanView]) -> Sequence[SpanView]:
-    """Leave out spans of other libraries; a span inside one gets the nearest stage as its parent.
-
-    Args:
-        spans: of one trace.
-    """
+    """Leave out spans of other libraries in one trace; a span inside one gets the nearest stage as its parent."""
     parents = {span.span_id: span.parent_id for span in spans if not span.is_own}
     if not parents:  # as in most steps
         return spans
@@ -113,11 +109,7 @@ def own_stages(spans: Sequence[SpanView]) -> Sequence[SpanView]:
 
 
 def in_front(spans: Sequence[SpanView]) -> Sequence[SpanView]:
-    """Leave out asynchronous checkpoints and their collectives, but for the staging, which delays the step.
-
-    Args:
-        spans: of one trace.
-    """
+    """Leave out asynchronous checkpoints of one trace and their collectives, but not the staging that delays a step."""
     background = {span.span_id: span.parent_id for span in spans if is_background(span.name, span.attributes)}
     if not background:  # as in most steps
         return spans
