@@ -126,8 +126,6 @@ class SpanTree:
             own = span.comm or NO_COMM
             return own if own.time_ns <= span.duration_ns else Comm(own.count, span.duration_ns)
         nested = [child for child in self.below(span.key) if not child.is_comm]
-        if not nested and span.comm is not None and span.comm.time_ns <= span.duration_ns:
-            return span.comm
         found = [self.direct_comm(stage) for stage in (span, *nested)]
         return Comm(sum(one.count for one in found), min(span.duration_ns, sum(one.time_ns for one in found)))
 

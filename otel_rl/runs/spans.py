@@ -33,16 +33,11 @@ def shares_samples(resource: Mapping[str, Value]) -> int:
     return NOT_TOLD if group == UNKNOWN else group
 
 
-def pipeline_of(resource: Mapping[str, Value]) -> int:
-    """Return a rank's pipeline stage: ranks of one role that share it are peers.
-
-    If one rank of a role and attempt does not say it, all ranks of the role are peers.
-    """
-    return place(resource, v.RANK_PP)
-
-
 def place(resource: Mapping[str, Value], key: str) -> int:
-    """Return a rank's coordinate along one axis of the parallel layout."""
+    """Return a rank's coordinate along one axis of the parallel layout.
+
+    Ranks of one role that share the pipeline stage are peers; if one of them does not say its stage, all are.
+    """
     value = resource.get(key)
     return value if isinstance(value, int) and value >= 0 else UNKNOWN
 

@@ -6,11 +6,11 @@ from typing import Final
 
 from otel_rl.vocabulary.kinds import SEMCONV, attribute, counter, gauge, histogram, label
 
-REQUEST_TIME_BOUNDARIES: Final = (
+REQUEST_BOUNDARIES: Final = (
     0.0001, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 10000.0,
 )  # fmt: skip
 """From a token in a tenth of a millisecond to a request that waited for hours behind a whole batch."""
-REQUEST_TOKEN_BOUNDARIES: Final = (0.0, *(float(1 << power) for power in range(4, 21, 2)))
+TOKEN_BOUNDARIES: Final = (0.0, *(float(1 << power) for power in range(4, 21, 2)))
 """Powers of four up to a million tokens."""
 
 OPERATION: Final = attribute(
@@ -88,25 +88,19 @@ TTFT: Final = histogram(
     "gen_ai.server.time_to_first_token",
     "s",
     "first token - submit; under bulk submission the position in the queue",
-    REQUEST_TIME_BOUNDARIES,
+    REQUEST_BOUNDARIES,
     SEMCONV,
 )
 TPOT: Final = histogram(
-    "gen_ai.server.time_per_output_token", "s", "(last token - first token) / (n - 1)", REQUEST_TIME_BOUNDARIES, SEMCONV
+    "gen_ai.server.time_per_output_token", "s", "(last token - first token) / (n - 1)", REQUEST_BOUNDARIES, SEMCONV
 )
-REQUEST_DURATION: Final = histogram(
-    "gen_ai.server.request.duration", "s", "end - submit", REQUEST_TIME_BOUNDARIES, SEMCONV
-)
-QUEUE_TIME: Final = histogram("rl.request.queue_time", "s", "scheduled - submit", REQUEST_TIME_BOUNDARIES)
-PREFILL_TIME: Final = histogram("rl.request.prefill_time", "s", "first token - scheduled", REQUEST_TIME_BOUNDARIES)
-PROMPT_LENGTH: Final = histogram(
-    "rl.request.prompt_length", "{token}", "tokens of the prompt", REQUEST_TOKEN_BOUNDARIES
-)
-OUTPUT_LENGTH: Final = histogram(
-    "rl.request.response_length", "{token}", "tokens of the response", REQUEST_TOKEN_BOUNDARIES
-)
+REQUEST_DURATION: Final = histogram("gen_ai.server.request.duration", "s", "end - submit", REQUEST_BOUNDARIES, SEMCONV)
+QUEUE_TIME: Final = histogram("rl.request.queue_time", "s", "scheduled - submit", REQUEST_BOUNDARIES)
+PREFILL_TIME: Final = histogram("rl.request.prefill_time", "s", "first token - scheduled", REQUEST_BOUNDARIES)
+PROMPT_LENGTH: Final = histogram("rl.request.prompt_length", "{token}", "tokens of the prompt", TOKEN_BOUNDARIES)
+OUTPUT_LENGTH: Final = histogram("rl.request.response_length", "{token}", "tokens of the response", TOKEN_BOUNDARIES)
 CACHED_LENGTH: Final = histogram(
-    "rl.request.cached_length", "{token}", "prompt tokens from the prefix cache", REQUEST_TOKEN_BOUNDARIES
+    "rl.request.cached_length", "{token}", "prompt tokens from the prefix cache", TOKEN_BOUNDARIES
 )
 REQUESTS: Final = counter("rl.request.finished", "{request}", "finished requests, by `rl.request.finish`")
 ABORTED: Final = counter("rl.request.aborted", "{request}", "aborted requests")

@@ -40,7 +40,7 @@ from otel_rl.report.read.span_attributes import (
 )
 from otel_rl.report.read.step_stages import Shapes, StepStages
 from otel_rl.runs.calls import Calls, Known, calls_in
-from otel_rl.runs.spans import UNKNOWN, in_front, integer, own_stages, pipeline_of, shares_samples
+from otel_rl.runs.spans import UNKNOWN, in_front, integer, own_stages, place, shares_samples
 
 PENDING_STEPS: Final = 4
 """So many traces of a writer stay open for spans that end after their container, as those of background work do."""
@@ -282,7 +282,7 @@ class _Collector:
             bubbles=_bubbles(container, inside),
             goodput=goodput,
             skipped=skipped_calls(container, inside),
-            pipeline=pipeline_of(container.resource),
+            pipeline=place(container.resource, v.RANK_PP),
             samples=shares_samples(container.resource),
             is_open=is_open,
             clock_set_ns=clock_set_ns(container),
