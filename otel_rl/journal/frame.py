@@ -76,13 +76,7 @@ class _Header(NamedTuple):
 
 
 def pack(type: int, payload: bytes, count: int, first_ns: int, last_ns: int) -> bytes:
-    """Make a frame.
-
-    Raises:
-        ValueError: the payload is larger than ``MAX_PAYLOAD_BYTES``.
-    """
-    if len(payload) > MAX_PAYLOAD_BYTES:
-        raise ValueError(f"a payload of {len(payload)} bytes is larger than a frame may be")
+    """Make a frame of a payload that is at most ``MAX_PAYLOAD_BYTES`` long."""
     head = _HEADER.pack(MAGIC, VERSION, type, 0, count, len(payload), first_ns, last_ns, crc32(payload))
     return b"".join((head, _CHECKSUM.pack(crc32(head)), payload))
 

@@ -214,18 +214,16 @@ def _point(
 ) -> PointView:
     name, kind, unit = metric
     time_ns, start_ns = point.time_unix_nano, point.start_time_unix_nano
-    attributes = decode(point.attributes, None)
+    view = PointView(name, kind, unit, time_ns, start_ns, decode(point.attributes, None), resource, journal)
     if isinstance(point, NumberDataPoint):
-        value = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
-        return PointView(name, kind, unit, time_ns, start_ns, attributes, resource, journal, value)
+        view.value = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
+        return view
+    view.count, view.sum, view.min, view.max = point.count, point.sum, point.min, point.max
     if isinstance(point, ExponentialHistogramDataPoint):
-        boundaries, counts = _exponential(point)
+        view.boundaries, view.counts = _exponential(point)
     else:
-        boundaries, counts = tuple(point.explicit_bounds), tuple(point.bucket_counts)
-    return PointView(
-        name, kind, unit, time_ns, start_ns, attributes, resource, journal, 0.0, point.count, point.sum, point.min,
-        point.max, boundaries, counts,
-    )  # fmt: skip
+        view.boundaries, view.counts = tuple(point.explicit_bounds), tuple(point.bucket_counts)
+    return view
 
 
 def _exponential(point: ExponentialHistogramDataPoint) -> tuple[tuple[float, ...], tuple[int, ...]]:
