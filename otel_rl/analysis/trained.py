@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from otel_rl.analysis.architecture import PARALLEL, Config, Unknown, architecture
+from otel_rl.analysis.architecture import PARALLEL, Config, Unknown, architecture, number
 
 LAYER: Final = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.")
 """A decoder layer and its number, as models of transformers name it."""
@@ -170,15 +170,12 @@ def _passed(parameter: Parameter, config: Config) -> int:
     weights = math.prod(parameter.shape)
     if not EXPERTS.search(parameter.name):
         return weights
-    active = config.get("num_experts_per_tok")
-    if not isinstance(active, int):
-        raise Unknown(f"num_experts_per_tok is {active!r}")
-    return weights * active // _experts(config)
+    return weights * number(config, "num_experts_per_tok") // _experts(config)
 
 
 def _experts(config: Config) -> int:
     for name in ("num_experts", "num_local_experts", "n_routed_experts"):
-        number = config.get(name)
-        if isinstance(number, int) and number > 0:
-            return number
+        count = config.get(name)
+        if isinstance(count, int) and count > 0:
+            return count
     raise Unknown("the number of experts is not said")
