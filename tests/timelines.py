@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from otel_rl.analysis.many_steps import ManySteps
-from otel_rl.analysis.stage_calls import Key, Met, StageCall, by_step, step_ns
+from otel_rl.analysis.stage_calls import Key, Met, StageCall
 from otel_rl.analysis.stragglers import Slowest, own_times, slow_in
+from otel_rl.analysis.waits import Activity, activity, call_waits
 
 MS = 1_000_000
 
@@ -152,6 +153,21 @@ def timelines(draw: st.DrawFn, *, ranks: int = 4) -> Timeline:
     return Timeline(tuple(draw(st.lists(phases, min_size=1, max_size=6))), draw(clocks))
 
 
+def activity_of(calls: Iterable[StageCall[int]], wall_ns: dict[int, int]) -> dict[int, Activity]:
+    """Split one step of every rank by the waits in its own calls."""
+    listed = list(calls)
+    waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in call_waits(listed).by_stage().items()}
+    return activity(listed, wall_ns, waited_ns)
+
+
+def step_ns(calls: Iterable[StageCall[int]]) -> int:
+    """Say how long the stages of one step took on the rank where they took longest."""
+    total: Counter[int] = Counter()
+    for call in calls:
+        total[call.rank] += call.duration_ns
+    return max(total.values(), default=0)
+
+
 def slow_ranks(calls: Iterable[StageCall[int]]) -> dict[str, Slowest[int]]:
     """Name the slow ranks of one step."""
     listed = list(calls)
@@ -161,6 +177,8 @@ def slow_ranks(calls: Iterable[StageCall[int]]) -> dict[str, Slowest[int]]:
 def many(calls: Iterable[StageCall[int]]) -> ManySteps[int]:
     """Fold the steps of some calls."""
     found: ManySteps[int] = ManySteps()
-    for step in by_step(calls).values():
-        found.add(step)
+    listed = list(calls)
+    for number in dict.fromkeys(call.step for call in listed):
+        step = [call for call in listed if call.step == number]
+        found.add(step, step_ns(step), call_waits(step), {})
     return found

@@ -6,7 +6,7 @@ Megatron, biases, activations, the embedding lookup and the router of a MoE do n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -42,7 +42,6 @@ ALIASES: Final = {
     "intermediate_size": "n_inner",
     "num_experts": "num_local_experts",
 }
-"""Other names of the same numbers."""
 
 
 class Unknown(ValueError):
@@ -54,7 +53,6 @@ class Layer:
     """One decoder layer, per token."""
 
     attention: int
-    """Weights of the projections."""
     core: int
     """The cost of one pair of positions: heads x (width of a query + width of a value)."""
     mlp: int
@@ -82,16 +80,17 @@ def architecture(config: Config) -> Architecture:
     if kind not in GATED | PLAIN | ALL_EXPERTS | SOME_EXPERTS | LATE_EXPERTS:
         part = ", which is not text alone" if "text_config" in config else ""
         raise Unknown(f"model type {kind!r}{part}")
-    count = _number(config, "num_hidden_layers")
+    count = number(config, "num_hidden_layers")
     project = _latent if kind in LATENT else _grouped
     attention, core = project(config)
     windows = _windows(config, kind, count)
     mlps = _mlps(config, kind, count)
     layers = tuple(Layer(attention, core, mlp, window) for mlp, window in zip(mlps, windows, strict=True))
-    return Architecture(_number(config, "hidden_size"), _number(config, "vocab_size"), layers)
+    return Architecture(number(config, "hidden_size"), number(config, "vocab_size"), layers)
 
 
-def _number(config: Config, name: str, default: int | None = None) -> int:
+def number(config: Config, name: str, default: int | None = None) -> int:
+    """Return a number of a configuration; ``Unknown`` is raised for another value."""
     value = config.get(name)
     if value is None:
         value = config.get(ALIASES.get(name, name))
@@ -104,60 +103,57 @@ def _number(config: Config, name: str, default: int | None = None) -> int:
 
 def _grouped(config: Config) -> tuple[int, int]:
     """Count multi-head and grouped-query attention: query, key, value and output projection."""
-    hidden, heads = _number(config, "hidden_size"), _number(config, "num_attention_heads")
+    hidden, heads = number(config, "hidden_size"), number(config, "num_attention_heads")
     if not heads:
         raise Unknown("no attention heads")
-    width = _number(config, "head_dim", hidden // heads)
-    groups = _number(config, "num_key_value_heads", heads)
+    width = number(config, "head_dim", hidden // heads)
+    groups = number(config, "num_key_value_heads", heads)
     return hidden * width * (2 * heads + 2 * groups), heads * 2 * width
 
 
 def _latent(config: Config) -> tuple[int, int]:
     """Count multi-head latent attention; Megatron counts the norm of a compressed vector as one more column."""
-    hidden, heads = _number(config, "hidden_size"), _number(config, "num_attention_heads")
-    rank, rope = _number(config, "kv_lora_rank"), _number(config, "qk_rope_head_dim")
-    nope, value = _number(config, "qk_nope_head_dim"), _number(config, "v_head_dim")
+    hidden, heads = number(config, "hidden_size"), number(config, "num_attention_heads")
+    rank, rope = number(config, "kv_lora_rank"), number(config, "qk_rope_head_dim")
+    nope, value = number(config, "qk_nope_head_dim"), number(config, "v_head_dim")
     if config.get("q_lora_rank") is None:
         query = hidden * heads * (nope + rope)
     else:
-        query = _number(config, "q_lora_rank") * (hidden + heads * (nope + rope) + 1)
+        query = number(config, "q_lora_rank") * (hidden + heads * (nope + rope) + 1)
     key_value = rank * (hidden + heads * (nope + value) + 1) + hidden * rope
     return query + key_value + heads * value * hidden, heads * (nope + rope + value)
 
 
 def _mlps(config: Config, kind: str, count: int) -> list[int]:
     """Count the weights that a token passes in the MLP of each layer."""
-    hidden = _number(config, "hidden_size")
+    hidden = number(config, "hidden_size")
     if kind in PLAIN:
-        return [2 * hidden * _number(config, "intermediate_size", 4 * hidden)] * count
-    dense = 3 * hidden * _number(config, "intermediate_size")
+        return [2 * hidden * number(config, "intermediate_size", 4 * hidden)] * count
+    dense = 3 * hidden * number(config, "intermediate_size")
     if kind in GATED:
         return [dense] * count
-    active = _number(config, "num_experts_per_tok")
+    active = number(config, "num_experts_per_tok")
     if kind in ALL_EXPERTS:
         return [active * dense] * count
-    width = _number(config, "moe_intermediate_size")
+    width = number(config, "moe_intermediate_size")
     shared = 0
     if kind == "qwen2_moe":
-        shared = _number(config, "shared_expert_intermediate_size")
+        shared = number(config, "shared_expert_intermediate_size")
     elif kind in LATE_EXPERTS:
-        shared = width * _number(config, "n_shared_experts", 0)
+        shared = width * number(config, "n_shared_experts", 0)
     sparse = 3 * hidden * (active * width + shared)
-    has_experts = _every_nth(config) if kind in SOME_EXPERTS else _from_layer(config)
-    return [sparse if has_experts(layer) else dense for layer in range(count)]
+    with_experts = _layers_with_experts(config, kind, count)
+    return [sparse if layer in with_experts else dense for layer in range(count)]
 
 
-def _every_nth(config: Config) -> Callable[[int], bool]:
-    step = _number(config, "decoder_sparse_step", 1)
-    without = config.get("mlp_only_layers") or ()
-    if not step or not _number(config, "num_experts"):
-        return lambda layer: False
-    return lambda layer: layer not in without and (layer + 1) % step == 0
-
-
-def _from_layer(config: Config) -> Callable[[int], bool]:
-    first, step = _number(config, "first_k_dense_replace", 0), _number(config, "moe_layer_freq", 1)
-    return lambda layer: layer >= first and layer % max(1, step) == 0
+def _layers_with_experts(config: Config, kind: str, count: int) -> set[int]:
+    if kind in LATE_EXPERTS:
+        first, step = number(config, "first_k_dense_replace", 0), number(config, "moe_layer_freq", 1)
+        return {layer for layer in range(first, count) if layer % max(1, step) == 0}
+    step = number(config, "decoder_sparse_step", 1)
+    if not step or not number(config, "num_experts"):
+        return set()
+    return set(range(step - 1, count, step)).difference(config.get("mlp_only_layers") or ())
 
 
 def _windows(config: Config, kind: str, count: int) -> Sequence[int | None]:
@@ -168,10 +164,10 @@ def _windows(config: Config, kind: str, count: int) -> Sequence[int | None]:
     if not window or config.get("use_sliding_window") is False:
         return [None] * count
     if kind in SLIDING_EVERYWHERE:
-        return [_number(config, "sliding_window")] * count
+        return [number(config, "sliding_window")] * count
     if kind in SLIDING_ABOVE:
-        first = _number(config, "max_window_layers", 0)
-        return [None if layer < first else _number(config, "sliding_window") for layer in range(count)]
+        first = number(config, "max_window_layers", 0)
+        return [None if layer < first else number(config, "sliding_window") for layer in range(count)]
     raise Unknown(f"which layers of {kind} have the sliding window is not said")
 
 

@@ -15,7 +15,6 @@ from typing import Final
 
 LAGS: Final = (-1, 0, 1)
 CORRELATED: Final = 16
-"""A correlation needs this many pairs of logprobs."""
 HASH: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 """The shifts and factors of splitmix64's last steps."""
 ZERO_GAP: Final = 0.1
@@ -35,7 +34,6 @@ class TokenSums:
     plain: int
     """The sum of ids, equal in any order."""
     weighted: int
-    """The sum of id x column."""
     tail: int
     """The sum over rows of the last true id x its column: it shows a shift, whatever that moved in."""
     ordered: int
@@ -61,10 +59,8 @@ class MaskSums:
     """Where a mask is true."""
 
     size: int
-    """The number of positions, B x T."""
     true: int
     rows: int
-    """Number of rows with a true position."""
     first: int
     """The sum of these rows' first true columns; an off-by-one changes it, but not the number of true positions."""
     last: int
@@ -163,7 +159,6 @@ class Pairs:
     largest: float = 0.0
     zeros: int = 0
     moments: tuple[Moments, ...] = field(default_factory=lambda: (Moments(),) * len(LAGS))
-    """One for each lag."""
 
     def joined(self, other: Pairs) -> Pairs:
         return Pairs(

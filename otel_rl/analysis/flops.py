@@ -48,7 +48,7 @@ def passes(
     Args:
         model: its layers and sizes.
         lengths: real tokens of each sequence.
-        trained: which of its weights are trained.
+        trained: which weights are.
         logits: positions whose logits are computed, all by default.
         outputs: width of the head, by default the vocabulary; 1 for a critic.
     """
@@ -82,9 +82,7 @@ def passes(
 def attended(lengths: Iterable[int], window: int | None = None) -> int:
     """Return twice the number of pairs of positions that see each other; Megatron's half of a square is s^2 / 2.
 
-    Args:
-        lengths: real tokens of each sequence.
-        window: positions that a token sees, with itself: a band w wide, s^2 - (s - w)^2.
+    A window of w positions that a token sees, with itself, is a band w wide: s^2 - (s - w)^2.
     """
     if window is None:
         return sum(length * length for length in lengths)

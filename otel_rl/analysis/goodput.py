@@ -1,12 +1,7 @@
 """Goodput: which part of a rank's wall time was of use. Five kinds of time add up to wall time exactly.
 
-One moment has one kind, the first that claims it:
-
-1. wasted: redone after a restart, or skipped updates;
-2. idle: a wait, also inside a stage of another kind;
-3. overhead: weight sync, checkpoint, evaluation with its rollouts and rewards, log, set-up;
-4. productive: rollout, logprobs, values, reward, advantage, update;
-5. other: the remainder, a user's own stages among it.
+One moment has one kind, the first that claims it. Time is wasted if it is redone after a restart, or if its update is
+skipped. An evaluation is overhead with its rollouts and rewards. A user's own stages are other time.
 
 The intervals are those of the thread that the steps run on, by one rank's clock. Background work, such as the writing
 part of an asynchronous checkpoint, delays no step and is not among them.

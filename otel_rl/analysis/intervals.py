@@ -11,17 +11,13 @@ Interval = tuple[int, int]
 def merge(intervals: Iterable[Interval]) -> list[Interval]:
     """Join overlapping and touching intervals into disjoint ones, in order of time."""
     merged: list[Interval] = []
-    reached: int | None = None
     for interval in sorted(intervals):
         begin, end = interval
-        if end <= begin:
-            continue
-        if reached is None or begin > reached:
-            merged.append(interval)
-            reached = end
-        elif end > reached:
-            merged[-1] = (merged[-1][0], end)
-            reached = end
+        if end > begin:
+            if not merged or begin > merged[-1][1]:
+                merged.append(interval)
+            elif end > merged[-1][1]:
+                merged[-1] = (merged[-1][0], end)
     return merged
 
 
@@ -31,15 +27,8 @@ def covered(intervals: Iterable[Interval]) -> int:
 
 
 def clip(intervals: Iterable[Interval], begin: int, end: int) -> list[Interval]:
-    """Cut intervals to a window."""
-    cut: list[Interval] = []
-    for interval in intervals:
-        low, high = interval
-        if begin <= low < high <= end:
-            cut.append(interval)
-        elif max(begin, low) < min(end, high):
-            cut.append((max(begin, low), min(end, high)))
-    return cut
+    cut = [(max(begin, low), min(end, high)) for low, high in intervals]
+    return [one for one in cut if one[0] < one[1]]
 
 
 def partition(layers: Sequence[Iterable[Interval]], begin: int, end: int) -> tuple[int, ...]:

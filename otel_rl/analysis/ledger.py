@@ -17,8 +17,7 @@ from otel_rl.analysis.checksums import LAGS, LogprobSums, MaskSums, TokenSums, w
 
 RankT = TypeVar("RankT", bound=Hashable)
 FieldT = TypeVar("FieldT")
-Masked = tuple[MaskSums | None, TokenSums | None]
-"""A mask, and the tokens under it."""
+Masked = tuple[MaskSums, TokenSums | None]
 
 LOGPROB_MEAN_ABS: Final = 0.2
 """Larger differences are faults; smaller ones are rounding, other kernels and a policy a few updates old.
@@ -76,7 +75,6 @@ class Mismatch(Generic[RankT]):
     fault: Fault
     ranks: tuple[RankT, ...]
     of_ranks: int
-    """Number of ranks that recorded the step."""
 
 
 def check(passages: Iterable[Passage[RankT]]) -> list[Mismatch[RankT]]:
@@ -109,23 +107,25 @@ def _faults(batch: Sequence[Passage[RankT]]) -> Iterator[tuple[str, Fault]]:
     for passage in batch:
         for fault in inspect(passage):
             yield passage.boundary, fault
-    yield from _between([(passage, passage.shape) for passage in batch], _shape_fault)
-    masks = list(
-        _between(
-            [(passage, (passage.mask, passage.tokens)) for passage in batch if passage.mask is not None], _mask_fault
-        )
-    )
+    yield from _between(batch, lambda one: one.shape, _shape_fault)
+    masks = list(_between(batch, _masked, _mask_fault))
     yield from masks
     moved = {place for place, _ in masks}  # other tokens under another mask are no second fault
-    tokens = _between([(passage, passage.tokens) for passage in batch], _token_fault)
+    tokens = _between(batch, lambda one: one.tokens, _token_fault)
     yield from ((place, fault) for place, fault in tokens if place not in moved)
 
 
+def _masked(passage: Passage[RankT]) -> Masked | None:
+    return None if passage.mask is None else (passage.mask, passage.tokens)
+
+
 def _between(
-    values: Iterable[tuple[Passage[RankT], FieldT | None]], judge: Callable[[FieldT, FieldT], Fault | None]
+    batch: Iterable[Passage[RankT]],
+    field: Callable[[Passage[RankT]], FieldT | None],
+    judge: Callable[[FieldT, FieldT], Fault | None],
 ) -> Iterator[tuple[str, Fault]]:
     """Compare each boundary that has the field with the one before it that has it."""
-    known = [(passage.boundary, value) for passage, value in values if value is not None]
+    known = [(passage.boundary, value) for passage in batch if (value := field(passage)) is not None]
     for (before, left), (after, right) in pairwise(known):
         fault = judge(left, right)
         if fault is not None:
@@ -155,7 +155,7 @@ def _is_left_shift(before: TokenSums, after: TokenSums) -> bool:
 def _mask_fault(left: Masked, right: Masked) -> Fault | None:
     """Compare masks by where they are true: they may be padded differently, and equal tokens make them equal."""
     (before, tokens), (after, tokens_after) = left, right
-    if before is None or after is None or (tokens is not None and tokens == tokens_after):
+    if tokens is not None and tokens == tokens_after:
         return None
     if (before.true, before.rows, before.first, before.last) == (after.true, after.rows, after.first, after.last):
         return None

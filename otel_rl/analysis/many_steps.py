@@ -5,13 +5,13 @@ from __future__ import annotations
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isnan, nan
 from statistics import median
 from typing import Final, Generic
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.stage_calls import RankT, StageCall, step_ns
+from otel_rl.analysis.stage_calls import RankT, StageCall
 from otel_rl.analysis.stragglers import EXCESS_SHARE, compared_with, own_times, slow_in
 from otel_rl.analysis.waits import Waited, transfers
 
@@ -38,16 +38,11 @@ class Straggler(Generic[RankT]):
     slow_steps: int
     """Number of steps in which it was the slowest or as slow."""
     steps: int
-    """Number of steps that have the stage."""
     own_s: float
     """The median of its own time; if it is slow at times, over the steps in which it is."""
     others_s: float
     """The median of the other ranks in the same step, as the median over the steps in which they have the stage."""
     all_steps: int
-
-    @property
-    def is_at_times(self) -> bool:
-        return is_at_times(self.slow_steps, self.steps)
 
     @property
     def is_mean(self) -> bool:
@@ -62,7 +57,6 @@ class SlowComm:
     transfer_s: float
     """The least time of any rank in the collectives without waiting, as the median over the steps."""
     share: float
-    """The median share of the step."""
 
 
 def is_at_times(slow_steps: int, steps: int) -> bool:
@@ -87,30 +81,20 @@ class ManySteps(Generic[RankT]):
         self._inseparable: set[str] = set()
 
     def add(
-        self,
-        calls: Iterable[StageCall[RankT]],
-        time_ns: int | None = None,
-        waited: Waited[RankT] | None = None,
-        between_s: Mapping[RankT, float] | None = None,
+        self, calls: Iterable[StageCall[RankT]], time_ns: int, waited: Waited[RankT], between_s: Mapping[RankT, float]
     ) -> None:
-        """Add a step.
-
-        Args:
-            calls: of all ranks.
-            time_ns: duration of the step; by default the time of its stages.
-            waited: the result of ``call_waits``, if known.
-            between_s: own time under no stage by rank, from ``between_stages``.
-        """
+        """Add a step, with the results of ``call_waits`` and ``between_stages``."""
         listed = list(calls)
-        whole = step_ns(listed) if time_ns is None else time_ns
         own = own_times(listed, between_s)
-        self._steps_ns.append(whole)
+        self._steps_ns.append(time_ns)
         self._inseparable.update(call.stage for call in listed if not call.is_separable)
         for stage, times in own.items():
             self._keep(stage, times)
-        self._slow.update((rank, stage) for stage, one in slow_in(own, whole).items() for rank in (one.rank, *one.tied))
+        self._slow.update(
+            (rank, stage) for stage, one in slow_in(own, time_ns).items() for rank in (one.rank, *one.tied)
+        )
         for stage, transfer in transfers(listed, waited).items():
-            self._transfers[stage].append((transfer, whole))
+            self._transfers[stage].append((transfer, time_ns))
 
     def comparable(self) -> dict[str, dict[RankT, array[float]]]:
         """Return the own times of the stages whose collectives can be separated in every step."""
@@ -175,16 +159,13 @@ class ManySteps(Generic[RankT]):
             present = [other_s for other_s in others if not isnan(other_s)]
             if present and not isnan(time_s):
                 pairs.append((time_s, compared_with(time_s, present)))
-        found = Straggler(rank, stage, 0.0, slow_steps, self._num_steps(stage), 0.0, 0.0, len(self._steps_ns))
+        steps, all_steps = self._num_steps(stage), len(self._steps_ns)
         excess_s = [time_s - others_s for time_s, others_s in pairs]
-        if found.is_at_times:
-            cost_s = sum(excess_s) / len(self._steps_ns)
+        if is_at_times(slow_steps, steps):
+            cost_s = sum(excess_s) / all_steps
             pairs = sorted(pairs, key=lambda pair: pair[0] - pair[1])[-slow_steps:]  # those in which it is slow
         else:
-            cost_s = median(excess_s) * found.steps / len(self._steps_ns)
-        return replace(
-            found,
-            cost_s=cost_s,
-            own_s=median([time_s for time_s, _ in pairs]),
-            others_s=median([others_s for _, others_s in pairs if others_s > 0] or [0.0]),
-        )
+            cost_s = median(excess_s) * steps / all_steps
+        own_s = median([time_s for time_s, _ in pairs])
+        others_s = median([others_s for _, others_s in pairs if others_s > 0] or [0.0])
+        return Straggler(rank, stage, cost_s, slow_steps, steps, own_s, others_s, all_steps)

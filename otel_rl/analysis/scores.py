@@ -6,7 +6,6 @@ what-if analysis (arXiv 2505.05713), here for ranks that share collectives and h
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,12 +13,11 @@ from math import fsum, isnan
 from statistics import fmean, median
 from typing import Final, Generic
 
-from otel_rl.analysis.stage_calls import Key, RankT, StageCall, by_step, keyed
+from otel_rl.analysis.stage_calls import Key, RankT, StageCall, keyed
 
 REPORTS: Final = 10
 """A rank's calls are cut into at most this many parts of equally many calls, to compare the last with its best."""
 LEAST_CALLS: Final = 5
-"""A part has at least this many calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,6 @@ class SectionTime:
 
     median_s: float
     total_s: float
-    """The weight of the section."""
 
     @classmethod
     def of(cls, times_s: Iterable[float]) -> SectionTime | None:
@@ -40,15 +37,12 @@ class SectionTime:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf(Generic[RankT]):
-    """The same steps if every rank were like the mean of the ranks."""
+    """One step if every rank were like the mean of the ranks."""
 
     actual_s: float
-    """The mean step, waits included."""
     ideal_s: float
-    slowdown: float
-    """S = actual / ideal; 1 for a balanced job."""
-    by_rank: dict[RankT, float]
-    """S_worker = (this rank as it is, the others ideal) / ideal."""
+    alone_s: dict[RankT, float]
+    """Its time with this rank as it is and the others ideal."""
 
 
 def score(median_s: float, reference_s: float) -> float:
@@ -106,7 +100,7 @@ def weighted_scores(sections: Mapping[RankT, Mapping[str, SectionTime]]) -> dict
 
 
 def what_if(calls: Iterable[StageCall[RankT]]) -> WhatIf[RankT] | None:
-    """Compare the steps with ideal ones, in which each rank takes the mean of the ranks.
+    """Compare a step with an ideal one, in which each rank takes the mean of the ranks.
 
     A call with time in collectives ends a stretch: there the ranks wait for the slowest. That is exact if a stage's
     collectives come at its end. Transfers are the same in both.
@@ -114,39 +108,31 @@ def what_if(calls: Iterable[StageCall[RankT]]) -> WhatIf[RankT] | None:
     Returns:
         None if a stage's collectives cannot be separated, if ranks lack each other's calls, or if no time passed.
     """
+    step = list(calls)
+    ranks = {call.rank for call in step}
     actual = ideal = 0.0
-    by_rank: defaultdict[RankT, float] = defaultdict(float)
-    steps = by_step(calls)
-    for step in steps.values():
-        stretches = _stretches(keyed(step), {call.rank for call in step})
-        if stretches is None:
-            return None
-        for own, transfer in stretches:
-            mean = fmean(own.values())
-            actual += transfer + max(own.values())
-            ideal += transfer + mean
-            for rank, value in own.items():
-                by_rank[rank] += transfer + max(value, mean)
-    if not ideal:
-        return None
-    count = len(steps) * 1e9
-    return WhatIf(
-        actual / count, ideal / count, actual / ideal, {rank: total / ideal for rank, total in by_rank.items()}
-    )
+    alone = dict.fromkeys(ranks, 0.0)
+    for own, transfer in _stretches(keyed(step), ranks):
+        mean = fmean(own.values())
+        actual += transfer + max(own.values())
+        ideal += transfer + mean
+        for rank, value in own.items():
+            alone[rank] += transfer + max(value, mean)
+    return WhatIf(actual / 1e9, ideal / 1e9, {rank: time / 1e9 for rank, time in alone.items()}) if ideal else None
 
 
 def _stretches(
     matched: Mapping[Key, Mapping[RankT, StageCall[RankT]]], ranks: set[RankT]
-) -> list[tuple[dict[RankT, int], int]] | None:
-    """Return own time by rank and the transfer after it, ns, of each stretch between collectives."""
+) -> list[tuple[dict[RankT, int], int]]:
+    """Return own time by rank and the transfer after it, ns, of each stretch between collectives; none if unknown."""
     found: list[tuple[dict[RankT, int], int]] = []
     own: dict[RankT, int] = dict.fromkeys(ranks, 0)
     for calls in matched.values():
         if set(calls) != ranks or any(call.own_ns is None for call in calls.values()):
-            return None
+            return []
         for rank, call in calls.items():
             own[rank] += call.own_ns or 0
         if any(call.inside_ns for call in calls.values()):
             found.append((own, min(call.inside_ns for call in calls.values())))
             own = dict.fromkeys(ranks, 0)
-    return [*found, (own, 0)]
+    return [*found, (own, 0)] if ranks else []

@@ -18,7 +18,6 @@ class Met(NamedTuple):
     group: str
     operation: str
     size: int
-    """Number of ranks in the group."""
     sequence: int
     """Equal on every rank of the group, from 1; 0 if unknown, then it is matched within its call only."""
     duration_ns: int
@@ -33,7 +32,6 @@ class StageCall(Generic[RankT]):
     stage: str
     duration_ns: int
     comm_ns: int = 0
-    """Time in the collectives inside it that were seen."""
     hidden_ns: int | None = 0
     """Time in collectives that Python cannot see, as a probe bounds it (DDP: end of the backward - last local
     gradient); None if there are such collectives and their time is unknown."""
@@ -42,7 +40,6 @@ class StageCall(Generic[RankT]):
     device_ns: int | None = None
     """Own time as a device measured it, if the host only launches the work and no collective is inside."""
     count: int = 0
-    """Collectives inside it, seen one by one or not."""
     omitted: int = 0
     """Collectives that were not seen one by one: the shortest ones of many."""
     rows: tuple[Met, ...] = ()
@@ -60,7 +57,6 @@ class StageCall(Generic[RankT]):
 
     @property
     def met_ns(self) -> int:
-        """Time in collectives that ranks leave together."""
         return min(self.duration_ns, max(0, self.inside_ns - self.waiting_ns - self.apart_ns))
 
     @property
@@ -85,13 +81,6 @@ class StageCall(Generic[RankT]):
         return max(0, self.duration_ns - self.inside_ns - self.idle_ns)
 
 
-def by_step(calls: Iterable[StageCall[RankT]]) -> dict[int, list[StageCall[RankT]]]:
-    steps: defaultdict[int, list[StageCall[RankT]]] = defaultdict(list)
-    for call in calls:
-        steps[call.step].append(call)
-    return dict(steps)
-
-
 def keyed(calls: Iterable[StageCall[RankT]]) -> dict[Key, dict[RankT, StageCall[RankT]]]:
     """Match the calls of one step over the ranks: the k-th call of a stage on each."""
     counts: Counter[tuple[RankT, str]] = Counter()
@@ -100,11 +89,3 @@ def keyed(calls: Iterable[StageCall[RankT]]) -> dict[Key, dict[RankT, StageCall[
         matched[call.stage, counts[call.rank, call.stage]][call.rank] = call
         counts[call.rank, call.stage] += 1
     return dict(matched)
-
-
-def step_ns(calls: Iterable[StageCall[RankT]]) -> int:
-    """Return how long the stages of one step took on the rank where they took longest."""
-    total: Counter[RankT] = Counter()
-    for call in calls:
-        total[call.rank] += call.duration_ns
-    return max(total.values(), default=0)

@@ -34,11 +34,8 @@ class Idle:
     """Waits inside a stage."""
 
     comm_ns: int
-    """Time in collectives inside of the waits."""
     time_ns: int
-    """Time of the waits without these collectives."""
     loading_ns: int
-    """The part of ``time_ns`` that waits for data."""
 
 
 NO_IDLE: Final = Idle(0, 0, 0)
@@ -48,7 +45,6 @@ class RankSpan(NamedTuple):
     """One span of a rank as arithmetic sees it; a tuple, since a run has millions of them."""
 
     key: bytes
-    """The span id."""
     parent: bytes
     label: str
     begin_ns: int
@@ -62,7 +58,6 @@ class RankSpan(NamedTuple):
     is_host_clock: bool = False
     """The duration is that of a launch: the device goes on working after it."""
     device_ns: int | None = None
-    """The device's own time, if measured."""
 
     @property
     def duration_ns(self) -> int:
@@ -131,8 +126,6 @@ class SpanTree:
             own = span.comm or NO_COMM
             return own if own.time_ns <= span.duration_ns else Comm(own.count, span.duration_ns)
         nested = [child for child in self.below(span.key) if not child.is_comm]
-        if not nested and span.comm is not None and span.comm.time_ns <= span.duration_ns:
-            return span.comm
         found = [self.direct_comm(stage) for stage in (span, *nested)]
         return Comm(sum(one.count for one in found), min(span.duration_ns, sum(one.time_ns for one in found)))
 

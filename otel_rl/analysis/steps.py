@@ -20,7 +20,6 @@ class Disagreement(Generic[RankT]):
     """Ranks that call the same step by different numbers; their spans of it are in different traces."""
 
     first: Mapping[RankT, Name]
-    """What each rank calls the first such step."""
     steps: int
     compared: int
 

@@ -29,7 +29,6 @@ class Slowest(Generic[RankT]):
     own_s: float
     others_s: float
     tied: tuple[RankT, ...] = ()
-    """The other ranks that are as slow."""
 
     @property
     def excess_s(self) -> float:
@@ -89,10 +88,6 @@ def between_stages(other_ns: Mapping[RankT, int], waited_ns: Mapping[RankT, int]
 
     A rank may wait there for what no hook sees: a store, a device, a file of another rank. So more than the least of
     the ranks counts only as far as a peer waited longer in collectives than this rank.
-
-    Args:
-        other_ns: time under no stage by rank, from ``activity``.
-        waited_ns: time in collectives for slower ranks, by rank.
     """
     least = min(other_ns.values(), default=0)
     longest = max((waited_ns.get(rank, 0) for rank in other_ns), default=0)

@@ -10,7 +10,6 @@ from typing import Final
 
 TICKS: Final = "▁▂▃▄▅▆▇█"
 GAP: Final = "·"
-"""Drawn if no value is finite."""
 ROUNDING: Final = 1e-9
 """Relative differences up to this are rounding, and no change."""
 LARGEST: Final = sys.float_info.max
@@ -18,7 +17,7 @@ LARGEST: Final = sys.float_info.max
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Count, total, median and 95th percentile of many values."""
+    """Summary of many values."""
 
     count: int
     total: float
@@ -28,10 +27,6 @@ class Summary:
 
 def quantile(ordered: Sequence[float], share: float) -> float:
     """Interpolate the quantile of values in ascending order, as numpy does by default.
-
-    Args:
-        ordered: at least one value, ascending.
-        share: 0 for the smallest, 1 for the largest.
 
     Raises:
         ValueError: no value, or a share outside 0..1.
@@ -52,25 +47,14 @@ def summarize(values: Sequence[float]) -> Summary:
     return Summary(len(ordered), math.fsum(ordered), quantile(ordered, 0.5), quantile(ordered, 0.95))
 
 
-@dataclass(frozen=True, slots=True)
-class Trend:
-    """One number over the steps; ends and extremes are those of the finite values, None without any."""
-
-    first: float | None
-    last: float | None
-    mean: float | None
-    low: float | None
-    high: float | None
-    nonfinite: int
-
-
-def trend(values: Sequence[float]) -> Trend:
-    """Describe values in order of their steps."""
+def trend(values: Sequence[float]) -> dict[str, float | None]:
+    """Return ends, mean and extremes of the finite values in order of their steps; None without any."""
     finite = [value for value in values if math.isfinite(value)]
-    nonfinite = len(values) - len(finite)
     if not finite:
-        return Trend(None, None, None, None, None, nonfinite)
-    return Trend(finite[0], finite[-1], mean(finite), min(finite), max(finite), nonfinite)
+        return dict.fromkeys(("first", "last", "mean", "low", "high"))
+    return {
+        "first": finite[0], "last": finite[-1], "mean": mean(finite), "low": min(finite), "high": max(finite),
+    }  # fmt: skip
 
 
 def buckets(values: Sequence[float], width: int) -> list[float]:

@@ -8,21 +8,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from otel_rl.analysis.architecture import PARALLEL, Config, Unknown, architecture
+from otel_rl.analysis.architecture import PARALLEL, Config, Unknown, architecture, number
 
 LAYER: Final = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.")
 """A decoder layer and its number, as models of transformers name it."""
 ATTENTION: Final = re.compile(r"\.(?:self_attn|attn|attention)\.")
 EXPERTS: Final = re.compile(r"\.experts\.")
 ADAPTER: Final = re.compile(r"\.lora_(?:A|B|embedding_A|embedding_B)\b")
-"""The matrices of LoRA, as PEFT names them."""
 INTO_ADAPTER: Final = re.compile(r"\.lora_(?:A|embedding_A)\b")
 """Matrices of LoRA that read the base's input; the others read their output."""
 ADAPTERS: Final = frozenset({"LORA", "ADALORA", "IA3", "LN_TUNING", "TRAINABLE_TOKENS"})
 """Known kinds of PEFT; others multiply matrices of another size than those that they train, or add tokens."""
 HEAD: Final = re.compile(r"(?:^|\.)(?:lm_head|embed_out|score|v_head)\.")
 NORM: Final = re.compile(r"(?:^|\.)(?:norm|ln_f|final_layer_?norm)\.")
-"""The norm after all layers."""
 EMBEDDING: Final = re.compile(r"(?:^|\.)(?:embed_tokens|wte|wpe|embed_in)\.")
 TOKENS: Final = re.compile(r"(?:^|\.)(?:embed_tokens|wte|embed_in)\.")
 """Embeddings that may be tied to the head; positions (`wpe`) never are."""
@@ -172,15 +170,12 @@ def _passed(parameter: Parameter, config: Config) -> int:
     weights = math.prod(parameter.shape)
     if not EXPERTS.search(parameter.name):
         return weights
-    active = config.get("num_experts_per_tok")
-    if not isinstance(active, int):
-        raise Unknown(f"num_experts_per_tok is {active!r}")
-    return weights * active // _experts(config)
+    return weights * number(config, "num_experts_per_tok") // _experts(config)
 
 
 def _experts(config: Config) -> int:
     for name in ("num_experts", "num_local_experts", "n_routed_experts"):
-        number = config.get(name)
-        if isinstance(number, int) and number > 0:
-            return number
+        count = config.get(name)
+        if isinstance(count, int) and count > 0:
+            return count
     raise Unknown("the number of experts is not said")

@@ -94,11 +94,7 @@ def transfers(calls: Iterable[StageCall[RankT]], waited: Waited[RankT] | None = 
     """Return by stage the least time that any rank was in the collectives of one step without waiting, ns.
 
     Calls that only some ranks have, or whose collectives are inseparable, do not count. A stage in which a wait is a
-    lower bound is left out, since its remainder may be waiting, too.
-
-    Args:
-        calls: of one step.
-        waited: the result of ``call_waits``, if known.
+    lower bound is left out, since its remainder may be waiting, too. ``waited`` is the result of ``call_waits``.
     """
     listed = list(calls)
     ranks = {call.rank for call in listed}
@@ -199,20 +195,14 @@ class Activity:
 
 
 def activity(
-    calls: Iterable[StageCall[RankT]], wall_ns: Mapping[RankT, int], waited_ns: Mapping[RankT, int] | None = None
+    calls: Iterable[StageCall[RankT]], wall_ns: Mapping[RankT, int], waited_ns: Mapping[RankT, int]
 ) -> dict[RankT, Activity]:
     """Split one step of every rank.
 
-    Args:
-        calls: of one step; top-level stages only.
-        wall_ns: duration of the step by rank, by its own clock.
-        waited_ns: waits in collectives by rank; by default those of ``call_waits``.
+    The calls are those of top-level stages only, and the wall time of a rank is by its own clock.
     """
-    listed = list(calls)
-    if waited_ns is None:
-        waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in call_waits(listed).by_stage().items()}
     of_rank: defaultdict[RankT, list[StageCall[RankT]]] = defaultdict(list)
-    for call in listed:
+    for call in calls:
         of_rank[call.rank].append(call)
     found: dict[RankT, Activity] = {}
     for rank, wall in wall_ns.items():

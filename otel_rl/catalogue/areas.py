@@ -19,7 +19,6 @@ class Area:
     text: str
     """Who emits them, and what you need to know to query them."""
     attributes: Mapping[str, Keys]
-    """The attributes of each metric."""
     common: Keys = ()
     """Attributes that all its metrics have, too."""
 

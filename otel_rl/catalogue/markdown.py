@@ -14,5 +14,4 @@ def section(title: str, text: str, columns: Sequence[str], rows: Iterable[Sequen
 
 
 def code(text: str) -> str:
-    """Mark ``text`` as a name."""
     return f"`{text}`"

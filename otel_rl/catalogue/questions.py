@@ -21,7 +21,6 @@ class Question:
     text: str
     queries: tuple[str, ...]
     answer: str
-    """The meaning of the values."""
 
 
 def quantile(share: float, metric: str, *by: str) -> str:

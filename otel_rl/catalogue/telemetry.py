@@ -1,14 +1,9 @@
-"""The reference of everything that otel_rl emits, as Markdown, made from vocabulary and settings.
-
-``python -m otel_rl.catalogue`` writes ``docs/catalogue.md`` and ``docs/prometheus.md``; tests compare both.
-"""
+"""The reference of everything that otel_rl emits, as Markdown, made from vocabulary and settings."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
-from otel_rl.catalogue import prometheus
 from otel_rl.catalogue.markdown import code, section
 from otel_rl.config import settings as all_settings
 from otel_rl.metrics.record import MAX_SERIES
@@ -43,7 +38,6 @@ ATTRIBUTE_PLACES: Final = {
 
 
 def render() -> str:
-    """Return the whole catalogue as Markdown."""
     sections = [PREAMBLE, spans(), attributes("span"), metrics(), attributes("metric"), events(), attributes("log")]
     return "\n".join([*sections, attributes("resource"), settings()])
 
@@ -76,9 +70,3 @@ def attributes(where: str) -> str:
 def settings() -> str:
     rows = ((code(one.variable), code(one.value) if one.value else "", one.meaning) for one in all_settings({}))
     return section("Settings", "Environment variables that otel_rl reads.", ("variable", "default", "meaning"), rows)
-
-
-def main() -> None:
-    docs = Path(__file__).parents[2] / "docs"
-    (docs / "catalogue.md").write_text(render(), encoding="utf-8")
-    (docs / "prometheus.md").write_text(prometheus.render(), encoding="utf-8")

@@ -10,7 +10,8 @@ from otel_rl import ids
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import OpenView, Run, SpanView
 from otel_rl.report.format import plural
-from otel_rl.runs.otlp_json import closed_line
+from otel_rl.runs.made_spans import closed_requests
+from otel_rl.runs.otlp_json import to_json
 from otel_rl.runs.spans import is_container, text
 
 
@@ -44,9 +45,9 @@ class Orphans:
         return dead + ([] if self._run.alive() else self._roots(dead))
 
     def lines(self) -> Iterator[tuple[str, int]]:
-        """Return the closed spans as a line, and no bytes of the journal."""
-        if self.closed:
-            yield closed_line(self.closed), 0
+        """Return the closed spans as lines, and no bytes of the journal."""
+        for request in closed_requests(self.closed):
+            yield to_json("traces", request.payload), 0
 
     def remarks(self, are_closed: bool) -> list[str]:
         """Return sentences on what was added, and on how many spans hang below what is not there."""

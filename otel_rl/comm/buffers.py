@@ -7,7 +7,7 @@ device came into use in that moment, also by other processes, is in the estimate
 from __future__ import annotations
 
 from otel_rl import vocabulary
-from otel_rl.analysis.memory import DeviceBytes, communication_buffers
+from otel_rl.analysis.memory import non_torch
 from otel_rl.comm.memory import comm
 from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
@@ -26,11 +26,9 @@ def end() -> None:
     """
     before, comm.before_making = comm.before_making, None
     after = _read() if before is not None else None
-    if before is not None and after is not None:
-        grown = communication_buffers(before, after)
-        if grown:
-            comm.buffers += grown
-            state.add(Point(vocabulary.COMM_BUFFERS, comm.buffers, state.now()))
+    if before is not None and after is not None and after > before:
+        comm.buffers += after - before
+        state.add(Point(vocabulary.COMM_BUFFERS, comm.buffers, state.now()))
 
 
 def give_up() -> None:
@@ -38,9 +36,8 @@ def give_up() -> None:
     comm.before_making = None
 
 
-def _read() -> DeviceBytes | None:
+def _read() -> int | None:
     found = probes.read_device(None) if probes.read_device is not None else None
     if found is None or probes.device is None:
         return None
-    usage = probes.device.usage()
-    return usage and DeviceBytes(allocated=found.allocated, reserved=found.reserved, free=usage[0], total=usage[1])
+    return non_torch(probes.device.usage(), found.reserved)

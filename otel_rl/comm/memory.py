@@ -9,7 +9,6 @@ from weakref import WeakSet, ref
 from otel_rl.process.memory import Memory
 
 if TYPE_CHECKING:
-    from otel_rl.analysis.memory import DeviceBytes
     from otel_rl.comm.collectives import Collective
     from otel_rl.comm.groups import Group
     from otel_rl.trace.stage import Stage
@@ -31,8 +30,8 @@ class Communication(Memory):
     """The stage of the last collective."""
     in_backward: bool = False
     """Whether a collective was seen in a backward that is not DDP's."""
-    before_making: DeviceBytes | None = None
-    """What of the device was in use before the communicator that is being made."""
+    before_making: int | None = None
+    """Bytes of the device in use below torch before the communicator that is being made."""
     buffers: int = 0
     """Estimate of what communicators take of the device, bytes."""
     wrapped: WeakSet[Any] = field(default_factory=WeakSet)

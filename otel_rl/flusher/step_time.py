@@ -14,7 +14,7 @@ from operator import add
 from typing import Any, Final, TypeAlias
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.bubbles import DENOMINATOR, bubbles, reason_of
+from otel_rl.analysis.bubbles import DENOMINATOR, REASONS, bubbles, reason_of
 from otel_rl.analysis.goodput import Kind, is_background, kind_of
 from otel_rl.analysis.intervals import Interval, partition
 from otel_rl.comm.collectives import Collective
@@ -47,7 +47,7 @@ KIND_LABELS: Final[tuple[Labels, ...]] = tuple(((v.GOODPUT_KIND, kind.value),) f
 ACTIVITY_LABELS: Final[tuple[Labels, ...]] = tuple(((v.ACTIVITY, name),) for name in ACTIVITIES)
 
 
-class StepStages:
+class EndedStages:
     """What has ended in one step, or below a span of somebody else."""
 
     __slots__ = ("collectives", "stages")
@@ -62,9 +62,9 @@ class StepTime:
 
     def __init__(self, fold: Fold) -> None:
         self._fold = fold
-        self._steps: dict[Trace | None, StepStages | None] = {}
+        self._steps: dict[Trace | None, EndedStages | None] = {}
         """By trace of ours, oldest first; None where its container has ended. What has no trace is no key."""
-        self._foreign: dict[int, StepStages] = {}
+        self._foreign: dict[int, EndedStages] = {}
         """By trace id, what ended below a span of somebody else: part of a step, if that has the same trace."""
         self._layers: dict[str, tuple[int, int]] = {}
         self._total_ns = [0] * len(KINDS)
@@ -78,7 +78,7 @@ class StepTime:
     def add(self, records: Iterator[Any]) -> None:
         """Add the stages and collectives among what has ended; a container emits the numbers of its step."""
         trace: Trace | None = None
-        ended: StepStages | None = None
+        ended: EndedStages | None = None
         for record in records:
             if record.__class__ is Stage:
                 stage = record
@@ -122,7 +122,7 @@ class StepTime:
             stages.pop()
         stages.append((kind, activity, began, ended, ""))
 
-    def _place(self, trace: Trace | None) -> StepStages | None:
+    def _place(self, trace: Trace | None) -> EndedStages | None:
         """Find or make what is kept of a trace; None where no step of this process can count it."""
         if trace is None or trace.is_carried:
             return None
@@ -131,15 +131,15 @@ class StepTime:
             if ended is None:
                 if len(self._foreign) >= MOST_STEPS:
                     del self._foreign[next(iter(self._foreign))]
-                ended = self._foreign[trace.trace_id] = StepStages()
+                ended = self._foreign[trace.trace_id] = EndedStages()
             return ended
         if trace in self._steps:
             return self._steps[trace]
         if trace.is_phase:
-            return StepStages()  # all of it is overhead, whatever ran
+            return EndedStages()  # all of it is overhead, whatever ran
         if len(self._steps) >= MOST_STEPS and self._steps.pop(next(iter(self._steps))) is not None:
             errors["count the time of a step that does not end"] += 1
-        made = self._steps[trace] = StepStages()
+        made = self._steps[trace] = EndedStages()
         return made
 
     def _layers_of(self, name: str) -> tuple[int, int]:
@@ -150,7 +150,7 @@ class StepTime:
             self._layers[name] = layers
         return layers
 
-    def _special(self, stage: Stage, ended: StepStages) -> None:
+    def _special(self, stage: Stage, ended: EndedStages) -> None:
         attributes = stage.attributes or {}
         kind, activity, reason = OTHER, ACTIVE, ""
         if stage.name == v.IDLE:
@@ -169,12 +169,12 @@ class StepTime:
 
     # --- when a container ends ----------------------------------------------------------------------------------------
 
-    def _end(self, container: Stage, ended: StepStages) -> None:
+    def _end(self, container: Stage, ended: EndedStages) -> None:
         trace = container.trace
         if trace is None:
             return
         self._steps[trace] = None
-        foreign = self._foreign.pop(trace.trace_id, None) or StepStages()
+        foreign = self._foreign.pop(trace.trace_id, None) or EndedStages()
         stages = ended.stages + foreign.stages
         attributes = container.attributes or {}
         is_step = v.ITERATION in attributes
@@ -222,10 +222,11 @@ class StepTime:
                 self._fold.point(Point(v.ACTIVITY_TIME, part_ns / 1e9, time_ns, labels))
 
     def _bubbles(self, waits: Mapping[str, list[Interval]], window: Interval, time_ns: int) -> None:
-        for reason, share in bubbles(window, waits).shares.items():
-            if reason in self._waited:
+        step_ns = window[1] - window[0]
+        for reason, waited_ns in zip(REASONS, bubbles(window, waits), strict=True):
+            if reason in self._waited and step_ns > 0:
                 labels: Labels = ((v.IDLE_REASON, reason), (v.BUBBLE_DENOMINATOR, DENOMINATOR))
-                self._fold.point(Point(v.BUBBLE_RATIO, share, time_ns, labels))
+                self._fold.point(Point(v.BUBBLE_RATIO, waited_ns / step_ns, time_ns, labels))
 
 
 def _drop_half(stages: list[Any]) -> None:

@@ -33,43 +33,32 @@ _FIRST_BYTES: Final = 1 << 16
 
 @dataclass(frozen=True)
 class SegmentFile:
-    """A segment or a spool as a reader sees it, or the part of a concatenated file that one writer wrote."""
+    """A segment or a spool as a reader sees it."""
 
     path: Path
-    signal: str | None
-    """None if the name does not say it."""
+    signal: str
     number: int
     """The spool's is -1."""
-    start: int = 0
-    end: int | None = None
 
-    def items(self) -> Iterator[Frame | Damage]:
+    def items(self, size: int = -1) -> Iterator[Frame | Damage]:
         """Read whole frames, and the damage between them; a file that cannot be read is damage as a whole."""
         try:
             with open(self.path, "rb") as file:
-                file.seek(self.start)
-                data = file.read() if self.end is None else file.read(self.end - self.start)
+                data = file.read(size)
         except FileNotFoundError:
             return  # its writer removed or moved it
         except OSError:
             yield Damage(0, self.size, "unreadable", str(self.path))
             return
         for item in scan(data):
-            moved = replace(item, offset=item.offset + self.start)
-            yield replace(moved, path=str(self.path)) if isinstance(moved, Damage) else moved
+            yield replace(item, path=str(self.path)) if isinstance(item, Damage) else item
 
     @property
     def size(self) -> int:
-        """Its size now; 0 if it is gone."""
         try:
             return self.path.stat().st_size
         except OSError:
             return 0
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether its writer closed the journal at its end."""
-        return ends_closed(self.path, self.end)
 
 
 @dataclass
@@ -84,7 +73,7 @@ class Journal:
 
     def __init__(self, identity: WriterIdentity, segments: list[SegmentFile]) -> None:
         self.identity = identity
-        self.segments = sorted(segments, key=lambda one: (one.number, one.path, one.start))
+        self.segments = sorted(segments, key=lambda one: (one.number, one.path))
         self._newest = {one.signal: one for one in self.segments if one.number >= 0}
         self._undecodable: dict[tuple[Path, int], Damage] = {}
         self._resources: dict[bytes, Attributes] = {}
@@ -93,7 +82,9 @@ class Journal:
         return f"Journal({self.identity.writer!r})"
 
     def alive(self) -> bool:
-        return self.identity.is_alive(self._silent_s, lambda: any(one.is_closed for one in self._newest.values()))
+        return self.identity.is_alive(
+            self._silent_s, lambda: any(ends_closed(one.path) for one in self._newest.values())
+        )
 
     @property
     def last_ns(self) -> int:
@@ -102,7 +93,6 @@ class Journal:
 
     @property
     def records(self) -> dict[Signal, int]:
-        """Records by signal, as the frames' headers say."""
         return self._survey.records
 
     @property
@@ -116,7 +106,7 @@ class Journal:
     def frames(self, signal: Signal) -> Iterator[tuple[SegmentFile, Frame]]:
         """Read the whole frames of a signal in the order in which they were written."""
         for segment in self.segments:
-            if segment.signal in (signal, None):
+            if segment.signal == signal:
                 for item in segment.items():
                     if isinstance(item, Frame) and SIGNALS.get(item.type) == signal:
                         yield segment, item
@@ -167,23 +157,17 @@ class Journal:
         return survey
 
 
-def ends_closed(path: Path, end: int | None = None) -> bool:
-    """Return whether a file, or its part up to ``end``, ends with the mark of a closed journal."""
+def ends_closed(path: Path) -> bool:
     try:
         with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size if end is None else end
-            file.seek(max(size - len(END), 0))
+            file.seek(max(os.fstat(file.fileno()).st_size - len(END), 0))
             return file.read(len(END)) == END
     except OSError:
         return False
 
 
 def find_journals(path: Path, elsewhere: Path | None = None) -> list[Journal]:
-    """Find the journals of a run directory, or those in one file of concatenated segments.
-
-    Args:
-        path: of the directory or the file.
-        elsewhere: directory in which their writers may have gone on.
+    """Find the journals of a run directory or file, also in a directory in which their writers may have gone on.
 
     Raises:
         OSError: the directory cannot be listed.
@@ -194,49 +178,25 @@ def find_journals(path: Path, elsewhere: Path | None = None) -> list[Journal]:
     named: dict[str, list[SegmentFile]] = defaultdict(list)
     identities: dict[str, WriterIdentity] = {}
     for file in files:
-        if not _is_segment(file):
+        match = NAME.fullmatch(file.name)
+        if match is None or not _is_regular(file):
             continue
-        for segment, identity in _segments(file):
-            writer = identity.writer
-            if file.parent == elsewhere and writer not in named:
-                continue  # another run of the same name
-            named[writer].append(segment)
-            if identity.created_ns or writer not in identities:
-                identities[writer] = identity
+        writer, signal, number = match.groups()
+        segment = SegmentFile(file, signal, -1 if number == SPOOL else int(number))
+        identity = _identity(next(segment.items(_FIRST_BYTES), None)) or WriterIdentity(writer)
+        if file.parent == elsewhere and identity.writer not in named:
+            continue  # another run of the same name
+        named[identity.writer].append(segment)
+        if identity.created_ns or identity.writer not in identities:
+            identities[identity.writer] = identity
     return [Journal(identities[writer], segments) for writer, segments in named.items()]
 
 
-def _is_segment(file: Path) -> bool:
+def _is_regular(file: Path) -> bool:
     try:
-        return file.name.endswith(SUFFIX) and stat.S_ISREG(file.stat().st_mode)
+        return stat.S_ISREG(file.stat().st_mode)
     except OSError:
         return False
-
-
-def _segments(file: Path) -> Iterator[tuple[SegmentFile, WriterIdentity]]:
-    """Return who wrote a file; a file of another name is split at its writers' frames."""
-    match = NAME.fullmatch(file.name)
-    if match is None:
-        yield from _parts(file)
-        return
-    writer, signal, number = match.groups()
-    segment = SegmentFile(file, signal, -1 if number == SPOOL else int(number))
-    first = next(replace(segment, end=_FIRST_BYTES).items(), None)
-    yield segment, _identity(first) or WriterIdentity(writer)
-
-
-def _parts(file: Path) -> Iterator[tuple[SegmentFile, WriterIdentity]]:
-    start, number, writer = 0, 0, WriterIdentity(file.name.removesuffix(SUFFIX))
-    for item in SegmentFile(file, None, 0).items():
-        identity = _identity(item)
-        if identity is None:
-            continue
-        if isinstance(item, Frame) and item.offset > start:
-            yield SegmentFile(file, None, number, start, item.offset), writer
-            number += 1
-            start = item.offset
-        writer = identity
-    yield SegmentFile(file, None, number, start), writer
 
 
 def _identity(item: Frame | Damage | None) -> WriterIdentity | None:

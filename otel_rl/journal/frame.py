@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 from zlib import crc32
 
 Signal = Literal["traces", "metrics", "logs"]
@@ -33,8 +33,6 @@ MAX_PAYLOAD_BYTES: Final = 64 << 20
 
 _HEADER: Final = struct.Struct("<4sBBHIIQQI")
 _CHECKSUM: Final = struct.Struct("<I")
-_U32: Final = (1 << 32) - 1
-_U64: Final = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +63,12 @@ class Damage:
     path: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
+class _Header(NamedTuple):
+    magic: bytes
     version: int
     type: int
-    count: int
+    zero: int
+    records: int
     length: int
     first_ns: int
     last_ns: int
@@ -77,14 +76,7 @@ class _Header:
 
 
 def pack(type: int, payload: bytes, count: int, first_ns: int, last_ns: int) -> bytes:
-    """Make a frame; numbers that do not fit their field are clamped.
-
-    Raises:
-        ValueError: the payload is larger than ``MAX_PAYLOAD_BYTES``.
-    """
-    if len(payload) > MAX_PAYLOAD_BYTES:
-        raise ValueError(f"a payload of {len(payload)} bytes is larger than a frame may be")
-    count, first_ns, last_ns = _clamp(count, _U32), _clamp(first_ns, _U64), _clamp(last_ns, _U64)
+    """Make a frame of a payload that is at most ``MAX_PAYLOAD_BYTES`` long."""
     head = _HEADER.pack(MAGIC, VERSION, type, 0, count, len(payload), first_ns, last_ns, crc32(payload))
     return b"".join((head, _CHECKSUM.pack(crc32(head)), payload))
 
@@ -109,8 +101,7 @@ def _header(data: bytes, offset: int) -> _Header | None:
     end = offset + _HEADER.size
     if _CHECKSUM.unpack_from(data, end)[0] != crc32(data[offset:end]):
         return None
-    _, version, type, _, count, length, first_ns, last_ns, checksum = _HEADER.unpack_from(data, offset)
-    return _Header(version, type, count, length, first_ns, last_ns, checksum)
+    return _Header(*_HEADER.unpack_from(data, offset))
 
 
 def _frame(data: bytes, offset: int, header: _Header) -> Frame | Damage | None:
@@ -125,7 +116,7 @@ def _frame(data: bytes, offset: int, header: _Header) -> Frame | Damage | None:
         return Damage(offset, HEADER_BYTES + header.length, "version")
     if header.type != WRITER and header.type not in SIGNALS:
         return Damage(offset, HEADER_BYTES + header.length, "type")
-    return Frame(header.type, header.count, header.first_ns, header.last_ns, payload, offset)
+    return Frame(header.type, header.records, header.first_ns, header.last_ns, payload, offset)
 
 
 def _damage(data: bytes, offset: int, header: _Header | None) -> Damage:
@@ -143,9 +134,4 @@ def _damage(data: bytes, offset: int, header: _Header | None) -> Damage:
     return Damage(offset, end - offset, reason)
 
 
-def _clamp(number: int, limit: int) -> int:
-    return min(max(number, 0), limit)
-
-
 END: Final = pack(WRITER, b"", 0, 0, 0)
-"""The last frame of a closed journal."""

@@ -21,7 +21,6 @@ STALE_S = 60.0
 SIDECAR: Final = "sidecar"
 _PROC = "/proc"
 _START_TIME = 19
-"""The index of the start time after the command in /proc/<pid>/stat."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +77,7 @@ class WriterIdentity:
         """Return whether the writing process lives.
 
         If the process cannot be looked up (another host, another pid namespace, no /proc, or one that hides the
-        processes of others), its files decide.
-
-        Args:
-            silent_s: returns for how long its files were not modified, s.
-            is_closed: returns whether it closed its journal.
+        processes of others), its files decide: whether it closed its journal, and for how long they were not modified.
         """
         is_known = bool(self.boot_id and self.pid_namespace and self.start_time)
         if is_known and (self.boot_id, self.pid_namespace) == (_boot_id(), _pid_namespace()):
@@ -106,14 +101,10 @@ def start_time(pid: int) -> int | None:
 
 def _is_hidden(pid: int) -> bool:
     """Return whether /proc hides an existing process of another user (``hidepid``)."""
-    if _read(f"{_PROC}/{pid}/stat"):
-        return False
     try:
         os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, PermissionError) and not _read(f"{_PROC}/{pid}/stat")
     return False
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -57,7 +58,7 @@ class Run:
         Cost: 2 us a span, and 0.5 us for each attribute that is decoded.
         """
         for journal in self.journals:
-            yield from _spans(journal, keys)
+            yield from _decode(journal, "traces", partial(views.spans, journal=journal, keys=keys))
 
     def closed_spans(self, keys: Collection[str] | None = ()) -> Iterator[SpanView]:
         """Read the finished spans, then the stages in which dead processes ended, closed at their last sign of life.
@@ -85,7 +86,7 @@ class Run:
         Cost: 3.5 us a point that is wanted, 0.5 us another.
         """
         for journal in self.journals:
-            yield from _points(journal, wanted)
+            yield from _decode(journal, "metrics", partial(views.points, journal=journal, wanted=wanted))
 
     def last_points(self, name: str | None = None) -> list[PointView]:
         """Read the last point of every metric, attributes, resource and journal."""
@@ -102,11 +103,7 @@ class Run:
 
 
 def open_run(path: str | Path, elsewhere: Path | None = None) -> Run:
-    """Open a run to read it.
-
-    Args:
-        path: the run's directory, or one file of concatenated segments.
-        elsewhere: a directory in which its processes may have gone on when their disk was full.
+    """Open the directory of a run, or one of its files; its processes may have gone on elsewhere when a disk was full.
 
     Raises:
         JournalNotFound: there is none, or it cannot be read.
@@ -135,16 +132,8 @@ def _why_empty(path: Path) -> str:
         names = ", ".join(dict.fromkeys(runs))
         return f"{path} holds runs and is none itself; give one of them: {names}"
     if path.is_file():
-        return f"{path} is a file without records; give the directory of a run, which otel_rl names when it ends"
+        return f"{path} is no file of a journal; give the directory of a run, which otel_rl names when it ends"
     return f"{path} holds no journal (*{SUFFIX}); was the training instrumented, and did it live longer than a second?"
-
-
-def _spans(journal: Journal, keys: Collection[str] | None) -> Iterator[SpanView]:
-    return _decode(journal, "traces", lambda payload: views.spans(payload, journal, keys))
-
-
-def _points(journal: Journal, wanted: Wanted) -> Iterator[PointView]:
-    return _decode(journal, "metrics", lambda payload: views.points(payload, journal, wanted))
 
 
 def _logs(journal: Journal, event_name: str | None) -> Iterator[LogView]:
@@ -188,8 +177,8 @@ def _unset_ns(log: LogView) -> int:
 
 def _with_trace(unknown: dict[bytes, LogView], journal: Journal) -> dict[bytes, LogView]:
     """Put the stages of a process that died before it knew its attempt into the trace of the spans inside them."""
-    inside = (span.trace_id for span in (_spans(journal, ()) if unknown else ()) if span.parent_id in unknown)
-    trace_id = next(inside, b"")
+    spans = _decode(journal, "traces", partial(views.spans, journal=journal, keys=())) if unknown else ()
+    trace_id = next((span.trace_id for span in spans if span.parent_id in unknown), b"")
     return {span_id: replace(log, trace_id=trace_id) for span_id, log in unknown.items()}
 
 

@@ -68,7 +68,6 @@ class Segment:
         self.records += records
 
     def close(self) -> None:
-        """Close the file, and remove it if it holds no records."""
         is_empty = self.frames == 0 and self.is_own()
         self.abandon()
         if is_empty:

@@ -35,7 +35,6 @@ KINDS: Final[dict[str, Kind]] = {
     "histogram": "histogram",
     "exponential_histogram": "histogram",
 }
-"""Kinds of metrics by the field of ``Metric`` that has the points."""
 
 
 class SpanView(NamedTuple):
@@ -48,18 +47,14 @@ class SpanView(NamedTuple):
     trace_id: bytes
     span_id: bytes
     parent_id: bytes
-    """Empty for a root."""
     start_ns: int
     end_ns: int
     status_code: int
     """0 unset, 1 ok, 2 error."""
     attributes: Attributes
-    """Only those that were asked for."""
     resource: Attributes
-    """All records of a writer share it."""
     journal: Journal
     is_own: bool = True
-    """Whether otel_rl recorded it, and no other library."""
 
 
 @dataclass(slots=True)
@@ -176,7 +171,6 @@ def points(payload: bytes, journal: Journal, wanted: Wanted) -> Iterator[PointVi
 
 
 def logs(payload: bytes, journal: Journal, event_name: str | None) -> Iterator[LogView]:
-    """Decode the log records of one event, or all."""
     for group in ExportLogsServiceRequest.FromString(payload).resource_logs:
         resource = journal.resource(group.resource)
         for scope in group.scope_logs:
@@ -220,18 +214,16 @@ def _point(
 ) -> PointView:
     name, kind, unit = metric
     time_ns, start_ns = point.time_unix_nano, point.start_time_unix_nano
-    attributes = decode(point.attributes, None)
+    view = PointView(name, kind, unit, time_ns, start_ns, decode(point.attributes, None), resource, journal)
     if isinstance(point, NumberDataPoint):
-        value = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
-        return PointView(name, kind, unit, time_ns, start_ns, attributes, resource, journal, value)
+        view.value = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
+        return view
+    view.count, view.sum, view.min, view.max = point.count, point.sum, point.min, point.max
     if isinstance(point, ExponentialHistogramDataPoint):
-        boundaries, counts = _exponential(point)
+        view.boundaries, view.counts = _exponential(point)
     else:
-        boundaries, counts = tuple(point.explicit_bounds), tuple(point.bucket_counts)
-    return PointView(
-        name, kind, unit, time_ns, start_ns, attributes, resource, journal, 0.0, point.count, point.sum, point.min,
-        point.max, boundaries, counts,
-    )  # fmt: skip
+        view.boundaries, view.counts = tuple(point.explicit_bounds), tuple(point.bucket_counts)
+    return view
 
 
 def _exponential(point: ExponentialHistogramDataPoint) -> tuple[tuple[float, ...], tuple[int, ...]]:

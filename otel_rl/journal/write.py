@@ -51,7 +51,7 @@ class Writer:
         """Prepare a journal; nothing is made on disk before the first frame.
 
         Args:
-            directory: of the run; made with its missing parents when needed, for the owner only.
+            directory: of the run; made when needed, for the owner only.
             identity: of this process.
             max_bytes: cap of all files of this journal together.
             segment_bytes: a segment that reaches it is closed; at most an eighth of the cap.
@@ -85,7 +85,6 @@ class Writer:
         self.failure: str | None = None
         self._spool_failure: str | None = None
         self._left: Path | None = None
-        """The directory from which segments are still to be moved."""
 
     @property
     def _is_over(self) -> bool:
@@ -226,7 +225,6 @@ class Writer:
         return None
 
     def _shrink_pending(self) -> None:
-        """Drop what is above the cap, the oldest spans first."""
         for signal in DROP_ORDER:
             for pending in [one for one in self._pending if one.signal == signal]:
                 if self.pending_bytes <= self._max_pending:
@@ -254,10 +252,8 @@ class Writer:
         except OSError as error:
             return f"cannot move the journal from {left} to {self.directory}: {error.strerror or error}"
         self._left = None
-        try:
+        with suppress(OSError):  # never made, or other journals are still in it
             left.rmdir()
-        except OSError:
-            return None  # never made, or other journals are still in it
         return None
 
     def _files(self) -> Sequence[Segment]:
@@ -318,7 +314,6 @@ class Writer:
             self._old.append(segment)
 
     def _make_room(self, size: int) -> bool:
-        """Remove files until ``size`` bytes fit below the cap."""
         while self._size() + size > self._max_bytes:
             if self._spool:  # its records are in memory, too
                 self._spool.popitem()[1].remove()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from otel_rl import vocabulary
-from otel_rl.analysis.memory import DeviceBytes, composition, stage_peak
+from otel_rl.analysis.memory import fragmentation, non_torch, rounding, slack, stage_peak
 from otel_rl.probes.memory import Device, Reading, host
 from otel_rl.records import Point, Value
 
@@ -61,28 +61,18 @@ def _device_attributes(start: Device | None, end: Device) -> dict[str, Value]:
 
 def device_points(device: Device, usage: tuple[int, int] | None, time_ns: int) -> Iterator[Point]:
     """Return what the memory of a device consisted of at the end of a step; what is not known is left out."""
-    free, total = usage or (None, None)
     is_counted = device.active is None or device.active >= device.allocated  # cudaMallocAsync leaves them at 0
     split = device.inactive_split if is_counted else None
-    parts = composition(
-        DeviceBytes(
-            allocated=device.allocated,
-            reserved=device.reserved,
-            inactive_split=split,
-            requested=device.requested,
-            free=free,
-            total=total,
-        )
-    )
+    rounded = rounding(device.requested, device.allocated)
     values = {
         vocabulary.ALLOCATED: device.allocated,
         vocabulary.RESERVED: device.reserved,
         vocabulary.ACTIVE: device.active if is_counted else None,
-        vocabulary.REQUESTED: None if parts.rounding is None else device.requested,
+        vocabulary.REQUESTED: None if rounded is None else device.requested,
         vocabulary.INACTIVE_SPLIT: split,
-        vocabulary.NON_TORCH: parts.non_torch,
-        vocabulary.FRAGMENTATION: parts.fragmentation,
-        vocabulary.SLACK: parts.slack,
-        vocabulary.ROUNDING: parts.rounding,
+        vocabulary.NON_TORCH: non_torch(usage, device.reserved),
+        vocabulary.FRAGMENTATION: fragmentation(split, device.reserved),
+        vocabulary.SLACK: slack(device.allocated, device.reserved),
+        vocabulary.ROUNDING: rounded,
     }
     return (Point(name, value, time_ns) for name, value in values.items() if value is not None)

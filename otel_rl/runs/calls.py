@@ -49,7 +49,6 @@ class Known:
     names: dict[Names, Names] = field(default_factory=dict)
 
     def clear(self, most: int) -> None:
-        """Forget what is known if it is more than this number."""
         for known in (self.labels, self.full, self.names):
             if len(known) > most:
                 known.clear()
@@ -65,7 +64,6 @@ class Calls:
 
     labels: Labels
     full: tuple[int, ...]
-    """Indices of the calls that are not plain."""
     numbers: array[int]
     """Durations of all calls, then the other numbers of those that are not plain."""
     names: Names
@@ -92,14 +90,7 @@ class Calls:
 
 
 def calls_in(container: RankSpan, tree: SpanTree, spans: Iterable[SpanView], known: Known) -> Calls:
-    """Reduce a step to its calls.
-
-    Args:
-        container: of the step.
-        tree: of its trace.
-        spans: of its trace.
-        known: what other steps share.
-    """
+    """Reduce a step to its calls; tree and spans are those of its trace."""
     comm = [span for span in spans if span.name == v.COMM]
     apart_ns = {span.span_id: span.end_ns - span.start_ns for span in comm if not is_met(span.attributes)}
     timed = {span.span_id: span for span in comm if tells_waits(span.attributes)}
@@ -201,12 +192,7 @@ def matched(calls: Mapping[RankT, Calls]) -> list[StageCall[RankT]]:
 
 
 def matched_peers(calls: Mapping[RankT, Calls], pipeline: Mapping[RankT, int]) -> dict[int, list[StageCall[RankT]]]:
-    """Return the calls of one step of the ranks of a role by pipeline stage.
-
-    Args:
-        calls: by rank.
-        pipeline: stage of each rank; the ranks of one are peers.
-    """
+    """Return the calls of one step of the ranks of a role by pipeline stage; the ranks of one are peers."""
     by_stage: defaultdict[int, dict[RankT, Calls]] = defaultdict(dict)
     for rank, one in calls.items():
         by_stage[pipeline[rank]][rank] = one

@@ -21,7 +21,7 @@ HOW_TO_RECORD = "`otel-rl run -- python train.py` records one, `otel-rl demo` sh
 
 
 def find_run(name: str | None, root: Path) -> Path:
-    """Find a run by path (a directory, or a file of joined segments), by its name below the root, or the newest one.
+    """Find a run by path (its directory, or one of its files), by its name below the root, or the newest one.
 
     A name without a separator is first a run below the root, then one in the folder for temporary files, then a path.
     It may be the name of the folder, or the one that the user gave.
@@ -118,26 +118,18 @@ def recency(run: Path) -> float:
 
 def written_at(run: Path) -> float:
     """Return when a run's journal was written last, s of this host's monotonic clock; minus infinity without one."""
-    written = last_written(run)
-    try:
-        return written - ahead_s(run) if written else -inf
-    except OSError:
-        return -inf
-
-
-def last_written(run: Path) -> float:
-    """Return when a run's journal was written last by its file system's clock, s since 1970; 0 without one."""
     times = []
     for segment in run.glob("*.otlp"):
         with suppress(OSError):  # the size cap removed it, or it is a link to nowhere
             found = segment.stat()
             if S_ISREG(found.st_mode):
                 times.append(found.st_mtime)
-    return max(times, default=0.0)
+    with suppress(OSError):
+        return max(times) - ahead_s(run) if times else -inf
+    return -inf
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a directory has a journal that can be read."""
     try:
         return path.is_dir() and any(segment.is_file() for segment in path.glob("*.otlp"))
     except OSError:
@@ -180,5 +172,5 @@ def _elsewhere(root: Path) -> str:
 
 
 def _known(root: Path) -> str:
-    names = [path.name for path in sorted(recorded_below(root), key=last_written)[-5:]]
+    names = [path.name for path in sorted(recorded_below(root), key=recency)[-5:]]
     return f"The newest runs there: {', '.join(reversed(names))}." if names else "Nothing was recorded there."

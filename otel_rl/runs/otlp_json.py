@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from google.protobuf.json_format import MessageToDict
@@ -12,14 +12,9 @@ from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
-from otel_rl import vocabulary as v
-from otel_rl.journal.frame import MAX_PAYLOAD_BYTES, Signal
-from otel_rl.journal.otlp.clean import Cleaner
-from otel_rl.journal.otlp.encode import FLAGS
-from otel_rl.journal.read import Run, SpanView
-from otel_rl.runs.spans import text
+from otel_rl.journal.frame import Signal
+from otel_rl.journal.read import Run
 
 REQUESTS: Final[dict[Signal, Callable[[], Message]]] = {
     "traces": ExportTraceServiceRequest,
@@ -52,41 +47,6 @@ def to_json(signal: Signal, payload: bytes) -> str:
         request.ParseFromString(payload)
     except DecodeError:
         return ""
-    return _to_text(request)
-
-
-def closed_line(spans: Iterable[SpanView]) -> str:
-    """Return spans that a reader closed as one line, a request without events and links.
-
-    Args:
-        spans: with all their attributes; at least one.
-    """
-    request = ExportTraceServiceRequest()
-    scopes: dict[int, ScopeSpans] = {}
-    clean = Cleaner(MAX_PAYLOAD_BYTES)  # the writer has cut texts already
-    for span in spans:
-        scope = scopes.get(id(span.resource))  # the spans of a writer share it
-        if scope is None:
-            group = request.resource_spans.add()
-            clean.fill(group.resource.attributes, span.resource)
-            scope = scopes[id(span.resource)] = group.scope_spans.add()
-            scope.scope.name, scope.scope.version = v.SCOPE, text(span.resource, v.DISTRO_VERSION)
-        start_ns, end_ns = clean.interval(span.start_ns, span.end_ns)
-        message = scope.spans.add(
-            trace_id=span.trace_id,
-            span_id=span.span_id,
-            parent_span_id=span.parent_id,
-            name=span.name,
-            kind=1,
-            start_time_unix_nano=start_ns,
-            end_time_unix_nano=end_ns,
-            flags=FLAGS,
-        )
-        clean.fill(message.attributes, span.attributes)
-    return _to_text(request)
-
-
-def _to_text(request: Message) -> str:
     document = MessageToDict(request, use_integers_for_enums=True)
     _ids_to_hex(document)
     return json.dumps(document, allow_nan=False, separators=(",", ":"))

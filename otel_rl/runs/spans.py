@@ -33,16 +33,11 @@ def shares_samples(resource: Mapping[str, Value]) -> int:
     return NOT_TOLD if group == UNKNOWN else group
 
 
-def pipeline_of(resource: Mapping[str, Value]) -> int:
-    """Return a rank's pipeline stage: ranks of one role that share it are peers.
-
-    If one rank of a role and attempt does not say it, all ranks of the role are peers.
-    """
-    return place(resource, v.RANK_PP)
-
-
 def place(resource: Mapping[str, Value], key: str) -> int:
-    """Return a rank's coordinate along one axis of the parallel layout."""
+    """Return a rank's coordinate along one axis of the parallel layout.
+
+    Ranks of one role that share the pipeline stage are peers; if one of them does not say its stage, all are.
+    """
     value = resource.get(key)
     return value if isinstance(value, int) and value >= 0 else UNKNOWN
 
@@ -94,11 +89,7 @@ def is_derived(span: SpanView) -> bool:
 
 
 def own_stages(spans: Sequence[SpanView]) -> Sequence[SpanView]:
-    """Leave out spans of other libraries; a span inside one gets the nearest stage as its parent.
-
-    Args:
-        spans: of one trace.
-    """
+    """Leave out spans of other libraries in one trace; a span inside one gets the nearest stage as its parent."""
     parents = {span.span_id: span.parent_id for span in spans if not span.is_own}
     if not parents:  # as in most steps
         return spans
@@ -113,11 +104,7 @@ def own_stages(spans: Sequence[SpanView]) -> Sequence[SpanView]:
 
 
 def in_front(spans: Sequence[SpanView]) -> Sequence[SpanView]:
-    """Leave out asynchronous checkpoints and their collectives, but for the staging, which delays the step.
-
-    Args:
-        spans: of one trace.
-    """
+    """Leave out asynchronous checkpoints of one trace and their collectives, but not the staging that delays a step."""
     background = {span.span_id: span.parent_id for span in spans if is_background(span.name, span.attributes)}
     if not background:  # as in most steps
         return spans

@@ -31,16 +31,10 @@ class ProgramStatus:
     address: str
     pid: int
     age_s: float | None
-    """None if it is dead."""
 
 
 def up(root: Path, offset: int, show: Show) -> tuple[RunningStack, bool]:
-    """Start the stack of a root of runs and wait until all of it answers.
-
-    Args:
-        root: the root of the runs, made if it is missing.
-        offset: by how much all ports are shifted.
-        show: called with what each program does.
+    """Start the stack of a root of runs, with all ports shifted by an offset, and wait until all of it answers.
 
     Returns:
         The stack, and whether it is new: False if it ran already.
@@ -80,11 +74,7 @@ def status(root: Path) -> list[ProgramStatus]:
 
 
 def down(root: Path, *, delete: bool) -> list[str]:
-    """End what `up` started, and nothing else.
-
-    Args:
-        root: the root of the runs.
-        delete: also remove the data, the logs and the queue of the stack.
+    """End what `up` started, and nothing else; on demand also remove the data, the logs and the queue.
 
     Returns:
         The names of the programs that were ended; none if nothing ran.

@@ -62,11 +62,9 @@ class Program:
     name: str
     command: tuple[str, ...]
     environ: tuple[tuple[str, str], ...]
-    """Added to the environment of `up`."""
     ports: tuple[int, ...]
     """All ports on which it listens, on loopback only."""
     address: str
-    """The address for a person or a program."""
     health_port: int
     health_path: str
     """It answers 200 when the program works, 503 until then."""
@@ -92,12 +90,7 @@ class Addresses:
 
 
 def make_plan(found: Mapping[str, Path], offset: int) -> tuple[Program, ...]:
-    """Plan the stack, in the order in which its programs start: receivers before senders.
-
-    Args:
-        found: the file of each program; without `tempo` there is none.
-        offset: by how much all ports are shifted.
-    """
+    """Plan the stack, in the order in which its programs start: receivers before senders."""
     addresses = Addresses(offset)
     makers = {"jaeger": _jaeger, "prometheus": _prometheus, "tempo": _tempo}
     stores = [make(str(found[name]), addresses) for name, make in makers.items() if name in found]

@@ -42,7 +42,6 @@ class RunningProgram:
     name: str
     pid: int
     start_time: int
-    """Clock ticks since boot."""
     started_s: float
     address: str
     health_port: int
@@ -58,7 +57,6 @@ class RunningStack:
     boot_id: str
     pid_namespace: str
     offset: int
-    """All ports are shifted by it."""
     programs: tuple[RunningProgram, ...] = ()
 
     @classmethod
@@ -222,7 +220,6 @@ def log_of(folder: Path, name: str) -> Path:
 
 
 def last_lines(log: Path) -> list[str]:
-    """Read the end of a log; nothing if there is none."""
     try:
         with log.open(encoding="utf-8", errors="replace") as file:
             return list(deque((line.rstrip() for line in file if line.strip()), maxlen=LAST_LINES))

@@ -40,7 +40,6 @@ def find_all(environ: Mapping[str, str] = os.environ) -> dict[str, Path]:
 
 
 def missing(found: Mapping[str, Path]) -> list[str]:
-    """List the programs without which there is no stack."""
     return [names[-1] for part, names in NAMES.items() if part not in found]
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from packaging.specifiers import SpecifierSet
 
+from otel_rl import vocabulary
 from otel_rl.guard import errors
 from otel_rl.hooks import (
     CallbackHook,
@@ -131,7 +132,7 @@ def variants(integration: Integration) -> Iterator[Hook]:
     for hook in integration.hooks:
         yield hook
         if isinstance(hook, StageHook):
-            yield replace(hook, stage="rl.reward")
+            yield replace(hook, stage=vocabulary.REWARD)
         yield failing(hook)
 
 

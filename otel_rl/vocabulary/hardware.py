@@ -10,9 +10,7 @@ from typing import Final
 
 from otel_rl.vocabulary.kinds import SEMCONV, counter, gauge, label
 
-HW_ID: Final = label(
-    "hw.id", "the device's own id (NVIDIA: its UUID); in a rank's resource the device that it uses", SEMCONV
-)
+HW_ID: Final = label("hw.id", "the device's own id (NVIDIA: its UUID); of a rank the device that it uses", SEMCONV)
 HW_NAME: Final = label("hw.name", "the device's product name", SEMCONV)
 HW_TYPE: Final = label("hw.type", "`gpu`", SEMCONV)
 HW_PARENT: Final = label("hw.parent", "for a part (MIG) the id of the whole device", SEMCONV)
@@ -32,9 +30,7 @@ CPU_LOAD: Final = gauge("rl.node.cpu.load_1m", "{thread}", "load average of a mi
 NODE_MEMORY: Final = gauge("rl.node.memory.usage", "By", "memory of the node in use")
 NODE_MEMORY_LIMIT: Final = gauge("rl.node.memory.limit", "By", "memory of the node")
 NETWORK_IO: Final = counter(
-    "rl.node.network.io",
-    "By",
-    "bytes of all interfaces but loopback by `network.io.direction`, since the sidecar began",
+    "rl.node.network.io", "By", "bytes of all interfaces but loopback by `network.io.direction` since the sidecar began"
 )
 GPU_UTILIZATION: Final = gauge(
     "hw.gpu.utilization", "1", "share of time in which a kernel ran; no measure of how busy it was", SEMCONV
@@ -50,24 +46,18 @@ TEMPERATURE: Final = gauge("hw.temperature", "Cel", "temperature of the device",
 HW_ERRORS: Final = counter(
     "hw.errors",
     "{error}",
-    "memory errors by `error.type`: `corrected` or `uncorrected`, since the sidecar began",
+    "memory errors by `error.type` (`corrected`, `uncorrected`) since the sidecar began",
     SEMCONV,
 )
 HW_STATUS: Final = gauge("hw.status", "", "1 for the device's `hw.state`, 0 for the other state", SEMCONV)
 HW_CLOCK: Final = gauge("rl.hw.clock", "Hz", "clock by `rl.hw.clock.type`")
 THROTTLE: Final = gauge("rl.hw.throttle", "", "1 if the device's clock was lowered for `rl.hw.throttle.reason`, else 0")
 PCIE_THROUGHPUT: Final = gauge(
-    "rl.hw.pcie.throughput",
-    "By/s",
-    "bytes per second in a window of 20 ms; only of devices that do not count bytes of PCIe",
+    "rl.hw.pcie.throughput", "By/s", "bytes per second in a window of 20 ms, of devices that do not count bytes of PCIe"
 )
 XID: Final = counter("rl.hw.xid", "{error}", "NVIDIA's critical errors by `rl.hw.xid.code`, since the sidecar began")
-SM_ACTIVITY: Final = gauge(
-    "rl.hw.sm.activity", "1", "share of the streaming multiprocessors that were busy since the previous point"
-)
+SM_ACTIVITY: Final = gauge("rl.hw.sm.activity", "1", "share of the multiprocessors that were busy since the last point")
 TENSOR_ACTIVITY: Final = gauge(
-    "rl.hw.tensor.activity", "1", "share of time that tensor cores worked since the previous point"
+    "rl.hw.tensor.activity", "1", "share of time with tensor cores at work since the last point"
 )
-DRAM_UTILIZATION: Final = gauge(
-    "rl.hw.dram.utilization", "1", "share of the memory's bandwidth in use since the previous point"
-)
+DRAM_UTILIZATION: Final = gauge("rl.hw.dram.utilization", "1", "share of memory bandwidth used since the last point")

@@ -66,54 +66,42 @@ class Event:
 
 def attribute(key: str, type: AttributeType, meaning: str, source: str = OURS) -> str:
     """Define an attribute of spans; return its key, as the functions below return theirs."""
-    return _attribute(Attribute(key, type, "span", meaning, source))
+    return _define(key, Attribute(key, type, "span", meaning, source))
 
 
 def label(key: str, meaning: str, source: str = OURS, *, type: AttributeType = "string") -> str:
-    """Define an attribute of metric points."""
-    return _attribute(Attribute(key, type, "metric", meaning, source))
+    return _define(key, Attribute(key, type, "metric", meaning, source))
 
 
 def resource(key: str, type: AttributeType, meaning: str, source: str = OURS) -> str:
-    """Define an attribute of the resource."""
-    return _attribute(Attribute(key, type, "resource", meaning, source))
+    return _define(key, Attribute(key, type, "resource", meaning, source))
 
 
 def log_attribute(key: str, type: AttributeType, meaning: str) -> str:
-    """Define an attribute of log records."""
-    return _attribute(Attribute(key, type, "log", meaning))
-
-
-def _attribute(found: Attribute) -> str:
-    DEFINITIONS.append(found)
-    return found.key
+    return _define(key, Attribute(key, type, "log", meaning))
 
 
 def stage(name: str, meaning: str, source: str = OURS, *, is_measured: bool = True) -> str:
-    """Define a span."""
-    return _named(StageName(name, meaning, source, is_measured))
+    return _define(name, StageName(name, meaning, source, is_measured))
 
 
 def counter(name: str, unit: str, meaning: str, source: str = OURS) -> str:
-    """Define a counter."""
-    return _named(Metric(name, "counter", unit, meaning, source))
+    return _define(name, Metric(name, "counter", unit, meaning, source))
 
 
 def gauge(name: str, unit: str, meaning: str, source: str = OURS) -> str:
-    """Define a gauge."""
-    return _named(Metric(name, "gauge", unit, meaning, source))
+    return _define(name, Metric(name, "gauge", unit, meaning, source))
 
 
 def histogram(name: str, unit: str, meaning: str, boundaries: tuple[float, ...], source: str = OURS) -> str:
     """Define a histogram, with boundaries for stores without exponential ones."""
-    return _named(Metric(name, "histogram", unit, meaning, source, boundaries))
+    return _define(name, Metric(name, "histogram", unit, meaning, source, boundaries))
 
 
 def event(name: str, meaning: str) -> str:
-    """Define a log record."""
-    return _named(Event(name, meaning))
+    return _define(name, Event(name, meaning))
 
 
-def _named(found: StageName | Metric | Event) -> str:
+def _define(name: str, found: Attribute | StageName | Metric | Event) -> str:
     DEFINITIONS.append(found)
-    return found.name
+    return name

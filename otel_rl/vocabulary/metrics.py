@@ -25,25 +25,20 @@ METRIC_NAME: Final = label(
 )
 
 STAGE_DURATION: Final = histogram(
-    "rl.stage.duration", "s", "duration of a user's own stage, by `rl.stage`", DURATION_BOUNDARIES
+    "rl.stage.duration", "s", "duration of a user's stage by `rl.stage`", DURATION_BOUNDARIES
 )
 COMM_DURATION: Final = histogram(
-    "rl.comm.duration", "s", "duration of every collective, by `rl.comm.operation`", DURATION_BOUNDARIES
+    "rl.comm.duration", "s", "duration of collectives by `rl.comm.operation`", DURATION_BOUNDARIES
 )
 COMM_IO: Final = counter("rl.comm.io", "By", "bytes of this rank's inputs to collectives")
 STEP_TIME: Final = gauge("rl.step.time", "s", "from this step's begin to the next one's; one point per step")
 TRAIN_TIME: Final = gauge("rl.train.time", "s", "step time without evaluation and checkpoint; one point per step")
 SAMPLES: Final = counter("rl.sample.samples", "{sample}", "samples generated for training", PROPOSAL)
-SAMPLE_TOKENS: Final = counter(
-    "rl.sample.tokens", "{token}", "rollout tokens, by `rl.token.kind`: each generated sample once"
-)
+SAMPLE_TOKENS: Final = counter("rl.sample.tokens", "{token}", "rollout tokens by `rl.token.kind`, each sample once")
 TRAIN_STEPS: Final = counter("rl.train.steps", "{step}", "optimizer updates made", PROPOSAL)
 TRAIN_STEPS_SKIPPED: Final = counter("rl.train.steps.skipped", "{step}", "optimizer updates skipped")
 TRAIN_TOKENS: Final = counter(
-    "rl.train.tokens",
-    "{token}",
-    "tokens of every training forward, by `rl.token.kind`; the loss uses those of the kind `response`",
-    PROPOSAL,
+    "rl.train.tokens", "{token}", "tokens of training forwards by `rl.token.kind`; the loss uses `response`", PROPOSAL
 )
 TOKENS_RATE: Final = gauge(
     "rl.throughput.tokens",
@@ -93,7 +88,7 @@ RESERVED: Final = gauge("rl.memory.device.reserved", "By", "bytes held by the de
 ACTIVE: Final = gauge("rl.memory.device.active", "By", "live bytes and those that a stream still uses, at step end")
 REQUESTED: Final = gauge("rl.memory.device.requested", "By", "live bytes without rounding, at step end")
 INACTIVE_SPLIT: Final = gauge(
-    "rl.memory.device.inactive_split", "By", "free parts of blocks that cannot be released, at step end"
+    "rl.memory.device.inactive_split", "By", "free parts of blocks that stay reserved, at step end"
 )
 NON_TORCH: Final = gauge(
     "rl.memory.device.non_torch",

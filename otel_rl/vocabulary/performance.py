@@ -9,17 +9,13 @@ from otel_rl.vocabulary.metrics import DURATION_BOUNDARIES
 
 # --- collectives
 
-COMM_GROUP: Final = attribute(
-    "rl.comm.group", "string", "description and name of the process group, equal on all of its ranks"
-)
+COMM_GROUP: Final = attribute("rl.comm.group", "string", "description and name of the group, equal on all of its ranks")
 COMM_GROUP_SIZE: Final = attribute("rl.comm.group_size", "int", "ranks of the process group")
 COMM_GROUP_KIND: Final = label("rl.comm.group_kind", "description of the process group: `default_pg`, `mesh_dp`, ...")
 COMM_SEQUENCE: Final = attribute(
     "rl.comm.sequence", "int", "number of the collective in its group, from 1, equal on all ranks of the group"
 )
-COMM_ASYNC: Final = attribute(
-    "rl.comm.async", "boolean", "true if the duration is that of the wait for an asynchronous collective"
-)
+COMM_ASYNC: Final = attribute("rl.comm.async", "boolean", "true if it is the wait for an asynchronous collective")
 COMM_WAIT: Final = attribute(
     "rl.comm.wait",
     "double",
@@ -32,10 +28,7 @@ COMM_EXPOSED: Final = attribute(
     "wait was not seen",
 )
 COMM_EXPOSED_TIME: Final = histogram(
-    "rl.comm.exposed",
-    "s",
-    "exposed communication (`rl.comm.exposed`) of every stage that was timed for it, by `rl.stage`",
-    DURATION_BOUNDARIES,
+    "rl.comm.exposed", "s", "exposed communication of every stage timed for it, by `rl.stage`", DURATION_BOUNDARIES
 )
 DDP_ALL_REDUCE: Final = "ddp_all_reduce"
 """`rl.comm.operation` of a rank's wait for DDP at the end of a backward: all reductions of it together."""
@@ -51,15 +44,9 @@ ACTIVITY: Final = label(
     "(`rl.idle`) or `other` (under no stage)",
 )
 BUBBLE_DENOMINATOR: Final = label("rl.bubble.denominator", "what the bubble was divided by")
-SKEW_RANK: Final = attribute(
-    "rl.skew.rank", "int", "the rank that was waited for: it was in the collective for the shortest time"
-)
-GOODPUT_TIME: Final = counter(
-    "rl.goodput.time", "s", "wall time of this rank by `rl.goodput.kind`; the kinds add up to it"
-)
-ACTIVITY_TIME: Final = gauge(
-    "rl.step.activity", "s", "one step of this rank by `rl.activity`; one point per step and activity"
-)
+SKEW_RANK: Final = attribute("rl.skew.rank", "int", "the rank that was waited for: the shortest time in the collective")
+GOODPUT_TIME: Final = counter("rl.goodput.time", "s", "wall time of a rank by `rl.goodput.kind`, which add up to it")
+ACTIVITY_TIME: Final = gauge("rl.step.activity", "s", "one step of a rank by `rl.activity`, one point for each")
 BUBBLE_RATIO: Final = gauge(
     "rl.bubble.ratio", "1", "share of the step that this rank waited, by `rl.idle.reason`; one point per step"
 )
@@ -87,19 +74,13 @@ FLOPS_FORMULA: Final = label("rl.flops.formula", "how operations are counted: `m
 FLOPS_PEAK: Final = label("rl.flops.peak", "peak of one device that MFU divides by, FLOP/s", type="double")
 FLOPS_PEAK_SOURCE: Final = label("rl.flops.peak.source", "source of the peak")
 FLOPS: Final = counter("rl.flops.count", "{flop}", "operations of the model on this device, padding excluded, by stage")
-FLOPS_RATE: Final = gauge(
-    "rl.flops.rate", "{flop}/s", "operations by the time of their scope; one point per step and scope"
-)
+FLOPS_RATE: Final = gauge("rl.flops.rate", "{flop}/s", "operations by the time of their scope, one point per step")
 MFU: Final = gauge("rl.flops.mfu", "1", "share of the device's peak, if that is known; one point per step and scope")
-FLOPS_NOTE: Final = event(
-    "rl.flops.note", "what the count of a model's operations assumes, or why it is unknown; each once"
-)
+FLOPS_NOTE: Final = event("rl.flops.note", "what a model's count of operations assumes, or why it is unknown; once")
 
 # --- the correctness ledger
 
-LEDGER_BOUNDARY: Final = log_attribute(
-    "rl.ledger.boundary", "string", "name of the stage; `a -> b` if two of them disagree"
-)
+LEDGER_BOUNDARY: Final = log_attribute("rl.ledger.boundary", "string", "name of the stage; `a -> b` if two disagree")
 LEDGER_ROWS: Final = log_attribute("rl.ledger.rows", "int", "samples that passed it")
 LEDGER_SHAPE: Final = log_attribute("rl.ledger.shape", "int", "checksum of the number of samples and of the type")
 LEDGER_TOKENS: Final = log_attribute(
@@ -109,9 +90,7 @@ LEDGER_TOKENS: Final = log_attribute(
     "the rows have no order)",
 )
 LEDGER_MASK: Final = log_attribute(
-    "rl.ledger.mask",
-    "int[]",
-    "positions, true ones, rows that have one, sums of their first and of their last true column",
+    "rl.ledger.mask", "int[]", "positions, true ones, rows that have one, sums of their first and last true columns"
 )
 LEDGER_NONFINITE: Final = log_attribute("rl.ledger.nonfinite", "int", "values that are NaN or infinite")
 LEDGER_MISFIT: Final = log_attribute("rl.ledger.misfit", "int", "arrays whose shape does not fit the others'")
@@ -121,17 +100,13 @@ LEDGER_LOGPROBS: Final = log_attribute(
     "training against rollout: tokens, mean |difference|, mean difference, largest |difference|, missing logprobs, "
     "correlations with the previous, same and next column (NaN: none)",
 )
-LEDGER_UPDATED: Final = log_attribute(
-    "rl.ledger.updated", "boolean", "true if the policy may have been updated since the rollout"
-)
+LEDGER_UPDATED: Final = log_attribute("rl.ledger.updated", "boolean", "true if the policy may be newer than rollouts")
 LEDGER_FAULT: Final = log_attribute("rl.ledger.fault", "string", "the fault, as in docs/model.md")
 LEDGER: Final = event("rl.ledger", "what one rank recorded of a step's batch at one boundary")
 LEDGER_MISMATCH: Final = event("rl.ledger.mismatch", "a fault that a rank found by itself, with step and boundary")
 LEDGER_FAULTS: Final = counter("rl.ledger.faults", "{fault}", "mismatches of this rank, by `rl.ledger.fault`")
 LOGPROB_DIFFERENCE: Final = gauge(
-    "rl.ledger.logprob.difference",
-    "nat",
-    "mean |logprob of training - logprob of the rollout| over a step's tokens, by boundary",
+    "rl.ledger.logprob.difference", "nat", "mean |logprob of training - of rollout| over a step's tokens, by boundary"
 )
 LOGPROB_MAX_DIFFERENCE: Final = gauge(
     "rl.ledger.logprob.max_difference", "nat", "the largest such difference in a step, by boundary"

@@ -6,11 +6,11 @@ from typing import Final
 
 from otel_rl.vocabulary.kinds import SEMCONV, attribute, counter, gauge, histogram, label
 
-REQUEST_TIME_BOUNDARIES: Final = (
+REQUEST_BOUNDARIES: Final = (
     0.0001, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 10000.0,
 )  # fmt: skip
 """From a token in a tenth of a millisecond to a request that waited for hours behind a whole batch."""
-REQUEST_TOKEN_BOUNDARIES: Final = (0.0, *(float(1 << power) for power in range(4, 21, 2)))
+TOKEN_BOUNDARIES: Final = (0.0, *(float(1 << power) for power in range(4, 21, 2)))
 """Powers of four up to a million tokens."""
 
 OPERATION: Final = attribute(
@@ -26,10 +26,7 @@ REQUEST_MODEL: Final = attribute("gen_ai.request.model", "string", "the model; a
 MAX_TOKENS: Final = attribute("gen_ai.request.max_tokens", "int", "output tokens that were allowed", SEMCONV)
 RESPONSE_ID: Final = attribute("gen_ai.response.id", "string", "id of the request", SEMCONV)
 FINISH_REASONS: Final = attribute(
-    "gen_ai.response.finish_reasons",
-    "string[]",
-    "`stop`, `length`, `abort`, `timeout`, `error` or the engine's own word",
-    SEMCONV,
+    "gen_ai.response.finish_reasons", "string[]", "`stop`, `length`, `abort`, `timeout`, `error`, or another", SEMCONV
 )
 INPUT_TOKENS: Final = attribute("gen_ai.usage.input_tokens", "int", "tokens of the prompt", SEMCONV)
 OUTPUT_TOKENS: Final = attribute("gen_ai.usage.output_tokens", "int", "tokens of the response", SEMCONV)
@@ -47,20 +44,14 @@ REQUEST_TTFT: Final = attribute("rl.request.ttft", "double", "first token - subm
 REQUEST_QUEUE: Final = attribute("rl.request.queue", "double", "scheduled - submit, s")
 REQUEST_PREFILL: Final = attribute("rl.request.prefill", "double", "first token - scheduled, s")
 REQUEST_DECODE: Final = attribute("rl.request.decode", "double", "last token - first token, s")
-REQUEST_TPOT: Final = attribute(
-    "rl.request.tpot", "double", "(last - first token) / (n - 1), s; absent below two tokens"
-)
+REQUEST_TPOT: Final = attribute("rl.request.tpot", "double", "(last - first token) / (n - 1), s; not below two tokens")
 REQUEST_PREEMPTED: Final = attribute("rl.request.preempted", "int", "times that the engine preempted it")
 REQUEST_ABORTED: Final = attribute("rl.request.is_aborted", "boolean", "true if it was aborted")
 REQUEST_TIMED_OUT: Final = attribute("rl.request.is_timed_out", "boolean", "true if it timed out")
 REQUEST_KEPT: Final = attribute(
-    "rl.request.kept",
-    "string",
-    "why the request is a span: `failed`, `slowest`, `ttft`, `longest`, `sample`, comma-separated",
+    "rl.request.kept", "string", "why it is a span: `failed`, `slowest`, `ttft`, `longest`, `sample`, comma-separated"
 )
-POLICY_VERSION_END: Final = attribute(
-    "rl.policy.version.end", "int", "optimizer updates in the weights of the last token"
-)
+POLICY_VERSION_END: Final = attribute("rl.policy.version.end", "int", "optimizer updates in the last token's weights")
 POLICY_LAG: Final = attribute(
     "rl.policy.lag", "int", "updates between the weights of the first and the last token; at least that when consumed"
 )
@@ -71,9 +62,7 @@ REQUESTS_ABORTED: Final = attribute("rl.request.aborted_count", "int", "of them 
 REQUESTS_TIMED_OUT: Final = attribute("rl.request.timed_out_count", "int", "of them timed out")
 REQUESTS_CLIPPED: Final = attribute("rl.request.clipped_count", "int", "of them cut at the length limit")
 REQUESTS_FAILED: Final = attribute("rl.request.error_count", "int", "of them failed with an error")
-TAIL_1: Final = attribute(
-    "rl.rollout.tail.p1", "double", "share of the rollout's time after 99 % of its requests had finished"
-)
+TAIL_1: Final = attribute("rl.rollout.tail.p1", "double", "share of the rollout's time after 99 % of its requests")
 TAIL_5: Final = attribute("rl.rollout.tail.p5", "double", "likewise after 95 %")
 TAIL_10: Final = attribute("rl.rollout.tail.p10", "double", "likewise after 90 %")
 BUBBLE: Final = attribute(
@@ -82,13 +71,9 @@ BUBBLE: Final = attribute(
     "idle slots x time of the engine from the start of the last request to the last finish, over slots x rollout "
     "time; the slots are those in use at that start",
 )
-KV_PEAK_SPAN: Final = attribute(
-    "rl.engine.kv_cache.peak_usage", "double", "on rollouts: highest KV-cache usage in the step so far"
-)
+KV_PEAK_SPAN: Final = attribute("rl.engine.kv_cache.peak_usage", "double", "on rollouts: highest usage of the step")
 KV_BYTES_SPAN: Final = attribute(
-    "rl.memory.kv_cache.size",
-    "int",
-    "on rollouts: bytes reserved for the KV cache of this process's engine; absent if it grows",
+    "rl.memory.kv_cache.size", "int", "on rollouts: bytes reserved for the KV cache of the engine; absent if it grows"
 )
 KV_BYTES_PEAK_SPAN: Final = attribute(
     "rl.memory.kv_cache.peak", "int", "on rollouts: most bytes of keys and values of an engine in the step so far"
@@ -103,25 +88,19 @@ TTFT: Final = histogram(
     "gen_ai.server.time_to_first_token",
     "s",
     "first token - submit; under bulk submission the position in the queue",
-    REQUEST_TIME_BOUNDARIES,
+    REQUEST_BOUNDARIES,
     SEMCONV,
 )
 TPOT: Final = histogram(
-    "gen_ai.server.time_per_output_token", "s", "(last token - first token) / (n - 1)", REQUEST_TIME_BOUNDARIES, SEMCONV
+    "gen_ai.server.time_per_output_token", "s", "(last token - first token) / (n - 1)", REQUEST_BOUNDARIES, SEMCONV
 )
-REQUEST_DURATION: Final = histogram(
-    "gen_ai.server.request.duration", "s", "end - submit", REQUEST_TIME_BOUNDARIES, SEMCONV
-)
-QUEUE_TIME: Final = histogram("rl.request.queue_time", "s", "scheduled - submit", REQUEST_TIME_BOUNDARIES)
-PREFILL_TIME: Final = histogram("rl.request.prefill_time", "s", "first token - scheduled", REQUEST_TIME_BOUNDARIES)
-PROMPT_LENGTH: Final = histogram(
-    "rl.request.prompt_length", "{token}", "tokens of the prompt", REQUEST_TOKEN_BOUNDARIES
-)
-OUTPUT_LENGTH: Final = histogram(
-    "rl.request.response_length", "{token}", "tokens of the response", REQUEST_TOKEN_BOUNDARIES
-)
+REQUEST_DURATION: Final = histogram("gen_ai.server.request.duration", "s", "end - submit", REQUEST_BOUNDARIES, SEMCONV)
+QUEUE_TIME: Final = histogram("rl.request.queue_time", "s", "scheduled - submit", REQUEST_BOUNDARIES)
+PREFILL_TIME: Final = histogram("rl.request.prefill_time", "s", "first token - scheduled", REQUEST_BOUNDARIES)
+PROMPT_LENGTH: Final = histogram("rl.request.prompt_length", "{token}", "tokens of the prompt", TOKEN_BOUNDARIES)
+OUTPUT_LENGTH: Final = histogram("rl.request.response_length", "{token}", "tokens of the response", TOKEN_BOUNDARIES)
 CACHED_LENGTH: Final = histogram(
-    "rl.request.cached_length", "{token}", "prompt tokens from the prefix cache", REQUEST_TOKEN_BOUNDARIES
+    "rl.request.cached_length", "{token}", "prompt tokens from the prefix cache", TOKEN_BOUNDARIES
 )
 REQUESTS: Final = counter("rl.request.finished", "{request}", "finished requests, by `rl.request.finish`")
 ABORTED: Final = counter("rl.request.aborted", "{request}", "aborted requests")
@@ -131,26 +110,20 @@ REQUEST_ERRORS: Final = counter("rl.request.errors", "{request}", "failed reques
 PREEMPTIONS: Final = counter("rl.request.preemptions", "{preemption}", "preemptions, by what requests report")
 OMITTED: Final = counter("rl.request.omitted", "{request}", "requests that did not become spans")
 BAD_REQUESTS: Final = counter("rl.request.bad", "{request}", "requests with an impossible value, by `otel_rl.reason`")
-REQUEST_RATIO: Final = gauge(
-    "rl.request.ratio", "1", "share of a rollout's requests, by `rl.request.outcome`; one point per rollout"
-)
+REQUEST_RATIO: Final = gauge("rl.request.ratio", "1", "share of a rollout's requests by `rl.request.outcome`")
 TAIL: Final = gauge(
     "rl.rollout.tail",
     "1",
     "share of a rollout's time that its slowest requests take alone, by `rl.rollout.slowest`; one point per rollout",
 )
-ROLLOUT_BUBBLE: Final = gauge(
-    "rl.rollout.bubble", "1", "share of the engine's slots times time that idles at the end of a rollout"
-)
+ROLLOUT_BUBBLE: Final = gauge("rl.rollout.bubble", "1", "share of slots times time that idles at the end of a rollout")
 ROLLOUT_WALL: Final = gauge("rl.rollout.time", "s", "time of a rollout with requests; one point per rollout")
 RUNNING: Final = gauge("rl.engine.requests.running", "{request}", "requests that the engine works on")
 WAITING: Final = gauge("rl.engine.requests.waiting", "{request}", "requests that wait in the engine")
 KV_USAGE: Final = gauge("rl.engine.kv_cache.usage", "1", "share of the KV cache in use")
 KV_PEAK: Final = gauge("rl.engine.kv_cache.peak", "1", "highest share of the KV cache in use in a step")
 KV_BYTES: Final = gauge(
-    "rl.memory.kv_cache.size",
-    "By",
-    "bytes that this process reserved for an engine's KV cache (a pool, a static cache)",
+    "rl.memory.kv_cache.size", "By", "bytes that this process reserved for an engine's KV cache: pool or static cache"
 )
 KV_BYTES_PEAK: Final = gauge(
     "rl.memory.kv_cache.peak",
@@ -160,7 +133,5 @@ KV_BYTES_PEAK: Final = gauge(
 )
 ENGINE_PREEMPTIONS: Final = counter("rl.engine.preemptions", "{preemption}", "preemptions, by what the engine reports")
 SAMPLE_PADDING: Final = counter(
-    "rl.sample.padding",
-    "{token}",
-    "positions that static batches computed for ended sequences (longest - own length, summed), by `rl.mode`",
+    "rl.sample.padding", "{token}", "positions that static batches computed for ended sequences, by `rl.mode`"
 )

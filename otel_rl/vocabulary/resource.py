@@ -8,7 +8,7 @@ from otel_rl.vocabulary.kinds import PROPOSAL, SEMCONV, resource
 
 SERVICE_NAME: Final = resource("service.name", "string", "OTEL_SERVICE_NAME, else `<system>-<role>`", SEMCONV)
 SERVICE_INSTANCE_ID: Final = resource(
-    "service.instance.id", "string", "UUIDv5 of attempt, role, rank, pid and start time", SEMCONV
+    "service.instance.id", "string", "UUIDv5 of attempt, role, rank, pid, start", SEMCONV
 )
 HOST_NAME: Final = resource("host.name", "string", "name of the node", SEMCONV)
 PROCESS_PID: Final = resource("process.pid", "int", "process id", SEMCONV)
@@ -17,9 +17,7 @@ DISTRO_VERSION: Final = resource("telemetry.distro.version", "string", "version 
 SYSTEM: Final = resource("rl.system", "string", "the training framework, such as `trl`", PROPOSAL)
 SYSTEM_VERSION: Final = resource("rl.system.version", "string", "its version", PROPOSAL)
 RUN_ID: Final = resource("rl.run.id", "string", "the run's name; may repeat", PROPOSAL)
-ALGORITHM: Final = resource(
-    "rl.algorithm", "string", "such as `GRPO`; also on the steps of a loop with another algorithm", PROPOSAL
-)
+ALGORITHM: Final = resource("rl.algorithm", "string", "such as `GRPO`; also on steps of loops with another", PROPOSAL)
 MODEL_NAME: Final = resource("rl.model.name", "string", "name of the trained model", PROPOSAL)
 ATTEMPT_ID: Final = resource(
     "rl.attempt.id", "string", "one per start of the job, equal on every rank; random or `OTEL_RL_ATTEMPT_ID`"
@@ -28,9 +26,7 @@ ROLE: Final = resource("rl.role", "string", "what the process does: `trainer`, `
 RANK: Final = resource("rl.rank", "int", "rank, unique within `rl.role`")
 LOCAL_RANK: Final = resource("rl.local_rank", "int", "rank on the node")
 WORLD_SIZE: Final = resource("rl.world_size", "int", "number of ranks of the role")
-RANK_DP: Final = resource(
-    "rl.rank.dp", "int", "data-parallel index; ranks of one role with the same index share samples"
-)
+RANK_DP: Final = resource("rl.rank.dp", "int", "data-parallel index; ranks of a role with the same index share samples")
 RANK_TP: Final = resource("rl.rank.tp", "int", "place in the tensor-parallel group")
 RANK_PP: Final = resource("rl.rank.pp", "int", "pipeline stage; ranks of one role are compared within it")
 RANK_CP: Final = resource("rl.rank.cp", "int", "place in the context- or sequence-parallel group")

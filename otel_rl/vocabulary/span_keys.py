@@ -9,18 +9,12 @@ from otel_rl.vocabulary.kinds import PROPOSAL, SEMCONV, attribute, label
 ITERATION: Final = attribute("rl.loop.iteration", "int", "number of the step, as the framework logs it", PROPOSAL)
 LOOP_NAME: Final = attribute("rl.loop.name", "string", "`train`, then `train.2` for a further loop of one process")
 LOOP_RESTART_OF: Final = attribute(
-    "rl.loop.restart_of",
-    "string",
-    "on steps that repeat those of an earlier loop of the process: the name of that loop",
+    "rl.loop.restart_of", "string", "on steps that repeat those of an earlier loop: the name of that loop"
 )
 ROLLOUT_ID: Final = attribute("rl.rollout.id", "string", "the rollout that a stage makes or consumes")
 MODE: Final = attribute("rl.mode", "string", "`train` or `eval`")
-OUTER_TRACE: Final = attribute(
-    "rl.outer.trace_id", "string", "trace id of another library's span that surrounds the stage, in hex"
-)
-OUTER_SPAN: Final = attribute(
-    "rl.outer.span_id", "string", "the id of that span; stages below this one do not repeat it"
-)
+OUTER_TRACE: Final = attribute("rl.outer.trace_id", "string", "trace id of another library's span around it, in hex")
+OUTER_SPAN: Final = attribute("rl.outer.span_id", "string", "the id of that span; stages below do not repeat it")
 IDLE_REASON: Final = attribute(
     "rl.idle.reason",
     "string",
@@ -47,18 +41,14 @@ SYNC_OPERATION: Final = attribute(
 )
 CHECKPOINT_ASYNC: Final = attribute("rl.checkpoint.async", "boolean", "true if writing goes on in the background")
 CHECKPOINT_FORMAT: Final = attribute("rl.checkpoint.format", "string", "`torch.save`, `dcp` or the framework's own")
-CHECKPOINT_LOAD: Final = attribute(
-    "rl.checkpoint.load", "boolean", "true if a checkpoint is read; absent if one is written"
-)
+CHECKPOINT_LOAD: Final = attribute("rl.checkpoint.load", "boolean", "true if it is read; absent if it is written")
 COMM_OPERATION: Final = attribute("rl.comm.operation", "string", "name of the collective, as called")
 COMM_BYTES: Final = attribute("rl.comm.bytes", "int", "bytes of this rank's input, if a tensor shows them")
 COMM_COUNT: Final = attribute("rl.comm.count", "int", "collectives directly inside the stage")
 COMM_TIME: Final = attribute("rl.comm.time", "double", "seconds inside these collectives")
 COMM_OMITTED: Final = attribute("rl.comm.omitted", "int", "collectives of the stage that did not become spans")
 COMM_HIDDEN: Final = attribute(
-    "rl.comm.hidden",
-    "boolean",
-    "true if the stage may hold collectives that Python cannot see (compiled regions, DDP on a device)",
+    "rl.comm.hidden", "boolean", "true if there may be collectives that Python cannot see (compiled, DDP on a device)"
 )
 RSS_START: Final = attribute(
     "rl.memory.host.rss.start", "int", "resident bytes of the process at the start, read at most 10 ms before"
@@ -87,7 +77,7 @@ RESERVED_PEAK_EXACT: Final = attribute(
 ACTIVATION_PEAK: Final = attribute(
     "rl.memory.device.activation.peak",
     "int",
-    "on backwards: peak of live bytes within forward and backward - live bytes at the forward's begin",
+    "on backwards: peak of forward and backward - live bytes at the forward's begin",
 )
 ACTIVATION_PEAK_EXACT: Final = attribute("rl.memory.device.activation.peak.exact", "boolean", "false: a lower bound")
 TRUNCATED: Final = attribute(
@@ -98,9 +88,7 @@ TRUNCATED: Final = attribute(
 )
 CLOCK: Final = attribute("rl.clock", "string", "`host` if the duration of asynchronous device work is only its launch")
 DEVICE_TIME: Final = attribute(
-    "rl.device.time",
-    "double",
-    "seconds from when the device reached the stage's begin until it reached its end, on the current stream",
+    "rl.device.time", "double", "seconds between the stage's begin and end on the device, on the current stream"
 )
 SCOPE_KEY: Final = label(
     "rl.scope",
@@ -108,10 +96,7 @@ SCOPE_KEY: Final = label(
     "node or all, as far as their journals are readable)",
 )
 ERROR_TYPE: Final = attribute(
-    "error.type",
-    "string",
-    "class of the exception that ended the stage; for `hw.errors` whether the error was corrected",
-    SEMCONV,
+    "error.type", "string", "class of the exception that ended the stage; of `hw.errors` whether corrected", SEMCONV
 )
 EXCEPTION_TYPE: Final = attribute("exception.type", "string", "class of the exception", SEMCONV)
 EXCEPTION_MESSAGE: Final = attribute(

@@ -7,9 +7,7 @@ from typing import Final
 from otel_rl.vocabulary.kinds import PROPOSAL, SEMCONV, stage
 
 LOOP: Final = stage("rl.loop", "root of a step's trace: one iteration of the loop; emitted by rank 0 only", PROPOSAL)
-RANK_SPAN: Final = stage(
-    "rl.rank", "container of one rank in a step's trace; the span is named `rl.rank 3`", is_measured=False
-)
+RANK_SPAN: Final = stage("rl.rank", "container of one rank in a step's trace, named `rl.rank 3`", is_measured=False)
 CONTAINER: Final = f"{RANK_SPAN} "
 """How the names of the containers of ranks begin."""
 SETUP: Final = stage("rl.setup", "from the start of the process to its first step: import, load, engine start")
@@ -19,7 +17,7 @@ IDLE: Final = stage("rl.idle", "a bubble: this rank waits; `rl.idle.reason` says
 SAMPLE: Final = stage("rl.sample", "generating rollouts", PROPOSAL)
 ENVIRONMENT_RESET: Final = stage("rl.environment.reset", "resetting the environments of a rollout, before it is made")
 EXECUTE_TOOL: Final = stage(
-    "execute_tool", "one call of a tool or of an environment's method; named `execute_tool search`", SEMCONV
+    "execute_tool", "one call of a tool or an environment; named `execute_tool search`", SEMCONV
 )
 SAMPLE_PROCESS: Final = stage("rl.sample.process", "rollout post-processing: padding, masks, shuffling, splitting")
 LOGPROB: Final = stage("rl.logprob", "log-probabilities of given tokens; `rl.logprob.kind` says of which policy")
@@ -31,16 +29,10 @@ FORWARD: Final = stage("rl.train.forward", "forward and loss of one micro-batch"
 BACKWARD: Final = stage("rl.train.backward", "backward of one micro-batch")
 CLIP: Final = stage("rl.train.clip", "gradient clipping")
 OPTIMIZER: Final = stage("rl.train.optimizer", "optimizer step")
-COMM: Final = stage(
-    "rl.train.comm", "one collective or a metric's gather, among the longest of its stage", is_measured=False
-)
+COMM: Final = stage("rl.train.comm", "one collective or gather, among the longest of its stage", is_measured=False)
 SYNC: Final = stage("rl.sync", "copying new weights to the rollout engine", PROPOSAL)
 CHECKPOINT: Final = stage("rl.checkpoint", "writing a checkpoint, or reading one (`rl.checkpoint.load`)")
-CHECKPOINT_STAGING: Final = stage(
-    "rl.checkpoint.staging", "the part of an asynchronous checkpoint that blocks training"
-)
+CHECKPOINT_STAGING: Final = stage("rl.checkpoint.staging", "the part of an asynchronous one that blocks training")
 EVALUATE: Final = stage("rl.evaluate", "evaluation")
 LOG: Final = stage("rl.log", "logging, metrics and callbacks of the framework and its user")
-OTHER: Final = stage(
-    "rl.other", "time of a step under no stage; computed by readers, never emitted as a span", is_measured=False
-)
+OTHER: Final = stage("rl.other", "time of a step under no stage; only readers compute it", is_measured=False)

@@ -6,13 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl.analysis.memory import (
-    Composition,
-    DeviceBytes,
     PeakBounds,
     activation_peak,
-    cache_peak,
-    communication_buffers,
-    composition,
+    fragmentation,
+    non_torch,
+    rounding,
+    slack,
     stage_peak,
 )
 
@@ -21,44 +20,30 @@ GIB = 1 << 30
 
 def test_a_reading_by_hand() -> None:
     """An 80 GiB device, 60 in use, 50 of them torch's, 40 of these live."""
-    reading = DeviceBytes(
-        allocated=40 * GIB,
-        reserved=50 * GIB,
-        inactive_split=5 * GIB,
-        requested=39 * GIB,
-        free=20 * GIB,
-        total=80 * GIB,
-    )
-    assert Composition(fragmentation=0.1, slack=0.2, rounding=1 - 39 / 40, non_torch=10 * GIB) == composition(reading)
+    assert 0.1 == fragmentation(5 * GIB, 50 * GIB)
+    assert 0.2 == slack(40 * GIB, 50 * GIB)
+    assert 1 - 39 / 40 == rounding(39 * GIB, 40 * GIB)
+    assert 10 * GIB == non_torch((20 * GIB, 80 * GIB), 50 * GIB)
 
 
 def test_what_was_not_read_is_not_guessed() -> None:
     """Ascend keeps no requested bytes, cudaMallocAsync counts them as 0, and an unused allocator holds nothing."""
-    assert Composition(None, 0.5, None, None) == composition(DeviceBytes(allocated=1, reserved=2))
-    assert None is composition(DeviceBytes(allocated=1, reserved=2, requested=0)).rounding
-    halves = [DeviceBytes(allocated=1, reserved=2, free=3), DeviceBytes(allocated=1, reserved=2, total=3)]
-    assert [None, None] == [composition(half).non_torch for half in halves]
-    assert Composition(0.0, 0.0, 0.0, None) == composition(
-        DeviceBytes(allocated=1, reserved=1, inactive_split=0, requested=1)
-    )
-    nothing = DeviceBytes(allocated=0, reserved=0, inactive_split=0, requested=0, free=6, total=8)
-    assert Composition(None, None, None, 2) == composition(nothing)
+    assert [None, None, None, None] == [fragmentation(None, 2), rounding(None, 1), rounding(0, 1), non_torch(None, 2)]
+    assert [0.0, 0.0, 0.0] == [fragmentation(0, 1), slack(1, 1), rounding(1, 1)]
+    assert [None, None, None, 2] == [fragmentation(0, 0), slack(0, 0), rounding(0, 0), non_torch((6, 8), 0)]
 
 
 sizes = st.integers(0, 1 << 40)
 
 
 @given(sizes, sizes, sizes, sizes)
-def test_ratios_lie_between_0_and_1(requested: int, rounding: int, slack: int, split: int) -> None:
+def test_ratios_lie_between_0_and_1(requested: int, rounded: int, free: int, split: int) -> None:
     """Requested <= allocated <= reserved, and what is split lies in the slack."""
-    allocated, reserved = requested + rounding, requested + rounding + slack
-    reading = DeviceBytes(
-        allocated=allocated, reserved=reserved, inactive_split=min(split, slack), requested=requested, free=0, total=0
-    )
-    found = composition(reading)
-    assert all(ratio is None or 0 <= ratio <= 1 for ratio in (found.fragmentation, found.slack, found.rounding))
-    assert 0 == found.non_torch
-    assert found.fragmentation is None or found.slack is None or found.fragmentation <= found.slack
+    allocated, reserved = requested + rounded, requested + rounded + free
+    found = fragmentation(min(split, free), reserved), slack(allocated, reserved), rounding(requested, allocated)
+    assert all(ratio is None or 0 <= ratio <= 1 for ratio in found)
+    assert 0 == non_torch((0, 0), reserved)
+    assert found[0] is None or found[1] is None or found[0] <= found[1]
 
 
 values = st.lists(st.integers(0, 100), min_size=1)
@@ -94,13 +79,3 @@ def test_activations_are_what_forward_and_backward_add() -> None:
     assert PeakBounds(0, 30) == activation_peak(PeakBounds(30, 70), 40)
     assert PeakBounds(0, 0) == activation_peak(PeakBounds(30, 40), 50)
     assert not activation_peak(PeakBounds(60, 70), 40).is_exact
-
-
-def test_cache_and_buffers() -> None:
-    """Half of a cache of 10 GiB; a communicator that took 1 GiB; a device that cannot say."""
-    assert 5 * GIB == cache_peak(10 * GIB, 0.5)
-    before = DeviceBytes(allocated=0, reserved=GIB, free=7 * GIB, total=10 * GIB)
-    after = DeviceBytes(allocated=0, reserved=2 * GIB, free=5 * GIB, total=10 * GIB)
-    assert GIB == communication_buffers(before, after)
-    assert 0 == communication_buffers(after, before)
-    assert None is communication_buffers(before, DeviceBytes(allocated=0, reserved=0))

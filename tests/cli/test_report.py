@@ -57,15 +57,6 @@ def test_a_run_is_named_by_its_path(root: Path) -> None:
     assert "otel_rl  other" in cli.invoke(app, ["report", str(path)]).stdout
 
 
-def test_joined_segments_are_a_run(root: Path) -> None:
-    """`cat *.otlp > run.otlp` is how a run is sent to somebody."""
-    path = write_run(root)
-    joined = root / "sent.otlp"
-    joined.write_bytes(b"".join(segment.read_bytes() for segment in sorted(path.iterdir())))
-    result = cli.invoke(app, ["report", str(joined)])
-    assert (0, True) == (result.exit_code, "12 steps (1-12)" in result.stdout)
-
-
 def test_a_single_segment_is_shown_and_said_to_be_no_run(root: Path) -> None:
     """Of the spans alone nothing is told over the steps, of the logs alone the training seems killed."""
     segment = next(write_run(root).glob("trainer-0-*.traces.*"))

@@ -46,18 +46,6 @@ def test_round_trip(content: list[tuple[int, bytes, int]]) -> None:
     assert content == seen(b"".join(packed(content)))
 
 
-def test_numbers_are_clamped() -> None:
-    """Numbers that do not fit their field are clamped instead of raised."""
-    (item,) = frame.scan(frame.pack(1, b"", 2**40, -5, 2**70))
-    assert Frame(1, 2**32 - 1, 0, 2**64 - 1, b"", 0) == item
-
-
-def test_too_large() -> None:
-    """A payload above the hard limit is refused."""
-    with pytest.raises(ValueError, match="larger than a frame may be"):
-        frame.pack(1, bytes(frame.MAX_PAYLOAD_BYTES + 1), 1, 0, 0)
-
-
 @given(contents, st.data())
 def test_one_flipped_bit(content: list[tuple[int, bytes, int]], data: st.DataObject) -> None:
     """A flipped bit costs the frame that it is in; all others are read."""

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from otel_rl.journal.otlp import encode
 from otel_rl.journal.otlp.clean import MAX_TEXT, UNENCODABLE
 from otel_rl.journal.otlp.encode import SpanEncoder
-from otel_rl.journal.otlp.native import find_native
 from otel_rl.process.state import Trace
 from otel_rl.trace.stage import Stage
 
@@ -279,6 +278,6 @@ def test_no_limit_of_texts_is_too_large() -> None:
 def test_what_an_earlier_version_built_is_not_used() -> None:
     """It may take other arguments."""
     name = "otel_rl.journal.otlp._native"
-    assert find_native(name, encode.FORM) is encode.native
-    assert find_native(name, encode.FORM + 1) is None
-    assert find_native("otel_rl.journal._nothing", encode.FORM) is None
+    assert encode.find_native(name, encode.FORM) is encode.native
+    assert encode.find_native(name, encode.FORM + 1) is None
+    assert encode.find_native("otel_rl.journal._nothing", encode.FORM) is None

@@ -18,7 +18,7 @@ from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.views import decode
 from otel_rl.metrics.record import Fold
 from otel_rl.records import Exemplar
-from otel_rl.vocabulary import REQUEST_TIME_BOUNDARIES, TTFT
+from otel_rl.vocabulary import REQUEST_BOUNDARIES, TTFT
 
 LABELS = (("a", "b"),)
 
@@ -52,7 +52,7 @@ def test_a_list_of_one_text_is_encoded_in_c() -> None:
 
 def binned(fold: Fold, *values: float) -> list[int]:
     """Count values by bucket."""
-    bounds = BOUNDS if fold.is_exponential else REQUEST_TIME_BOUNDARIES
+    bounds = BOUNDS if fold.is_exponential else REQUEST_BOUNDARIES
     places = Counter(bisect_left(bounds, value) for value in values)
     return [places[place] for place in range(len(bounds) + 1)]
 

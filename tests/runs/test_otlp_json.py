@@ -19,7 +19,8 @@ from otel_rl.journal import views
 from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.read import open_run
 from otel_rl.records import MetricPoints, Number, SpanLink
-from otel_rl.runs.otlp_json import closed_line, lines, to_json
+from otel_rl.runs.made_spans import closed_requests
+from otel_rl.runs.otlp_json import lines, to_json
 from tests.made_runs import FakeSpan, Plan, write_run
 
 REQUESTS = {
@@ -87,7 +88,10 @@ def test_closed_spans_are_a_request_of_their_own(tmp_path: Path) -> None:
     run = open_run(write_run(tmp_path, Plan(killed_in=v.BACKWARD)))
     found = [stage.closed() for stage in run.open_stages()]
     found[0] = found[0]._replace(attributes={"long": "x" * 3000, "list": (1, 2), v.TRUNCATED: True})
-    request = ParseDict(ids_to_base64(json.loads(closed_line(found))), ExportTraceServiceRequest())
+    request = ExportTraceServiceRequest()
+    for one in closed_requests(found):
+        line = to_json("traces", one.payload)
+        request.MergeFrom(ParseDict(ids_to_base64(json.loads(line)), ExportTraceServiceRequest()))
     for journal in run.journals:  # read back by the journal's own decoder, which gives every writer's spans
         spans = list(views.spans(request.SerializeToString(), journal, None))
         assert sorted((*span[:8], span.resource) for span in found) == sorted((*s[:8], s.resource) for s in spans)
@@ -98,7 +102,8 @@ def test_closed_spans_are_a_request_of_their_own(tmp_path: Path) -> None:
 def test_a_closed_span_with_an_impossible_begin(tmp_path: Path) -> None:
     """A crafted journal stops no export."""
     stage = open_run(write_run(tmp_path, Plan(killed_in=v.BACKWARD))).open_stages()[0]
-    document = json.loads(closed_line([stage.closed()._replace(start_ns=-5)]))
+    (request,) = closed_requests([stage.closed()._replace(start_ns=-5)])
+    document = json.loads(to_json("traces", request.payload))
     (span,) = document["resourceSpans"][0]["scopeSpans"][0]["spans"]
     assert (None, str(stage.journal.last_ns)) == (span.get("startTimeUnixNano"), span["endTimeUnixNano"])
 

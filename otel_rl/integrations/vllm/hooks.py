@@ -31,7 +31,6 @@ from time import monotonic_ns
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.analysis.memory import cache_peak
 from otel_rl.guard import attempt
 from otel_rl.hooks import CallbackHook, Integration, ReturnHook, StageHook
 from otel_rl.integrations.vllm.memory import HandedBatch, LoadPeak, VllmEngine, vllm
@@ -258,7 +257,7 @@ def _recorded(args: Args, kwargs: Kwargs, result: Any) -> None:
     if now - load.recorded >= LOAD_EVERY_NS or not (running or waiting):
         record_load("vllm", replica, now, running, waiting, load.kv_usage, load.preemptions)
         if vllm.pool_bytes:
-            record_kv_cache("vllm", "", None, cache_peak(vllm.pool_bytes, load.kv_usage))
+            record_kv_cache("vllm", "", None, round(vllm.pool_bytes * load.kv_usage))
         load.recorded, load.kv_usage, load.preemptions = now, 0.0, 0
 
 

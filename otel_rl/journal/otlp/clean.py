@@ -18,7 +18,6 @@ MAX_TEXT: Final = 2048
 MAX_ATTRIBUTES: Final = 128
 """Attributes, events and links that are kept of a record."""
 MAX_LIST: Final = 1024
-"""Elements that are kept of a list."""
 
 UNENCODABLE: Final = (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RuntimeError)
 """Protobuf raises these for a value that does not fit, and an object that is no record raises them.
@@ -94,7 +93,6 @@ class Cleaner:
         return dropped
 
     def _set(self, target: AnyValue, value: object) -> bool:
-        """Set an attribute's value; False if OTLP has no such type."""
         if isinstance(value, bool):
             target.bool_value = value
         elif isinstance(value, int) and INT64_MIN <= value <= INT64_MAX:

@@ -10,6 +10,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from importlib import import_module
+from types import ModuleType
 from typing import Final, cast
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
@@ -19,8 +21,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.otlp.clean import MAX_ATTRIBUTES, MAX_TEXT, UNENCODABLE, Cleaner
 from otel_rl.journal.otlp.encode_metrics import MetricEncoder
-from otel_rl.journal.otlp.native import find_native
-from otel_rl.journal.otlp.wire import Encoded, Envelope, OtlpRequest, RequestBatch, record
+from otel_rl.journal.otlp.wire import Encoded, Envelope, OtlpBatch, OtlpRequest, record
 from otel_rl.records import Attributes, Log, MetricPoints, Span
 
 FORM: Final = 3
@@ -37,6 +38,15 @@ FLAGS: Final = 0x100
 SEVERITIES: Final = {9: "INFO", 13: "WARN", 17: "ERROR"}
 
 
+def find_native(name: str, form: int) -> ModuleType | None:
+    """Import a module in C; None if it was not built, or if its interface is of another version."""
+    try:
+        module = import_module(name)
+    except ImportError:
+        return None
+    return module if getattr(module, "FORM", 0) == form else None
+
+
 native = find_native("otel_rl.journal.otlp._native", FORM)
 
 
@@ -44,12 +54,7 @@ class SpanEncoder:
     """Encodes the records of one process; one thread at a time."""
 
     def __init__(
-        self,
-        resource: Attributes,
-        version: str = "",
-        *,
-        max_text: int = MAX_TEXT,
-        stage: type[Span] | None = None,
+        self, resource: Attributes, version: str = "", *, max_text: int = MAX_TEXT, stage: type[Span] | None = None
     ) -> None:
         """Prepare an encoder.
 
@@ -86,7 +91,7 @@ class SpanEncoder:
         Cost (``benchmarks/encode.py``), of a stage with 15 attributes: 0.02 of what the stock encoder takes, 0.5 in
         Python.
         """
-        batch = RequestBatch("traces", self._envelope)
+        batch = OtlpBatch("traces", self._envelope)
         given = list(spans)
         index = 0
         while index < len(given):
@@ -102,7 +107,7 @@ class SpanEncoder:
 
     def encode_logs(self, logs: Iterable[Log]) -> list[OtlpRequest]:
         """Encode log records. Cost: 15 us each."""
-        batch = RequestBatch("logs", self._envelope)
+        batch = OtlpBatch("logs", self._envelope)
         for log in logs:
             try:
                 message = self._log(log)
@@ -113,8 +118,8 @@ class SpanEncoder:
         return batch.finish()
 
     def encode_metrics(self, metrics: Iterable[MetricPoints]) -> list[OtlpRequest]:
-        """Encode metric points. Cost: 1 us a point plus 1 us a metric."""
-        batch = RequestBatch("metrics", self._envelope)
+        """Encode metric points. Cost: 2 us a point plus 2 us a metric."""
+        batch = OtlpBatch("metrics", self._envelope)
         for metric in metrics:
             try:
                 failed = self._metrics.encode(metric, batch)
@@ -124,7 +129,7 @@ class SpanEncoder:
                 self.dropped["metrics", "unencodable"] += failed
         return batch.finish()
 
-    def _one(self, span: Span, batch: RequestBatch) -> None:
+    def _one(self, span: Span, batch: OtlpBatch) -> None:
         """Encode a span in C if it can be, else in Python; count it if even that is impossible."""
         try:
             batch.add(self._in_c(span) or self._in_python(span))

@@ -53,7 +53,7 @@ class Envelope:
         return b"".join((b"\x0a", varint(size), self._resource, scope_head, self._scope, *records))
 
 
-class RequestBatch:
+class OtlpBatch:
     """Encoded records on their way into requests."""
 
     def __init__(self, signal: Signal, envelope: Envelope) -> None:

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.bubbles import Bubbles, bubbles, reason_of
+from otel_rl.analysis.bubbles import bubbles, reason_of
 from otel_rl.analysis.goodput import Goodput
 from otel_rl.analysis.intervals import Interval
 from otel_rl.analysis.stage_calls import Key
@@ -38,7 +38,6 @@ from otel_rl.runs.spans import (
     iteration_of,
     own_stages,
     piece,
-    pipeline_of,
     shares_samples,
     text,
 )
@@ -67,7 +66,8 @@ class StepRecord:
     is_truncated: bool
     """Its writer died in it or an exception ended it, so its time is no step time."""
     calls: Calls
-    bubbles: Bubbles
+    bubbles: tuple[int, ...]
+    """Waits of this rank by ``REASONS``, ns."""
     goodput: Goodput
     skipped: frozenset[Key] = frozenset()
     pipeline: int = UNKNOWN
@@ -264,7 +264,7 @@ class _Collector:
             bubbles=_bubbles(container, inside),
             goodput=goodput,
             skipped=skipped_calls(container, inside),
-            pipeline=pipeline_of(container.resource),
+            pipeline=place(container.resource, v.RANK_PP),
             samples=shares_samples(container.resource),
             is_open=is_open,
             clock_set_ns=clock_set_ns(container),
@@ -295,7 +295,7 @@ def _with_peers(records: Sequence[StepRecord]) -> Iterator[StepRecord]:
         yield replace(record, pipeline=UNKNOWN) if is_unsaid and record.pipeline != UNKNOWN else record
 
 
-def _bubbles(container: SpanView, inside: list[SpanView]) -> Bubbles:
+def _bubbles(container: SpanView, inside: list[SpanView]) -> tuple[int, ...]:
     waits: dict[str, list[Interval]] = {}
     for span in inside:
         if span.name == v.IDLE:

@@ -64,8 +64,8 @@ class _Peers:
         self.steps += 1
         self.actual_s += found.actual_s
         self.ideal_s += found.ideal_s
-        for rank, ratio in found.by_rank.items():
-            self.alone_s[rank] += ratio * found.ideal_s
+        for rank, alone_s in found.alone_s.items():
+            self.alone_s[rank] += alone_s
 
 
 class RankTimes:
@@ -107,10 +107,7 @@ class RankTimes:
                 train_tokens=record.work.train_tokens,
                 response_tokens=record.work.response_tokens,
             )
-            own = record.bubbles
-            times.bubbles.update(
-                data=own.data_ns, queue=own.queue_ns, pipeline=own.pipeline_ns, other=own.other_ns, skew=one.wait_ns
-            )
+            times.bubbles.update(dict(zip(BUBBLES, (*record.bubbles, one.wait_ns), strict=True)))
         work = [call for call in calls if is_work(call)]
         key = records[0].rank.role, records[0].pipeline
         self._peers_of.update((record.rank, key) for record in records)

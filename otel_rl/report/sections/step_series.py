@@ -7,7 +7,6 @@ from array import array
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Final
 
@@ -160,7 +159,8 @@ def _series(head: Head, steps: dict[StepKey, list[Value]]) -> Series:
         name=name,
         qualifiers=dict(qualifiers),
         unit=unit,
-        **(asdict(trend(numbers)) | {"nonfinite": nonfinite}),
+        **trend(numbers),
+        nonfinite=nonfinite,
         steps=[step for _, step, _ in rows],
         values=[value if math.isfinite(value) else None for value in numbers],
     )

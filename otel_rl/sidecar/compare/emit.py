@@ -25,10 +25,10 @@ from otel_rl.journal.otlp.wire import OtlpRequest
 from otel_rl.journal.views import PointView
 from otel_rl.records import Attributes, MetricPoints, Number
 from otel_rl.runs.calls import is_work, matched_peers
+from otel_rl.runs.made_spans import MadeSpan
 from otel_rl.runs.spans import SKEW, UNKNOWN, integer, text
 from otel_rl.sidecar.compare.rank_step import ComparedStep, Role
 from otel_rl.sidecar.compare.skew import Wait, longest_waits
-from otel_rl.sidecar.made_span import MadeSpan
 from otel_rl.sidecar.owner import ROLE
 from otel_rl.sidecar.streams import Position, find_streams
 from otel_rl.version import __version__

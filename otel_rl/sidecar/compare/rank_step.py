@@ -21,7 +21,7 @@ from otel_rl.runs.spans import (
     iteration_of,
     own_stages,
     piece,
-    pipeline_of,
+    place,
     text,
 )
 
@@ -98,7 +98,7 @@ class ComparedStep:
     @property
     def pipeline(self) -> int:
         """The pipeline stage, which peers share."""
-        return pipeline_of(self.resource)
+        return place(self.resource, v.RANK_PP)
 
 
 @dataclass(slots=True)
