@@ -161,10 +161,10 @@ def protobuf() -> Finding:
 
 
 def compiled() -> Finding:
-    """Say whether spans are encoded in C or, where no compiler was found when otel_rl was installed, in Python."""
+    """Return whether spans are encoded in C, or in Python since no compiler was found at installation."""
     if encode.native is not None:
         return Finding("ok", "compiled parts", "spans in C")
-    reason = "in Python, 3 us a span slower: install otel_rl again where there is a C compiler"
+    reason = "in Python, 3 to 16 us a span slower: install otel_rl again where there is a C compiler"
     return Finding("note", "compiled parts", reason)
 
 

@@ -186,7 +186,7 @@ class Sidecar:
         return now - max(quiet_since, node.moved_at(set(node.writers) - node.living)) > self._grace_s
 
     def _leave(self, *, is_gone: bool) -> int:
-        """Say why the run is no longer ours, and return the exit code."""
+        """Log why the run is no longer ours, and return the exit code."""
         if is_gone:
             self._node.say(f"{self.directory} is gone: the run was removed")
             return 0
@@ -240,7 +240,6 @@ class _Lines(logging.Handler):
         self._say = say
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say one line, with the error's class and text."""
         error = record.exc_info[1] if record.exc_info else None
         self._say(record.getMessage() + (f": {type(error).__name__}: {error}" if error else ""))
 

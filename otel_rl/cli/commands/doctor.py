@@ -36,7 +36,7 @@ def doctor(
         str | None, typer.Argument(metavar="RUN", help=f"{RUN} Without it: only this machine is looked at, no run.")
     ] = None,
 ) -> None:
-    """Say what is installed, which settings win and where they came from, and whether recording works here.
+    """Show what is installed, which settings are used and where each comes from, and whether recording works here.
 
     A Collector that records are sent to is asked what it lost and what waits in it, at port 8888 of its host or at that
     of OTEL_RL_OWN. With RUN also: how many records it holds, what was lost or damaged, and which of its processes live.

@@ -39,7 +39,7 @@ def report(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document for scripts.")] = False,
     live: Annotated[bool, typer.Option("--live", help="Show it anew every 2 s while the run goes on.")] = False,
 ) -> None:
-    """Say where the time, the memory and the reward of a run went.
+    """Show where the time, the memory and the reward of a run went.
 
     Works on a run that is going on, that hangs, that was killed, and on one that is done. Shows one sentence on what
     holds the run back, the share of every stage, each rank's own time (without waiting for the others), reward and

@@ -291,7 +291,7 @@ class Shipper:
         self._wait_s = min(self._wait_s * 2, LAST_WAIT_S)
 
     def _tell(self, kind: str, text: str) -> None:
-        """Say something, but of one kind only now and then."""
+        """Log a line, but one of a kind only now and then."""
         now = monotonic()
         if now >= self._said.get(kind, 0.0):
             self._said[kind] = now + SAY_AGAIN_S
