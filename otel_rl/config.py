@@ -1,4 +1,4 @@
-"""Settings: every environment variable that otel_rl reads, once."""
+"""Settings of recording: their environment variables, once; `sidecar/settings.py` reads `OTEL_EXPORTER_OTLP_*`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `otel-rl`: one file per command."""
+"""The command `otel-rl`: one file for each command; `ship` and `sidecar` share one."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ MODEL_NAME: Final = resource("rl.model.name", "string", "name of the trained mod
 ATTEMPT_ID: Final = resource(
     "rl.attempt.id", "string", "one per start of the job, equal on every rank; random or `OTEL_RL_ATTEMPT_ID`"
 )
-ROLE: Final = resource("rl.role", "string", "what the process does: `trainer`, `actor`, `rollout`, ...")
+ROLE: Final = resource("rl.role", "string", "what the process does: `trainer`, `rollout`, `worker` or `sidecar`")
 RANK: Final = resource("rl.rank", "int", "rank, unique within `rl.role`")
 LOCAL_RANK: Final = resource("rl.local_rank", "int", "rank on the node")
 WORLD_SIZE: Final = resource("rl.world_size", "int", "number of ranks of the role")
