@@ -7,22 +7,27 @@ from otel_rl.hooks.generators import GeneratorCall, GeneratorHook, RequestHook, 
 from otel_rl.hooks.hook import Hook
 from otel_rl.hooks.integration import Attachment, Integration
 from otel_rl.hooks.remote import RemoteHook
+from otel_rl.probes import deferred
 from otel_rl.process.memory import Memory
+from otel_rl.records import Deferred, PendingAttributes
 
 __all__ = [
     "Args",
     "Attachment",
     "CallbackHook",
     "CollectiveHook",
+    "Deferred",
     "GeneratorCall",
     "GeneratorHook",
     "Hook",
     "Integration",
     "Kwargs",
     "Memory",
+    "PendingAttributes",
     "RemoteHook",
     "RequestHook",
     "ReturnHook",
     "StageHook",
     "Watch",
+    "deferred",
 ]
