@@ -105,8 +105,8 @@ class ManySteps(Generic[RankT]):
         """Return the ranks that are slow in a stage again and again, the costliest first.
 
         Such a rank is slow in at least half of the steps that have the stage, or in at least three that are half of the
-        cases in which any rank is slow there: two slow ranks in one step are two. It costs at least 2 % of the median step (of the mean step if not every step has
-        the cost). A stage that is inseparable in any step does not count.
+        cases in which any rank is slow there: two slow ranks in one step are two. It costs at least 2 % of the median
+        step (of the mean step if not every step has the cost). A stage that is inseparable in any step does not count.
         """
         steps_ns = self._steps_ns or array("q", [0])
         limit_s = EXCESS_SHARE * median(steps_ns) / 1e9
