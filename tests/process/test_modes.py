@@ -12,7 +12,6 @@ from stat import S_IMODE
 
 import pytest
 
-from otel_rl.cli import checks
 from otel_rl.journal.filesystem import make_directory
 from tests.made_runs import Plan, write_run
 from tests.sink import sink
@@ -80,22 +79,6 @@ def test_a_new_root_is_its_owners_alone(
     assert code in (None, process.returncode), said
     assert made == root.exists(), said
     assert {} == (modes(tmp_path / "deep") if made else {}), said
-
-
-@pytest.mark.parametrize("mask", UMASKS)
-def test_the_doctor_makes_it_for_a_moment(tmp_path: Path, mask: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trainer that begins meanwhile keeps it."""
-    root, seen = tmp_path / "deep" / "runs", []
-
-    def look(path: Path) -> object:
-        seen.append(modes(tmp_path / "deep"))
-        (path / "run").mkdir(mode=0o700)
-        return os.statvfs(path) and type("Usage", (), {"free": 1 << 40})
-
-    monkeypatch.setattr(checks.shutil, "disk_usage", look)
-    with umask(mask):
-        checks.journal_root(root)
-    assert ([{}], True) == (seen, root.is_dir())
 
 
 def test_a_root_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
