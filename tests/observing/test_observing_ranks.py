@@ -63,7 +63,7 @@ def test_every_rank_counts_its_own(recorded: tuple[Path, Run]) -> None:
     expected = [(rank, boundary) for rank in range(RANKS) for boundary in ("rl.sample", "rl.train.forward")] * STEPS
     assert sorted(expected) == sorted(rows)
     notes = {log.body for log in found.logs(v.FLOPS_NOTE)}
-    assert {"each rank is taken to compute the whole model (qwen2) for tokens of its own"} == notes
+    assert {"each rank is assumed to compute the whole model (qwen2) for tokens of its own"} == notes
 
 
 def test_a_distributed_tensor_is_not_read(recorded: tuple[Path, Run]) -> None:
