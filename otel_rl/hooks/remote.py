@@ -17,7 +17,7 @@ from otel_rl.process.state import state
 from otel_rl.trace.importlib_bootstrap import not_counted
 
 Inject = Callable[[Args, Kwargs, Carrier], tuple[Args, Kwargs]]
-"""``(args, kwargs, carrier)``: returns the arguments with which the call goes out."""
+"""``(args, kwargs, carrier)``: returns the arguments with which the call goes out. Nothing is bound to positions."""
 Extract = Callable[[Args, Kwargs], Carrier | None]
 """``(args, kwargs)``: returns the carrier with which a call came in, or None where it has none."""
 
@@ -37,12 +37,13 @@ class RemoteHook(Hook):
     def replacement(self, original: Any, bind: Bind | None) -> Any:
         """Return the function that stands in the place of ``original``; a coroutine function where it is one."""
         make = _wrap_coroutine if inspect.iscoroutinefunction(original) else _wrap_function
-        return make(self, original)
+        return make(self, original, bind)
 
-    def begin(self, stack: ExitStack, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    def begin(self, stack: ExitStack, bind: Bind | None, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """Use the carrier of a call that came in until ``stack`` ends; return the arguments with which it goes on."""
         if self.extract is not None:
-            attempt("take the carrier of", self.target, self._use, stack, self.extract, args, kwargs)
+            given, named = (args, kwargs) if bind is None else bind(args, kwargs)
+            attempt("take the carrier of", self.target, self._use, stack, self.extract, given, named)
         sent = None if self.inject is None else attempt("send a carrier with", self.target, self._send, args, kwargs)
         return sent or (args, kwargs)
 
@@ -58,30 +59,33 @@ class RemoteHook(Hook):
 
     def _send(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
         carrier = Carrier.current()
-        return None if carrier is None or self.inject is None else self.inject(args, kwargs, carrier)
+        if carrier is None or self.inject is None:
+            return None
+        args, kwargs = self.inject(args, dict(kwargs), carrier)  # what fails half-way has changed a copy
+        return (*args,), {**kwargs}
 
 
 @not_counted
-def _wrap_function(hook: RemoteHook, original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_function(hook: RemoteHook, original: Callable[..., Any], bind: Bind | None) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         if not state.on:
             return original(*args, **kwargs)
         with ExitStack() as stack:
-            args, kwargs = hook.begin(stack, args, kwargs)
+            args, kwargs = hook.begin(stack, bind, args, kwargs)
             return original(*args, **kwargs)
 
     return call
 
 
 @not_counted
-def _wrap_coroutine(hook: RemoteHook, original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_coroutine(hook: RemoteHook, original: Callable[..., Any], bind: Bind | None) -> Callable[..., Any]:
     @functools.wraps(original)
     async def call(*args: Any, **kwargs: Any) -> Any:
         if not state.on:
             return await original(*args, **kwargs)
         with ExitStack() as stack:
-            args, kwargs = hook.begin(stack, args, kwargs)
+            args, kwargs = hook.begin(stack, bind, args, kwargs)
             return await original(*args, **kwargs)
 
     return call

@@ -12,6 +12,7 @@ from otel_rl.process.state import Trace, state
 from otel_rl.trace.attempt import know_attempt
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_stage
+from otel_rl.vocabulary import RANK_SPAN
 
 MAX_TRACES = 64
 """Traces of other processes that are remembered: an asynchronous worker serves several steps at once."""
@@ -20,6 +21,7 @@ MAX_TRACES = 64
 def install_carriers() -> None:
     """Make and use carriers while this process records."""
     carrying.current, carrying.use = current_carrier, in_carrier
+    tracing.caller = caller_container
 
 
 def current_carrier() -> Carrier | None:
@@ -77,6 +79,17 @@ def stand_in_of(carrier: Carrier) -> Stage:
     stand_in = Stage("")
     stand_in.trace, stand_in.span_id = trace, carrier.span_id
     return stand_in
+
+
+def caller_container() -> Stage | None:
+    """Return a container that stands for the carrier in use: a process that is forked there works for the same step."""
+    used = IN_USE.get()
+    with guard("find the carrier of a forked process"):
+        if used is not None and state.on and state.identity.known:
+            container = stand_in_of(used)
+            container.name = f"{RANK_SPAN} {state.identity.rank}"
+            return container
+    return None
 
 
 def _own_trace(trace_id: int) -> Trace | None:

@@ -20,6 +20,10 @@ def _nothing() -> None:
     return None
 
 
+def _no_caller() -> Stage | None:
+    return None
+
+
 @dataclass(eq=False)
 class Tracing(Memory):
     """Spans that are open, and where a span belongs that has no parent."""
@@ -56,17 +60,21 @@ class Tracing(Memory):
     """The id of the out-of-memory error that passes through the open stages; only the innermost logs it."""
     open_setup: Callable[[], None] = _nothing
     """Opens the set-up trace for a span that has no place yet."""
+    caller: Callable[[], Stage | None] = _no_caller
+    """Returns a container that stands for the carrier in use."""
 
     def after_fork_in_child(self) -> None:
-        """Record below the step that is open in the parent, or was left last, if its attempt is known."""
+        """Record below the step that is open in the parent, was left last, or calls it, if its attempt is known."""
         if self.container is None and self.loop is not None:
             self.loop.resume()
-        container, open_setup, provider = self.container, self.open_setup, self.provider
+        container = self.container or self.caller()
+        open_setup, caller, provider = self.open_setup, self.caller, self.provider
         self.renew()
-        self.open_setup, self.provider = open_setup, provider
+        self.open_setup, self.caller, self.provider = open_setup, caller, provider
         if container is not None and container.trace is not None and container.trace.known:
             self.container, self.inherited = container, container.trace
             self.inherited.is_carried = True
+            self.carried[self.inherited.trace_id] = self.inherited
         elif state.on:  # nothing to be below: a set-up of its own would have the parent's ids
             state.identify_anew()
             identifying.may_meet = False

@@ -125,3 +125,23 @@ def test_it_keeps_the_contract() -> None:
     """With arguments that are no messages, too."""
     hook = RemoteHook(target="json:dumps", inject=inject, extract=extract)
     check_integration(Integration(name="far", package="pytest", supports=">=1", hooks=(hook,)))
+
+
+@pytest.mark.parametrize("returned", [None, {"one": 1}, ((), {}, CARRIER), ((), None), (5, {})])
+def test_a_call_goes_out_as_it_is_if_inject_returns_no_arguments(recording: Recording, returned: Any) -> None:
+    """Its error is counted, and what it changed before is of no account."""
+
+    def wrong(args: Any, kwargs: Any, carrier: Carrier) -> Any:
+        kwargs["carrier"] = carrier
+        return returned
+
+    send = wrap(RemoteHook(target="far:send", inject=wrong), lambda *args, **kwargs: (args, kwargs))
+    with CARRIER.use():
+        assert ((5,), {"key": 6}) == send(5, key=6)
+    assert 1 == guard.errors.pop("send a carrier with far:send")
+
+
+def test_extract_finds_an_argument_that_was_passed_by_keyword(recording: Recording) -> None:
+    """As the functions of every hook do."""
+    message = Message(5, CARRIER.to_headers())
+    assert (5, place(CARRIER)) == wrap(RECEIVE, receive)(message=message)

@@ -317,3 +317,19 @@ def test_a_forked_child_uses_the_carrier_of_its_parent(recording: Recording, tmp
         assert os.waitpid(pid, 0)[1] == 0
     (work,) = (span for span in recording.stop().spans() if span.name == "work")
     assert ids.trace_id("abc", "train", 7).to_bytes(16, "big") == work.trace_id
+
+
+def test_a_child_that_a_worker_forks_works_for_the_same_step(worker: Recording) -> None:
+    """As a loader's does: in the run of the carrier, also where a loop of its own begins there."""
+    with carrier().use():
+        pid = os.fork()
+        if not pid:
+            with otel_rl.stage("work"), otel_rl.step(0), otel_rl.stage("inner"):
+                pass
+            os._exit(0 if otel_rl.flush(60) else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+    otel_rl.uninstrument()
+    spans = {span.name: span for span in worker.run("job").spans()}
+    assert {"work", "inner"} == spans.keys()
+    assert 1 << 40 == int.from_bytes(spans["work"].parent_id, "big")
+    assert spans["work"].span_id == spans["inner"].parent_id
