@@ -38,6 +38,8 @@ MEET_S = 0.1
 """The same while the attempt is to be found: what it tells waits for it."""
 SLICE = 5_000
 """Records that one cycle takes at most: what was recorded first is on disk soon, however much waits."""
+WAITS = 20
+"""An exit waits in so many parts: a machine that stands still for seconds costs one of them."""
 HEARTBEAT_S = 5.0
 FREEZE_S = 10.0
 """So long after the first span the resource is final even without a step. Set-up itself may take longer: importing
@@ -101,8 +103,8 @@ class Flusher:
 
     def stop(self, timeout_s: float) -> bool:
         """Journal everything and close the journal, in so many seconds at most; what cannot be written is said."""
-        answer = self._ask(_Answer(is_last=True), timeout_s)
-        self._given_up = not answer.is_set()
+        answer = self._ask(_Answer(is_last=True), 0.0)
+        self._given_up = not any(answer.wait(timeout_s / WAITS) for _ in range(WAITS))
         if self._given_up:
             say("otel_rl: the journal was not done in time; what was recorded last may be lost")
         return not self._given_up and answer.written

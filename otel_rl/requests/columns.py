@@ -37,6 +37,8 @@ from otel_rl.requests.queue import UNKNOWN, Request, Values
 Column = Any
 """An array of whole numbers of 64 bits."""
 MOST_TOKENS: Final = 1 << 40
+UNREADABLE: Final = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""A number of another library raises these when it is read: a RuntimeError if its memory is gone."""
 FACTORS: Final = 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53
 """Of MurmurHash3's finalizer (public domain), which spreads what ids that follow each other leave close together."""
 NUMBERS: Final = indices(*WHOLE)
@@ -210,7 +212,7 @@ def _split(values: list[Any]) -> tuple[list[tuple[Any, ...]], Any] | None:
         return None
     try:  # it takes whole numbers of any type, and nothing else
         return fields, np.array([array("q", fields[place]) for place in NUMBERS])
-    except (OverflowError, TypeError, ValueError):
+    except UNREADABLE:
         return None
 
 

@@ -194,6 +194,19 @@ def check_cut(sizes: dict[Path, int], directory: Path) -> None:
     assert [] == orphans(open_run(directory))
 
 
+def test_a_machine_that_stands_still_at_the_exit_costs_no_record(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One wait is over at once then, as nothing went on meanwhile."""
+    wait, stalls = flusher._Answer.wait, [False]
+    monkeypatch.setattr(flusher._Answer, "wait", lambda self, s: stalls.pop() if s and stalls else wait(self, s))
+    with otel_rl.stage("last"):
+        pass
+    assert recording.flusher.stop(10.0)
+    assert [] == stalls
+    assert ["last"] == [span.name for span in open_run(recording.root / RUN).spans() if span.name == "last"]
+
+
 def test_a_large_batch_is_cut_into_frames_parents_first(recording: Recording) -> None:
     """A process killed between two frames of one cycle leaves no orphan."""
     with otel_rl.step(1):
@@ -752,7 +765,7 @@ def test_an_exit_waits_no_longer_for_a_disk_that_is_slow(
     with otel_rl.step(1):
         pass
     assert not ours.stop(2.0)
-    assert [2.0] == waits
+    assert [0.0, *flusher.WAITS * [0.1]] == waits
     assert "the journal was not done in time; what was recorded last may be lost" in caplog.text
     goes_on.set()
     ours._thread.join(60)

@@ -156,12 +156,23 @@ class Odd:
         raise ValueError("asked")
 
 
+class Gone:
+    """A number in memory that is gone, as JAX deletes an array."""
+
+    def __index__(self) -> int:
+        raise RuntimeError("deleted")
+
+
 @pytest.mark.guarded
-@pytest.mark.parametrize("name", ["output_tokens", "id", "finish", "model", "streamed", "ended"])
-def test_an_odd_value_costs_only_itself(recording: Recording, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(name, Odd()) for name in ("output_tokens", "id", "finish", "model", "streamed", "ended")]
+    + [("output_tokens", Gone())],
+)
+def test_an_odd_value_costs_only_itself(recording: Recording, name: str, value: Any) -> None:
     """The others of its batch are counted."""
     rows = [request(recording, number) for number in range(100)]
-    rows[50] = rows[50]._replace(**{name: Odd()})
+    rows[50] = rows[50]._replace(**{name: value})
     run = rollout(recording, rows)
     assert 1 == bad(run)["not_a_number"]
     assert 100 == sum(point.value for point in run.last_points(vocabulary.REQUESTS))

@@ -231,6 +231,17 @@ def test_the_timeout_is_that_of_the_whole_request(kind: str) -> None:
         assert Outcome("later", reason="ReadTimeout") == send(endpoint, "http", TIMEOUT="1000")
 
 
+def test_an_answer_that_never_ends_keeps_no_thread() -> None:
+    """The request is given up, and so is its connection."""
+    before = set(threading.enumerate())
+    with trickling("a body") as endpoint:
+        assert Outcome("later", reason="ReadTimeout") == send(endpoint, "http", TIMEOUT="500")
+        given_up = [one for one in set(threading.enumerate()) - before if one.name == "otel_rl-http"]
+        for thread in given_up:
+            thread.join(10.0)
+        assert not any(thread.is_alive() for thread in given_up)
+
+
 def test_it_is_so_with_tls_and_behind_a_proxy(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often the server says something."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -16,6 +16,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
+from time import monotonic
 from typing import Any, Final, Literal, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -205,6 +206,7 @@ class HttpClient:
         return session
 
     def _post(self, session: Any, payload: bytes) -> Outcome:
+        until = monotonic() + self.timeout_s
         data = gzip.compress(payload, 1) if self._target.gzip else payload
         try:
             response = session.post(
@@ -215,19 +217,21 @@ class HttpClient:
                 verify=self._verify,  # of the session it would count less than REQUESTS_CA_BUNDLE
                 cert=self._certificate,
                 auth=self._auth,
+                stream=True,
             )
+            content = _read(response, until)
         except (self._error, ValueError) as error:  # the latter of a proxy's host, or of its password
             advice = UNUSABLE if isinstance(error, ValueError) else _tls_fault(error)  # its text may hold a password
             why = "" if advice else _os_error(error)
             return Outcome("later", reason=type(error).__name__ + (f", {why}" if why else ""), advice=advice)
         except OSError as error:  # a certificate or key is gone: it may be being replaced
             return Outcome("later", reason=type(error).__name__, advice=str(error)[:300])
-        return self._answered(response)
+        return Outcome("later", reason=TOO_LATE) if content is None else self._answered(response, content)
 
-    def _answered(self, response: Any) -> Outcome:
+    def _answered(self, response: Any, content: bytes) -> Outcome:
         status = response.status_code
         if 200 <= status < 300:
-            return _decoded(self._target.signal, response.content, response.headers.get("Content-Type", ""))
+            return _decoded(self._target.signal, content, response.headers.get("Content-Type", ""))
         reason = f"HTTP {status}"
         if status in LATER_HTTP:
             return Outcome("later", after_s=_seconds(response.headers.get("Retry-After", "")), reason=reason)
@@ -242,6 +246,17 @@ Client = GrpcClient | HttpClient
 def connect(target: Target) -> Client:
     """Make the client of a target; nothing is sent yet."""
     return GrpcClient(target) if target.protocol == "grpc" else HttpClient(target)
+
+
+def _read(response: Any, until: float) -> bytes | None:
+    """Read an answer; None if it goes on after the time limit: it must keep neither the thread nor the connection."""
+    content = bytearray()
+    for byte in response.iter_content(1):
+        content += byte
+        if monotonic() > until:
+            response.close()
+            return None
+    return bytes(content)
 
 
 def _keep_headers(request: Any) -> Any:
