@@ -288,7 +288,7 @@ class Providers:
         return [OtlpRequest("metrics", message.SerializeToString(), count, now, now)] if count else []
 
 
-def see_provider(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+def yield_to_provider(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     """Serve no more once the program makes a provider, whether or not it sets it."""
     if not isinstance(args[0], OURS):
         tracing.provider = THEIRS

@@ -99,7 +99,7 @@ class Dispatcher:
         self._is_asked = is_asked
         result = Dispatched()
         with guard("remember stages"):
-            self.requests.look(opened, records)
+            self.requests.remember(opened, records)
         pending, self._pending = self._pending, []
         self._dispatch_chunk(pending, [], result)
         for first in range(0, len(records), CHUNK):
@@ -145,7 +145,7 @@ class Dispatcher:
         for record in records:
             trace = record.trace if record.__class__ is Stage else None
             if trace is not None and trace.work is not None and record.name in WORKING:
-                purpose, parents = self.requests.stages.around(record)
+                purpose, parents = self.requests.stages.purpose_and_ancestors(record)
                 if purpose == TRAINING:
                     trace.work.add(record, parents)
 

@@ -64,12 +64,12 @@ class GenerateRequest:
         now = monotonic_ns()
         if isinstance(value, list):
             for place, output in enumerate(value):
-                self._see(output, place, now)
+                self._read_sequence(output, place, now)
         else:
-            self._see(value, None, now)
+            self._read_sequence(value, None, now)
         return self.seen is None and self.finished > 0  # what is not streamed comes at once
 
-    def _see(self, output: Any, place: int | None, now: int) -> None:
+    def _read_sequence(self, output: Any, place: int | None, now: int) -> None:
         """Take what is said of one sequence; of one that goes on, its last output is kept until the next one comes."""
         meta, seen, first = output["meta_info"], self.seen, 0
         if seen is not None:

@@ -66,11 +66,11 @@ def _choose(name: str, prefix: str, whole: str) -> Series:
     series = written, () if is_kept else ((vocabulary.METRIC_NAME, shown),)
     if len(names.series) < MOST_NAMES:
         names.series[whole] = series
-        _tell_clash(names.alike.setdefault(in_prometheus, []), shown)
+        _report_clash(names.alike.setdefault(in_prometheus, []), shown)
     return series
 
 
-def _tell_clash(alike: list[str], name: str) -> None:
+def _report_clash(alike: list[str], name: str) -> None:
     """Count a name that Prometheus writes like another one, and say so the first time."""
     alike.append(name)
     if len(alike) > 1:

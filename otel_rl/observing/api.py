@@ -68,7 +68,7 @@ def observe(*, model: Any = None, batch: Mapping[str, Any] | None = None) -> Non
             stages = _stages()
             if not any(map(_is_evaluation, stages)):
                 names = _names(stages)
-                take(batch, stage=_stage_of_ours(names), seen=seen, boundary=names[0])
+                observe_batch(batch, stage=_stage_of_ours(names), seen=seen, boundary=names[0])
 
 
 def show(model: Any) -> network.Network | None:
@@ -99,7 +99,7 @@ def _of_configuration(known: Book, config: dict[str, Any]) -> network.Network:
     return seen
 
 
-def take(batch: Any, *, stage: str, seen: network.Network | None = None, **how: Any) -> None:
+def observe_batch(batch: Any, *, stage: str, seen: network.Network | None = None, **how: Any) -> None:
     """Observe a batch that is not one of an evaluation."""
     shown = _shown(stage, seen, how)
     if shown is None:
@@ -130,7 +130,7 @@ def take(batch: Any, *, stage: str, seen: network.Network | None = None, **how: 
             known.copied_bytes -= size
 
 
-def take_masks(
+def observe_masks(
     masks: Mapping[str, Any], *, stage: str, seen: network.Network | None, kept: int | None = None, **how: Any
 ) -> None:
     """Observe masks alone, which FLOPs are counted from; on the host they are not copied."""
@@ -139,11 +139,11 @@ def take_masks(
             if kept is not None:
                 whole = masks["attention_mask"]
                 masks = {**masks, "completion_mask": whole[:, whole.shape[1] - kept :]}
-            take(masks, stage=stage, seen=seen, parts=NOTHING, **how)
+            observe_batch(masks, stage=stage, seen=seen, parts=NOTHING, **how)
             return
     shown = _shown(stage, seen, {"parts": NOTHING, **how})
     if shown is not None:
-        state.add(Deferred(book.take_masks, (shown, masks, kept)))
+        state.add(Deferred(book.add_masks, (shown, masks, kept)))
 
 
 def _shown(stage: str, seen: network.Network | None, how: Mapping[str, Any]) -> ShownBatch | None:
@@ -256,7 +256,7 @@ def _from_host(known: Book, shown: ShownBatch, values: dict[str, Any], _: object
     if deferral.pending:
         deferred.resolve()
     if not deferral.pending:
-        return state.add(Deferred(known.take, (shown, values, size)))
+        return state.add(Deferred(known.add_batch, (shown, values, size)))
     if len(deferral.pending) >= deferred.LIMIT:
         refuse("device_too_late", "otel_rl.observe: a batch would wait behind too many of a device")
         return False

@@ -40,7 +40,7 @@ class NvidiaProbe:
             except self._session.ended:
                 self._session.close()
                 self._session, self._wait = None, 0
-        self._tell()
+        self._report_changes()
         for labels, is_there in self._known.items():
             for state, value in (("ok", is_there), ("failed", not is_there)):
                 yield Sample(vocabulary.HW_STATUS, int(value), (*labels, (vocabulary.HW_STATE, state)))
@@ -61,7 +61,7 @@ class NvidiaProbe:
         self._wait = AGAIN
         self._session = open_session(self._totals, self._xids)
 
-    def _tell(self) -> None:
+    def _report_changes(self) -> None:
         there = self._session.there if self._session is not None else set()
         for labels in there - set(self._known):
             self._known[labels] = True

@@ -61,7 +61,7 @@ class Layout(Memory):
     _weight: tuple[bool, int] = (False, -1)
     """Of the mesh that ``of_meshes`` comes from."""
 
-    def see(self, mesh: Any, world_size: int) -> None:
+    def read_mesh(self, mesh: Any, world_size: int) -> None:
         """Take in a device mesh that the program has made.
 
         The one with the most axes beside the data-parallel one counts: FSDP's own flattens the others into it. A mesh
@@ -94,7 +94,7 @@ class Layout(Memory):
         elif weight == self._weight:
             self.of_meshes = _alike(self.of_meshes, found)
 
-    def see_grid(self, grid: Any) -> None:
+    def read_grid(self, grid: Any) -> None:
         """Take in the grid of a pipeline of DeepSpeed."""
         self.of_grid = _ask(grid)
 
@@ -110,7 +110,7 @@ class Layout(Memory):
             shared: Mapping[str, Any] = getattr(getattr(accelerate, "AcceleratorState", None), "_shared_state", {})
             mesh, distributed = shared.get("device_mesh"), sys.modules.get("torch.distributed")
             if mesh is not None and distributed is not None and distributed.is_initialized():
-                self.see(mesh, distributed.get_world_size())
+                self.read_mesh(mesh, distributed.get_world_size())
         return self.of_meshes
 
 

@@ -62,7 +62,7 @@ class Rendezvous:
         self._known: set[str] = set()
         """Ranks that rank 0 has answered; one may take the answer when rank 0 has left."""
 
-    def look(self, identity: Identity, *, is_asked: bool) -> tuple[str, str] | None:
+    def poll(self, identity: Identity, *, is_asked: bool) -> tuple[str, str] | None:
         """Look once if it is time; returns attempt and run once rank 0 has answered.
 
         Args:

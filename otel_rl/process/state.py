@@ -133,7 +133,7 @@ class Runtime:
         """Count records that are given up before the journal."""
         self.dropped[signal, reason] += count
 
-    def hold_step(self) -> int:
+    def own_step(self) -> int:
         """Hold the steps of this process on this thread; returns which it is."""
         self.step_thread = get_ident()
         return self.step_thread
@@ -217,7 +217,7 @@ class Runtime:
             if self.identity.is_worker:
                 self.identity = self.identity.independent("driver")
 
-    def hold_steps(self) -> None:
+    def become_rank(self) -> None:
         """Be a rank of the run, if this is a worker that begins steps of its own."""
         if self.identity.is_worker:
             with identifying.lock:

@@ -90,7 +90,7 @@ class RequestFold:
         """Fold how many bytes an engine's KV cache takes."""
         self._engines.add_cache(cache)
 
-    def look(self, *stages: Collection[Any]) -> None:
+    def remember(self, *stages: Collection[Any]) -> None:
         """Remember the stages among what is open or has ended, before requests below them are counted."""
         for some in stages:
             self.stages.remember(some)

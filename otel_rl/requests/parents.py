@@ -145,7 +145,7 @@ class Stages:
         """Return what the requests of each parent are for, by the parent, as far as that could be seen."""
         return {parent: _purpose(self._ancestors(parent)) for parent in parents}
 
-    def around(self, stage: Stage) -> tuple[Purpose, list[int]]:
+    def purpose_and_ancestors(self, stage: Stage) -> tuple[Purpose, list[int]]:
         """Return what a stage is for, and the ids of the spans that it is in, the innermost first."""
         found = list(self._ancestors(stage))
         return _purpose(found), [one.parent_id for one in found]

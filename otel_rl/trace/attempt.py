@@ -68,7 +68,7 @@ def meet(*, is_asked: bool, is_last: bool) -> None:
     if rendezvous is None:
         return
     with guard("meet the other ranks"):
-        found = rendezvous.look(state.identity, is_asked=is_asked)
+        found = rendezvous.poll(state.identity, is_asked=is_asked)
         with identifying.lock:
             if found is not None and not state.identity.known:  # a process group may have named it meanwhile
                 know_attempt(*found)

@@ -72,7 +72,7 @@ class Loop:
         """When the step that is not counted yet began (monotonic, ns); 0 where there is none."""
         self.is_over = False
         """Whether it has ended; it goes on where the program catches the exit that ended it, and begins a step."""
-        self.thread = state.hold_step()
+        self.thread = state.own_step()
         """The thread on which the last step began."""
         self.holder = 0
         """The task or thread in which the block of the open step began; 0 without a block."""
@@ -86,19 +86,19 @@ class Loop:
 
         A number that is open already goes on: its batch was asked for twice, because an epoch ended.
         """
-        self.thread = state.hold_step()
+        self.thread = state.own_step()
         if (self.tree is not None and number == self.number) or works_for_step():
             return
         if deferral.pending:
             attempt("take", "what has come from a device", deferred.resolve)
         if self.looks:
             self.looks -= 1
-            hooking.look_again()
+            hooking.hook_replacements()
             learn_device()
         now = monotonic_ns()
         if identifying.may_meet or not state.identity.attempt_id:
             find_attempt()
-        state.hold_steps()
+        state.become_rank()
         state.freeze()
         jump = state.clock.re_anchor()
         if jump:

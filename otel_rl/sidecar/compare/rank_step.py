@@ -20,8 +20,8 @@ from otel_rl.runs.spans import (
     is_request,
     iteration_of,
     own_stages,
-    piece,
     place,
+    rank_span,
     text,
 )
 
@@ -236,9 +236,9 @@ def _is_whole_step(container: SpanView) -> bool:
 
 def _compared_step(container: SpanView, spans: Sequence[SpanView], known: Known) -> ComparedStep:
     resource = container.resource
-    whole = piece(container)
+    whole = rank_span(container)
     spans = in_front(own_stages(spans))
-    pieces = [piece(span) for span in spans]
+    pieces = [rank_span(span) for span in spans]
     tree = SpanTree(pieces)
     stages = [one for one in pieces if one.parent == whole.key and not one.is_comm]
     waiting = [one for one in pieces if kind_of(one.label) is Kind.IDLE]
