@@ -328,7 +328,7 @@ def _values(known: WeakKeyDictionary[Any, Any]) -> list[Any]:
 
 
 def _count_unfinished() -> None:
-    """Requests that are still inside an engine of this process: nobody will see them end."""
+    """Requests that are still inside an engine of this process: their end will not be seen."""
     unfinished = sum(engine.unfinished for engine in generation.engines.copy())
     if unfinished:
         state.add(Count(vocabulary.BAD_REQUESTS, unfinished, ((vocabulary.REASON, "unfinished"),)))

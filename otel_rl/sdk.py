@@ -53,7 +53,7 @@ DEFAULT_LIMIT = 128
 THEIRS = object()
 """Returns that the program has a provider of its own."""
 OF_API: Any = trace_api.ProxyTracer._tracer
-"""Returns the tracer behind one that the API handed out before there was a provider."""
+"""Returns the tracer that serves one which the API handed out before there was a provider."""
 CONTENT = (
     EXCEPTION_MESSAGE,
     EXCEPTION_STACKTRACE,

@@ -78,7 +78,7 @@ def _series(text: str) -> Iterator[CollectorSeries]:
 def _lost(series: list[CollectorSeries]) -> Iterator[Finding]:
     """Return what exporters failed to send and what our filters dropped.
 
-    A failure that is not permanent is tried again; older Collectors do not tell.
+    A failure that is not permanent is tried again; older Collectors do not report which it is.
     """
     for name, labels, value in sorted(series, key=str):
         kind = RECORDS.get(name.removeprefix("otelcol_exporter_send_failed_"), "")

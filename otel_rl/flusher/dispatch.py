@@ -141,7 +141,7 @@ class Dispatcher:
         _each("count a collective", self._totals.add, [one for one in new if one.__class__ is Collective])
 
     def _work(self, records: Iterable[Any]) -> None:
-        """Have the stages of a loop without a framework tell what they worked off, but not those of evaluations."""
+        """Count what the stages of a loop without a framework worked off, but not those of evaluations."""
         for record in records:
             trace = record.trace if record.__class__ is Stage else None
             if trace is not None and trace.work is not None and record.name in WORKING:

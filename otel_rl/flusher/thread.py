@@ -35,7 +35,7 @@ from otel_rl.version import __version__
 PERIOD_S = 0.5
 """A killed process loses at most this and the time of one cycle."""
 MEET_S = 0.1
-"""The same while the attempt is to be found: what it tells waits for it."""
+"""The same while the attempt is to be found: records wait for it."""
 SLICE = 5_000
 """Records that one cycle takes at most: what was recorded first is on disk soon, however much waits."""
 HEARTBEAT_S = 5.0
@@ -198,10 +198,10 @@ class Flusher:
                 self._keeper.check(writer.directory.absolute(), writer.identity)
 
     def _drain(self) -> tuple[set[Any], list[Any]]:
-        """Take the open stages and the finished ones so that the parent of a finished one is in either.
+        """Drain the open stages and the finished ones so that the parent of a finished one is in either.
 
-        A stage that ends between the two looks would be in none, and a kill right then would orphan its children; so
-        look again until nothing ended meanwhile. New stages are no matter: their children have not ended before them.
+        A stage that ends between the two reads would be in none, and a kill right then would orphan its children; so
+        read again until nothing ended meanwhile. New stages are no matter: their children have not ended before them.
         """
         queue = self._queue
         opened: set[Any] = set()
@@ -309,7 +309,7 @@ class Flusher:
         self.fold.total(vocabulary.SELF_BYTES, writer.bytes)
 
     def _care_for(self, writer: Writer) -> None:
-        """Retry what the disk refused, tell readers that we live, and say a lasting trouble once."""
+        """Retry what the disk refused, show readers that we live, and report a lasting trouble once."""
         if probes.reader is not None and not probes.reader.is_own():
             use_memory_reader(probes.read_device)
         writer.retry()

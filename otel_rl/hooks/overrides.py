@@ -49,7 +49,7 @@ class Overrides:
 
         Cost: 0.6 ms. A replacement that takes others is reported once, as an error.
         """
-        with guard("look for replaced functions"), self._patches.lock:
+        with guard("find replaced functions"), self._patches.lock:
             self._hook_new_classes()
             last = {(id(patch.owner), patch.name): patch for patch in self._patches.applied}
             for patch in last.values():

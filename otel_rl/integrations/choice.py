@@ -76,7 +76,7 @@ def load(name: str, path: str) -> Integration | None:
         for step in attribute.split("."):
             found = getattr(found, step)
         if not isinstance(found, Integration) or found.name != name:
-            raise TypeError(f"{path} is no Integration of the name {name!r}")
+            raise TypeError(f"{path} is not an Integration named {name!r}")
         return found
     return None
 

@@ -76,4 +76,4 @@ def _report_clash(alike: list[str], name: str) -> None:
     if len(alike) > 1:
         state.add(Count(vocabulary.SELF_CHANGED, 1, ((vocabulary.REASON, "name_clash"),)))
     if len(alike) == 2:
-        say("otel_rl: Prometheus writes %r and %r alike; the label %s tells them apart", *alike, LABEL)
+        say("otel_rl: Prometheus writes %r and %r alike; the label %s distinguishes them", *alike, LABEL)

@@ -37,7 +37,7 @@ class BatchPart:
     lengths: list[int] | None = None
     """Real tokens of each whole sequence; None where the batch does not say."""
     responses: int | None = None
-    """Real tokens of the responses; None where the batch does not tell them from prompts."""
+    """Real tokens of the responses; None where the batch does not separate them from prompts."""
     samples: int = 0
     """As many as there are lengths, where those were given; else rows."""
 

@@ -126,7 +126,7 @@ class Book(Memory):
             call = ledger.call(part, shown.stage, frozenset({"tokens"}), model=shown.seen, numbering="none")
             self._group(shown).add(call)
         for key in part.misfit:
-            refuse("misfit", "otel_rl.observe: %s has another shape or type than the rest of its batch", key)
+            refuse("misfit", "otel_rl.observe: %s is ignored: its shape or type does not fit its batch", key)
 
     def add_masks(self, shown: ShownBatch, masks: Mapping[str, Any], kept: int | None) -> Made:
         """Count FLOPs from masks of the host, which do not change."""

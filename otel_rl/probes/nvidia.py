@@ -1,4 +1,4 @@
-"""NVIDIA devices by NVML: nothing where there is no driver; what a device does not tell is left out."""
+"""NVIDIA devices by NVML: nothing where there is no driver; what a device does not report is left out."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class NvidiaProbe:
             self._known[labels] = True
         for labels, was_there in self._known.items():
             if was_there != (labels in there):
-                text = "is there again" if labels in there else "does not answer any more"
+                text = "responds again" if labels in there else "does not respond"
                 say("device %s (%s) %s", labels[0][1], labels[1][1], text)
             self._known[labels] = labels in there
 

@@ -48,7 +48,7 @@ class Trace:
         self.is_carried = False
         """Whether it is another process's: its container is not recorded here."""
         self.work: StepWork | None = None
-        """Takes what the stages of the step tell of samples and tokens, where no integration counts them."""
+        """Counts what the stages of the step report of samples and tokens, where no integration counts them."""
 
     @property
     def is_phase(self) -> bool:
@@ -61,7 +61,7 @@ class Trace:
         return bool(self.step) and not self.is_phase
 
     def derive(self, attempt: str) -> int:
-        """Take the ids that the attempt gives, now that it is known; returns that of the root."""
+        """Derive the ids from the attempt, now that it is known; return that of the root."""
         loop, _, number = self.step.rpartition(" ")
         self.trace_id = ids.trace_id(attempt, loop, int(number))
         if not self.is_phase and self.sampled:
@@ -134,7 +134,7 @@ class Runtime:
         self.dropped[signal, reason] += count
 
     def own_step(self) -> int:
-        """Hold the steps of this process on this thread; returns which it is."""
+        """Keep the steps of this process on this thread; return which it is."""
         self.step_thread = get_ident()
         return self.step_thread
 
@@ -144,7 +144,7 @@ class Runtime:
 
     def ensure_awake(self) -> None:
         """Start the flusher of this process if it does not run."""
-        now = monotonic_ns()  # first: between the look and the mark nothing is called, so one thread alone goes on
+        now = monotonic_ns()  # first: between the read and the mark nothing is called, so one thread alone goes on
         if not self.awake and now >= self.wake_again_ns:
             self.awake = True
             self.wake_again_ns = now + 1_000_000_000
@@ -170,7 +170,7 @@ class Runtime:
         return sampler == "always_on"
 
     def identify(self, **changes: Any) -> None:
-        """Take in what has become known about this process, until the resource is frozen; a new rank always counts."""
+        """Add what has become known about this process, until the resource is frozen; a new rank always counts."""
         known = {key: value for key, value in changes.items() if value not in ("", None)}
         with identifying.lock:
             if identifying.frozen and any(known.get(key, of) != of for key, of in self.identity.in_world.items()):
@@ -206,7 +206,7 @@ class Runtime:
             identifying.frozen = True
 
     def know_device(self, device_id: str) -> None:
-        """Take in which device this process uses, also where the resource is final: models load long."""
+        """Record which device this process uses, also where the resource is final: models load long."""
         if device_id != self.identity.device_id:
             self.inherit(device_id=device_id)
 

@@ -189,12 +189,12 @@ def answers(program: RunningProgram) -> bool:
         connection.close()
 
 
-def taken(ports: Iterable[int]) -> list[int]:
-    """List the TCP ports of the loopback interface on which nobody else can listen."""
-    return [port for port in ports if _is_taken(port)]
+def used_ports(ports: Iterable[int]) -> list[int]:
+    """List the TCP ports of the loopback interface that another program uses."""
+    return [port for port in ports if _is_used(port)]
 
 
-def _is_taken(port: int) -> bool:
+def _is_used(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a connection that just ended does not count
         try:

@@ -63,7 +63,7 @@ class Loop:
         self.first = -1
         """The lowest number with which this loop, or one that it restarts, began; below 0 before its first step."""
         self.looks = LOOKS
-        """How many more steps look for replaced functions when they begin."""
+        """How many more steps hook replaced functions when they begin."""
         self.has_failed = False
         """Whether an exception ended its last step."""
         self.left = 0
@@ -116,7 +116,7 @@ class Loop:
         self.is_over = False
 
     def begin_first(self, number: int) -> None:
-        """Take the number of the first step, and see whether it is a restart: after a failure, or in mid-loop.
+        """Record the number of the first step, and decide whether it is a restart: after a failure, or in mid-loop.
 
         A loop is another training if it begins, without a failure before it, where the loops that restart each other
         began.
@@ -251,7 +251,7 @@ class step:
         ValueError: the number is not a whole number, 0 or above.
 
     Emits: ``rl.loop`` (rank 0), ``rl.rank N``, ``rl.step.time``; samples, tokens and their rates as far as stages or
-    requests tell them (docs/requests.md). Cost: 30 us (``benchmarks/hotpath.py``).
+    requests report them (docs/requests.md). Cost: 30 us (``benchmarks/hotpath.py``).
     """
 
     __slots__ = ("_loop", "_tree", "number")

@@ -320,7 +320,7 @@ def test_who_was_answered_is_not_missed(tmp_path: Path, caplog: pytest.LogCaptur
     for one in (ranks[0], first):
         one.poll(known if one is first else Identity(), is_asked=True)
     first.leave()
-    assert "1 of the 3 ranks have not met rank 0" in caplog.text
+    assert "1 of the 3 ranks did not find rank 0" in caplog.text
     caplog.clear()
     again = Rendezvous(Identity(rank=0, world_size=3), Config(run_id="job", directory=tmp_path))
     for one in (ranks[1], again):

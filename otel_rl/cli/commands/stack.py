@@ -27,7 +27,7 @@ HOW_IT_DOES: Final = (
 )
 
 stack = typer.Typer(
-    help="Start, look at and stop the backends on this machine: Collector, Jaeger, Prometheus, and Tempo where there "
+    help="Start, check and stop the backends on this machine: Collector, Jaeger, Prometheus, and Tempo where there "
     "is one.",
     no_args_is_help=True,
     rich_markup_mode="markdown",

@@ -33,7 +33,7 @@ class Choice:
         self.finish = ""
 
     def add_chunk(self, now: int, *, has_content: bool, finish: Any = None) -> None:
-        """Take the time of one chunk. The one that names the end came with the last token, or right after it."""
+        """Record the time of one chunk. The one that names the end came with the last token, or right after it."""
         if has_content:
             self.first = self.first or now
             self.last = now
@@ -211,7 +211,7 @@ def _finish_of(response: Any) -> str:
 
 
 def _content(answer: Any) -> Any:
-    """Take an answer that the caller parses himself from its text; None where that is no JSON."""
+    """Parse an answer that the caller parses himself; None if its text is no JSON."""
     raw = getattr(answer, "http_response", None)
     if raw is None:
         return answer

@@ -77,8 +77,8 @@ def join_process_group() -> None:
         if monotonic_ns() > deadline:
             identifying.ask_again = lambda: _read_attempt(store, key)
             say(
-                "otel_rl: rank 0 did not say its attempt within %.0f s (is it instrumented?); rank %d asks again when "
-                "its first step begins",
+                "otel_rl: rank 0 did not share its attempt within %.0f s; check that otel_rl is on there. "
+                "Rank %d asks again when its first step begins",
                 ATTEMPT_LIMIT_S,
                 rank,
             )

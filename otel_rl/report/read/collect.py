@@ -276,7 +276,7 @@ class _Collector:
 
 
 def _failure(container: SpanView, iteration: int, spans: list[SpanView]) -> Failure:
-    """Take the stage that began last of those that the exception passed through."""
+    """Return the stage that began last of those that the exception passed through."""
     innermost = max((span for span in spans if span.status_code == ERROR), key=lambda span: span.start_ns)
     return Failure(
         attempt=text(container.resource, v.ATTEMPT_ID),
