@@ -250,7 +250,7 @@ class Providers:
         return theirs
 
     def remove(self) -> None:
-        """Serve no more; a program's own provider stays."""
+        """Stop serving; a program's own provider stays."""
         trace_api.ProxyTracer._tracer = OF_API  # type: ignore[method-assign]
         if isinstance(metrics_api._PROXY_METER_PROVIDER._real_meter_provider, OurMeterProvider):
             _release_meters()
@@ -289,7 +289,7 @@ class Providers:
 
 
 def yield_to_provider(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """Serve no more once the program makes a provider, whether or not it sets it."""
+    """Stop serving once the program makes a provider, whether or not it sets it."""
     if not isinstance(args[0], OURS):
         tracing.provider = THEIRS
         if not state.config.join_spans:

@@ -53,7 +53,7 @@ class FirstImport:
             self.start()
 
     def remove(self) -> None:
-        """Wait no more."""
+        """Stop waiting."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 

@@ -61,7 +61,7 @@ class _Backward:
 
 
 def _at_the_end(function: Callable[[], None]) -> None:
-    """Have autograd call a function after those that it was given before; for the backward that runs now."""
+    """Make autograd call a function after those that it was given before; for the backward that runs now."""
     sys.modules["torch"].autograd.Variable._execution_engine.queue_callback(function)
 
 

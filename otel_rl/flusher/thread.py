@@ -47,7 +47,7 @@ HOLD_LIMIT = 20_000
 
 
 class _Answer(threading.Event):
-    """Set when a cycle that somebody asked for is over."""
+    """Set when a cycle that was asked for is over."""
 
     def __init__(self, *, is_last: bool) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Flusher:
         """Keeps the process alive that sends the records; None where nothing is to be sent."""
         self._first = 0.0
         self._waiting = 0.0
-        self._told: tuple[int, ...] = ()
+        self._counts_written: tuple[int, ...] = ()
         self._beat = monotonic()
         self._thread = threading.Thread(target=self._run, name="otel_rl-flusher", daemon=True)
 
@@ -108,7 +108,7 @@ class Flusher:
         return not self._given_up and answer.written
 
     def _ask(self, answer: _Answer, timeout_s: float) -> _Answer:
-        """Have the thread do a cycle now, since a disk that hangs must not hold up who asks."""
+        """Make the thread do a cycle now, since a disk that hangs must not hold up who asks."""
         self._asked.append(answer)
         self._calls.put(None)
         if self._is_over:
@@ -119,7 +119,7 @@ class Flusher:
         return answer
 
     def abandon(self) -> None:
-        """Let go of what a fork inherited: files and counts are the parent's."""
+        """Drop what a fork inherited: files and counts are the parent's."""
         if self._writer is not None:
             self._writer.close_in_child()
 
@@ -189,7 +189,7 @@ class Flusher:
             requests = self._foreign(result.foreign, self._resource)  # their metrics it collects itself
             self.recorded["metrics"] += sum(request.count for request in requests if request.signal == "metrics")
             self._write(writer, requests)
-        if is_due and (self.fold.is_pending or self._counts(writer, encoder) != self._told):
+        if is_due and (self.fold.is_pending or self._counts(writer, encoder) != self._counts_written):
             self._journal_metrics(writer, encoder)
         self._spool.update(writer, self._resource)
         self._care_for(writer)
@@ -257,7 +257,7 @@ class Flusher:
             metrics = self.fold.drain(state.now())
             self.recorded["metrics"] += sum(len(metric.points) for metric in metrics)
             self._write(writer, encoder.encode_metrics(metrics))
-            self._told = self._counts(writer, encoder)
+            self._counts_written = self._counts(writer, encoder)
 
     def _metrics_due(self) -> bool:
         """Return whether to journal metrics: they wait for the resource, so that a series keeps its labels.
@@ -331,7 +331,7 @@ class Flusher:
             return True
         if writer.pending_bytes:
             self._redirect(writer)
-            if self._told and self._counts(writer, encoder) != self._told:
+            if self._counts_written and self._counts(writer, encoder) != self._counts_written:
                 self._journal_metrics(writer, encoder)
         self._spool.update(writer, self._resource)
         writer.close()

@@ -37,7 +37,7 @@ class Names(Memory):
     refused: set[str] = field(default_factory=set)
 
     def after_fork_in_child(self) -> None:
-        """Know them still: none belongs to the parent alone."""
+        """Keep them: none belongs to the parent alone."""
 
 
 names = Names.keep("names")

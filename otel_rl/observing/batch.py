@@ -1,4 +1,4 @@
-"""A batch as somebody gave it becomes the part that the ledger compares, and the lengths that FLOPs are counted from.
+"""A batch as it was shown becomes the part that the ledger compares, and the lengths that FLOPs are counted from.
 
 B rows, T columns; of a batch with responses T are those of the responses. What does not fit is left out and counted.
 """

@@ -152,7 +152,7 @@ class MemoryReader:
 
 
 def use_memory_reader(device: ReadDevice | None = None) -> None:
-    """Read this process's memory from now on with a new reader, and let go of the one before."""
+    """Read this process's memory from now on with a new reader, and drop the one before."""
     if probes.reader is not None:
         probes.reader.close()
     probes.reader = MemoryReader(device)

@@ -164,7 +164,7 @@ class Rendezvous:
                 folder.rmdir()
 
     def leave(self) -> None:
-        """Go; what rank 0 has answered stays for those who have not read it yet."""
+        """Leave; what rank 0 has answered stays for those who have not read it yet."""
         self.is_over = True
         missing = 0 if self._rank else self._size - 1 - len(self._known)
         if missing > 0:

@@ -106,7 +106,7 @@ class Runtime:
     """The thread that has the steps; 0 while none has."""
 
     def __reduce__(self) -> str:
-        """A function that somebody pickles (Ray) takes the name along; where it is unpickled, that process's own."""
+        """A function that the program pickles (Ray) takes the name along; where it is unpickled, that process's own."""
         return "state"
 
     def start(self, config: Config, wake: Callable[[], None]) -> None:
@@ -185,7 +185,7 @@ class Runtime:
             self.identity = replace(self.identity, **changes)
 
     def identify_anew(self) -> None:
-        """Be what the launcher says, whatever was known before."""
+        """Replace the identity by what the launcher says, whatever was known before."""
         with identifying.lock:
             self.identity, identifying.frozen = from_launcher(self.config), False
             may_have_peers = self.identity.world_size > 1 or bool(self.config.attempt_id)
@@ -218,7 +218,7 @@ class Runtime:
                 self.identity = self.identity.independent("driver")
 
     def become_rank(self) -> None:
-        """Be a rank of the run, if this is a worker that begins steps of its own."""
+        """Become a rank of the run, if this is a worker that begins steps of its own."""
         if self.identity.is_worker:
             with identifying.lock:
                 self.identity = self.identity.independent("rank")

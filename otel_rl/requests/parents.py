@@ -1,4 +1,4 @@
-"""Where requests belong: below a stage of ours, or below a span of somebody else; and what they are there for."""
+"""Where requests belong: below a stage of ours, or below a span of another library; and what they are there for."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEEPEST: Final = 64
 
 
 class ForeignParent(NamedTuple):
-    """A span of somebody else; its trace is ours where it is that of the open step."""
+    """A span of another library; its trace is ours where it is that of the open step."""
 
     trace: Trace
     span_id: int
@@ -84,7 +84,7 @@ class Uncounted:
 
 
 def parent_of(parent: Any) -> Stage | ForeignParent | None:
-    """Return what a parent is: a stage of ours, a span of somebody else, or nothing."""
+    """Return what a parent is: a stage of ours, a span of another library, or nothing."""
     if isinstance(parent, Stage):
         return parent if parent.trace is not None else None
     with guard("find the parent of a request"):

@@ -19,7 +19,7 @@ UNKNOWN = -1
 MOST_WAITING: Final = 4_000_000
 """Pieces of finished requests that may wait: 200,000 requests of vLLM; more are dropped and counted."""
 LOAD_EVERY_NS: Final = 10_000_000
-"""An engine that steps all the time says no more often how busy it is."""
+"""An engine that steps all the time reports its load at most this often."""
 SAYING: Final = frozenset((v.SAMPLE, v.EVALUATE, v.REWARD))
 """Stages that say what the requests inside them are for; so does one with a mode."""
 

@@ -141,7 +141,7 @@ class Node:
             self.save()
 
     def scan_soon(self) -> None:
-        """Have the next update list the directory, whatever that costs."""
+        """Make the next update list the directory, whatever that costs."""
         self._scan_at = 0.0
 
     def newcomers(self) -> list[WriterIdentity]:

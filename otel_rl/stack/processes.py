@@ -143,22 +143,22 @@ def wait(stack: RunningStack, folder: Path, show: Show) -> None:
         StackError: one ended, or did not answer in time.
     """
     deadline = time.monotonic() + WAIT_S
-    waiting = list(stack.programs)
-    while waiting:
+    silent = list(stack.programs)
+    while silent:
         for program in stack.programs:
             if not stack.is_alive(program):
                 raise _died(program.name, program.pid, folder)
-        for program in [program for program in waiting if answers(program)]:
-            waiting.remove(program)
+        for program in [program for program in silent if answers(program)]:
+            silent.remove(program)
             show(program.name, "answers")
-        if waiting and time.monotonic() > deadline:
-            log = log_of(folder, waiting[0].name)
+        if silent and time.monotonic() > deadline:
+            log = log_of(folder, silent[0].name)
             raise StackError(
-                f"{waiting[0].name} runs and did not answer on port {waiting[0].health_port} within {WAIT_S:.0f} s; "
+                f"{silent[0].name} runs and did not answer on port {silent[0].health_port} within {WAIT_S:.0f} s; "
                 f"its log is {log}",
                 last_lines(log),
             )
-        if waiting:
+        if silent:
             time.sleep(POLL_S)
 
 

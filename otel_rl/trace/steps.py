@@ -29,8 +29,8 @@ from otel_rl.trace.stage import Stage, current_stage
 from otel_rl.trace.training import end_raised
 from otel_rl.trace.tree import StepSpans, close_phase, open_phase, open_setup
 
-LOOKS = 3
-"""How many steps of a loop look for functions that another library has replaced, and for the device in use: either may
+CHECKED_STEPS = 3
+"""How many steps of a loop check for functions that another library replaced, and for the device in use: either may
 come when training begins."""
 
 
@@ -62,7 +62,7 @@ class Loop:
         self.number = -1
         self.first = -1
         """The lowest number with which this loop, or one that it restarts, began; below 0 before its first step."""
-        self.looks = LOOKS
+        self.checks_left = CHECKED_STEPS
         """How many more steps hook replaced functions when they begin."""
         self.has_failed = False
         """Whether an exception ended its last step."""
@@ -91,8 +91,8 @@ class Loop:
             return
         if deferral.pending:
             attempt("take", "what has come from a device", deferred.resolve)
-        if self.looks:
-            self.looks -= 1
+        if self.checks_left:
+            self.checks_left -= 1
             hooking.hook_replacements()
             learn_device()
         now = monotonic_ns()
@@ -127,7 +127,7 @@ class Loop:
             self.first = min(number, before.first)
 
     def leave(self, now: int) -> None:
-        """Let what follows have its own context; the step lasts until the next one begins, or ends here as the last."""
+        """Give back the context to what follows; the step lasts until the next one begins, or ends here as the last."""
         if self.tree is not None:
             end_raised(now)
             self.tree.leave()

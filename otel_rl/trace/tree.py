@@ -78,7 +78,7 @@ class StepSpans:
         self.container.make_current()
 
     def leave(self) -> None:
-        """Be current no more, but stay open."""
+        """Stop being current, but stay open."""
         self.container.leave()
         if tracing.container is self.container:
             tracing.container = None

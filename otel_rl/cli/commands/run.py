@@ -91,7 +91,7 @@ def run(
 
 
 def _sent_on(runs: list[Run], keeper: Keeper | None) -> list[Run]:
-    """Have what is left of the runs sent, and return them."""
+    """Send what is left of the runs, and return them."""
     send_rest(keeper, [run.path for run in runs])
     return runs
 

@@ -143,7 +143,7 @@ def _are_ours(claims: Claims) -> bool:
 
 def _wait(node: Node, claims: Claims, give_up_s: float) -> bool:
     """Show the progress and keep the claims; return whether all was sent."""
-    total = waiting = node.waiting
+    total = unsent = node.waiting
     since = touched = monotonic()
     columns = (TextColumn("sending"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     console = stderr()
@@ -157,11 +157,11 @@ def _wait(node: Node, claims: Claims, give_up_s: float) -> bool:
                 if not _are_ours(claims):
                     leave("another process ships this run now, or it is gone: see otel-rl doctor", FAILED)
             now = node.waiting
-            if now != waiting:
-                waiting = now
-                progress.update(task, completed=total - waiting)
+            if now != unsent:
+                unsent = now
+                progress.update(task, completed=total - unsent)
             clock = monotonic()
-            if not (waiting or node.failure or errors.get("ship traces")):
+            if not (unsent or node.failure or errors.get("ship traces")):
                 since = clock  # the journals of the dead are being read, which may take long
             if clock - max(since, node.moved_at(node.writers)) > give_up_s:
                 return False

@@ -24,7 +24,7 @@ from otel_rl.process.state import state
 
 HIDING = ("DeepSpeedEngine",)
 """Models with hidden collectives; those of DDP, FSDP1 and FSDP2 are seen."""
-LOOK_NS = 500_000_000
+LEDGER_EVERY_NS = 500_000_000
 RESPONSES = -1
 """Logits of the responses' tokens alone."""
 NUMBERS = frozenset({"numbers"})
@@ -73,7 +73,7 @@ def observe_rollout(scored: dict[str, Any]) -> None:
     if rollout is None:
         return
     known, now = book, monotonic_ns()
-    if known.ledger_ns and now - known.ledger_ns < LOOK_NS:
+    if known.ledger_ns and now - known.ledger_ns < LEDGER_EVERY_NS:
         known.ledger_rollout = ""
         return
     known.ledger_ns, known.ledger_rollout = now, rollout.id
