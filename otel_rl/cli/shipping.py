@@ -109,7 +109,7 @@ def _sidecars(run: Run) -> list[Finding]:
     found = []
     for boot_id, host in sorted(nodes.items(), key=lambda item: item[1]):
         identity = owner.living(run.path, boot_id)
-        detail = f"pid {identity.pid} on {identity.host}" if identity else f"none lives for the journals of {host}"
+        detail = f"pid {identity.pid} on {identity.host}" if identity else f"none runs for the journals of {host}"
         found.append(Finding("ok" if identity else "note", "sidecar", detail))
     return found
 

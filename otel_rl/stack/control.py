@@ -50,7 +50,7 @@ def up(root: Path, offset: int, show: Show) -> tuple[RunningStack, bool]:
         if running.offset != offset:
             raise StackError(
                 f"the stack of {root} already runs with --port-offset {running.offset}: "
-                "`otel-rl stack down` ends it, then it can start with other ports"
+                "run `otel-rl stack down` first, then start it with other ports"
             )
         return running, False
     found = programs.find_all()
@@ -96,7 +96,7 @@ def _load(folder: Path) -> RunningStack | None:
     stack = processes.load(folder)
     if stack is not None and stack.is_elsewhere:
         raise StackError(
-            f"{folder} belongs to the stack that {stack.host} started: use it there, or another --dir here"
+            f"{folder} belongs to the stack that {stack.host} started: use it there, or give another --dir here"
         )
     return stack
 

@@ -92,7 +92,7 @@ def load(folder: Path) -> RunningStack | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError) as error:
-        raise StackError(f"{path} is damaged: remove it, and end the programs that work in its folder") from error
+        raise StackError(f"{path} is damaged: remove it, and end the programs that run in its folder") from error
 
 
 def save(folder: Path, stack: RunningStack) -> None:
@@ -154,7 +154,7 @@ def wait(stack: RunningStack, folder: Path, show: Show) -> None:
         if silent and time.monotonic() > deadline:
             log = log_of(folder, silent[0].name)
             raise StackError(
-                f"{silent[0].name} runs and did not answer on port {silent[0].health_port} within {WAIT_S:.0f} s; "
+                f"{silent[0].name} runs, but did not answer on port {silent[0].health_port} within {WAIT_S:.0f} s; "
                 f"its log is {log}",
                 last_lines(log),
             )

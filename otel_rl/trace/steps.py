@@ -264,7 +264,7 @@ class step:
         except TypeError:
             self.number = -1
         if self.number < 0:
-            raise ValueError(f"step({number!r}): the number of a step is a whole number, 0 or above")
+            raise ValueError(f"step({number!r}): the number of a step must be a whole number, 0 or above")
 
     def __enter__(self) -> Stage | None:
         if not state.on or hooking.is_compiling():

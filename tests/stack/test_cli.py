@@ -224,7 +224,7 @@ def test_a_second_up_finds_it_running(machine: Machine) -> None:
     assert (0, True, before) == (again.exit_code, "The stack already runs." in again.stdout, machine.noted)
     other = machine.stack("up")
     assert (1, before) == (other.exit_code, machine.noted)
-    assert f"already runs with --port-offset {machine.offset}: `otel-rl stack down` ends it" in other.stderr
+    assert f"already runs with --port-offset {machine.offset}: run `otel-rl stack down` first" in other.stderr
 
 
 def test_ports_that_are_taken_are_named_with_their_holder(machine: Machine) -> None:
@@ -300,7 +300,7 @@ def test_a_program_that_never_answers(machine: Machine, monkeypatch: pytest.Monk
     monkeypatch.setattr(processes, "answers", answers)
     monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep, time=time.time))
     up = machine.up()
-    expected = f"prometheus runs and did not answer on port {9090 + machine.offset} within 120 s; its log is "
+    expected = f"prometheus runs, but did not answer on port {9090 + machine.offset} within 120 s; its log is "
     assert (1, True, []) == (up.exit_code, expected in up.stderr, machine.living)
 
 

@@ -123,7 +123,7 @@ def _node(directory: Path, wanted: tuple[Target, ...]) -> Iterator[tuple[Node, C
         if writer.boot_id not in claims:
             claims[writer.boot_id] = owner.claim_by_hand(directory, writer.boot_id, me, complain)
             if claims[writer.boot_id] is None:
-                complain(f"a living sidecar ships what was written on {writer.host}; that is not sent here")
+                complain(f"a running sidecar already ships the records of {writer.host}; they are not sent here")
         return claims[writer.boot_id] is not None
 
     node = Node(directory, wanted, mine, complain)
