@@ -104,10 +104,10 @@ def calls_in(container: RankSpan, tree: SpanTree, spans: Iterable[SpanView], kno
         if not span.is_comm or not omitted:
             inside = [span, *tree.below(span.key)]
             waits = [one.within(container) for one in tree.waits(span, inside)]
-            waiting = {child.key for one in waits for child in tree.below(one.key)} if waits else ()
-            rows += [(len(labels), timed[one.key]) for one in inside if one.key in timed and one.key not in waiting]
+            idle_keys = {child.key for one in waits for child in tree.below(one.key)} if waits else ()
+            rows += [(len(labels), timed[one.key]) for one in inside if one.key in timed and one.key not in idle_keys]
             labels.append(span.label)
-            few_ns = sum(apart_ns.get(one.key, 0) for one in inside if one.key not in waiting) if apart_ns else 0
+            few_ns = sum(apart_ns.get(one.key, 0) for one in inside if one.key not in idle_keys) if apart_ns else 0
             numbers.append(_numbers(span, inside, tree, few_ns, tree.idle(span, waits)))
     if omitted:  # only the longest of them are spans: one call stands for all
         few_ns = sum(apart_ns.get(span.key, 0) for span in top)
