@@ -1,4 +1,4 @@
-"""What a call costs where it really happens: in a loop, and right behind matrix products, when the caches are cold.
+"""What a call costs where it really happens: in a loop, and right after matrix products, when the caches are cold.
 
 python benchmarks/cold.py
 """
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def median(call: Callable[[], object], matrix: torch.Tensor | None = None) -> float:
-    """Time a call, each time behind three products of the matrix with itself, if there is one."""
+    """Time a call, each time after three products of the matrix with itself, if there is one."""
     taken = []
     for _ in range(ROUNDS):
         if matrix is not None:

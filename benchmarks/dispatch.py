@@ -60,7 +60,7 @@ def measure(name: str, make: Callable[[int], tuple[list[Any], int]], cycles: int
         began = time.thread_time_ns()
         taken = dispatcher.dispatch((), records, is_asked=False, is_all=True, is_last=False)
         times.append((time.thread_time_ns() - began) / count / 1e3)
-        del taken  # encoded by now
+        del taken  # encoded already
         fold.drain(cycle)
     low, median, high = statistics.quantiles(times[5:], n=4)
     return Figure(name, median, low, high, 1.0)

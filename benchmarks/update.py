@@ -5,7 +5,7 @@
 Two gloo ranks train the same layers twice: sharded by FSDP2, which makes about 200 collectives a step of 100 ms, and
 each rank for itself, which makes none, so that what a micro-batch costs and what a collective costs come apart.
 
-**Judged** is CPU time: what the training thread needs more than in the turns without a tool right before and behind it,
+**Judged** is CPU time: what the training thread needs more than in the turns without a tool right before and after it,
 and what the tool's Python threads need. Two ranks that wait for one another on two cores make wall time useless for a
 difference of 1 %; it is shown with its spread. Intervals are bootstrap 95 % intervals of the median over the rounds;
 "undisturbed" compares the tenth of all steps that needed least with and without the tool, for a machine that is busy.
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace, scratch: Path, *, sharded: bool) -> dict[st
 
 
 def free_port() -> int:
-    """Find a port that nobody listens on."""
+    """Find a port that is free."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port: int = listening.getsockname()[1]
@@ -79,7 +79,7 @@ def free_port() -> int:
 
 
 def figures(rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """Say of each tool how much more a step took than in the turns without one right before and behind it."""
+    """Return for each tool how much more a step took than in the turns without one right before and after it."""
     document: dict[str, Any] = {}
     bare = least([off for one in rounds for _, *beside in one.values() for off in beside])
     for name in sorted(rounds[0]):

@@ -1,4 +1,4 @@
-"""One rank of ``update.py``: trains the same model in turns, under each tool and under none right before and behind it.
+"""One rank of ``update.py``: trains the same model in turns, under each tool and under none right before and after it.
 
 Every tool is really off in the turns of the others: otel_rl undoes its patches, and those of TraceML are taken out and
 put in again. Before each turn the ranks wait for one another; its first step is not counted.
@@ -35,7 +35,7 @@ class Off:
         """Switch the tool on."""
 
     def settle(self) -> None:
-        """Have it finish what it does behind the steps of this turn."""
+        """Have it finish what it does after the steps of this turn."""
 
     def end(self) -> None:
         """Switch it off."""

@@ -146,18 +146,18 @@ def _switch_on(config: Config, chosen: Iterable[Integration]) -> None:
     tracing.open_setup = open_setup
     install_carriers()
     overrides = Overrides(_parts.patches)
-    hooking.follow, hooking.look_again = overrides.follow, overrides.look_again
+    hooking.follow, hooking.hook_replacements = overrides.follow, overrides.hook_replacements
     use_memory_reader()
     announce_run()
     _hook_process()
     if LOADS_SDK not in ignored():
         with guard("stand in for a missing provider"):
-            from otel_rl.sdk import Providers, see_provider
+            from otel_rl.sdk import Providers, yield_to_provider
 
             _parts.providers = Providers()
             _parts.providers.place()
             for target in PROVIDERS:
-                _parts.patches.install(ReturnHook(target=target, after=see_provider, is_constructor=True))
+                _parts.patches.install(ReturnHook(target=target, after=yield_to_provider, is_constructor=True))
     for integration in chosen:
         install(integration)
 
@@ -328,7 +328,7 @@ def _values(known: WeakKeyDictionary[Any, Any]) -> list[Any]:
 
 
 def _count_unfinished() -> None:
-    """Requests that are still inside an engine of this process: nobody will see them end."""
+    """Requests that are still inside an engine of this process: their end will not be seen."""
     unfinished = sum(engine.unfinished for engine in generation.engines.copy())
     if unfinished:
         state.add(Count(vocabulary.BAD_REQUESTS, unfinished, ((vocabulary.REASON, "unfinished"),)))

@@ -115,7 +115,7 @@ class FinishedRequests(list[Any]):
     """Requests that are over, still in the engine's own objects.
 
     Of each the reader that makes it on the flusher's thread, the span it belongs to, how many arguments the reader
-    takes, and these: flat, since 100,000 may wait, and the garbage collector would look at an object of each.
+    takes, and these: flat, since 100,000 may wait, and the garbage collector would visit an object of each.
     """
 
     __slots__ = ()
@@ -145,10 +145,10 @@ class RecordQueue(deque[Any]):
 
 
 class Deferred(NamedTuple):
-    """Work that a hot thread leaves to the flusher, where it waits for nobody: ``function(*arguments)``."""
+    """Work that a hot thread leaves to the flusher, where it delays no training: ``function(*arguments)``."""
 
     function: Callable[..., Iterable[Count | Point | Log | FinishedRequests]]
-    """Gives what is to be counted, logged or read; it may add to the attributes of a stage that is queued behind it."""
+    """Returns what is to be counted, logged or read; it may add attributes to a stage that is queued after it."""
     arguments: tuple[Any, ...]
 
 

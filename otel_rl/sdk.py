@@ -53,7 +53,7 @@ DEFAULT_LIMIT = 128
 THEIRS = object()
 """Returns that the program has a provider of its own."""
 OF_API: Any = trace_api.ProxyTracer._tracer
-"""Returns the tracer behind one that the API handed out before there was a provider."""
+"""Returns the tracer that serves one which the API handed out before there was a provider."""
 CONTENT = (
     EXCEPTION_MESSAGE,
     EXCEPTION_STACKTRACE,
@@ -250,7 +250,7 @@ class Providers:
         return theirs
 
     def remove(self) -> None:
-        """Serve no more; a program's own provider stays."""
+        """Stop serving; a program's own provider stays."""
         trace_api.ProxyTracer._tracer = OF_API  # type: ignore[method-assign]
         if isinstance(metrics_api._PROXY_METER_PROVIDER._real_meter_provider, OurMeterProvider):
             _release_meters()
@@ -288,8 +288,8 @@ class Providers:
         return [OtlpRequest("metrics", message.SerializeToString(), count, now, now)] if count else []
 
 
-def see_provider(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """Serve no more once the program makes a provider, whether or not it sets it."""
+def yield_to_provider(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    """Stop serving once the program makes a provider, whether or not it sets it."""
     if not isinstance(args[0], OURS):
         tracing.provider = THEIRS
         if not state.config.join_spans:

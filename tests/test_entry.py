@@ -141,11 +141,11 @@ def test_a_version_that_is_not_supported_is_named_and_left_alone(
     """Asked for by name it is refused."""
     integration(monkeypatch, "pytest", "<1", hooks=(StageHook(target="pytest:fail", stage="x"),))
     with pytest.raises(
-        otel_rl.NotPossibleError, match=r"fake was asked for, but pytest [\d.]+ is not supported: it takes <1"
+        otel_rl.NotPossibleError, match=r"fake was asked for, but pytest [\d.]+ is not supported; supports <1"
     ):
         otel_rl.instrument(["fake"])
     otel_rl.instrument(["auto"])
-    assert "is not supported: it takes <1; it is not instrumented" in caplog.text
+    assert "is not supported; supports <1; it is not instrumented" in caplog.text
     assert not [patch for patch in entry._parts.patches.applied if patch.owner is pytest]
 
 
@@ -198,7 +198,7 @@ def test_what_is_needed_and_cannot_be_is_said_and_the_rest_is_recorded(
     applied = {patch.hook.target for patch in entry._parts.patches.applied}
     assert {"pytest:fail"} == applied - set(entry.PROVIDERS)
     number = choice.version("pytest")
-    assert [f"otel_rl: pytest {number} is not supported: it takes <1; needed by fake; it is not instrumented"] == [
+    assert [f"otel_rl: pytest {number} is not supported; supports <1; needed by fake; it is not instrumented"] == [
         record.getMessage() for record in caplog.records
     ]
 

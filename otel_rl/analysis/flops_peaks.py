@@ -64,11 +64,11 @@ _KNOWN: Final = tuple(
 _ASIDE: Final = re.compile(
     r"NVIDIA|GeForce|AMD|Instinct|(?:40|80|94|96|120|144|480)GB?|HBM3e?|SXM\d?|OAM|AC", re.IGNORECASE
 )
-"""Words of a name that do not tell cards apart; a size that the table's cards do not have does (A100 of 64 GB)."""
+"""Words of a name that do not distinguish cards; a size that the table does not have does (A100 of 64 GB)."""
 
 
 def peak(device: str, given: float | None = None) -> DevicePeak | None:
-    """Look up a device's peak by its name as torch reports it.
+    """Find a device's peak by its name as torch reports it.
 
     Args:
         device: its name; every word counts, since one more is another card or a part of one.

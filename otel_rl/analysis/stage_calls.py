@@ -43,7 +43,7 @@ class StageCall(Generic[RankT]):
     omitted: int = 0
     """Collectives that were not seen one by one: the shortest ones of many."""
     rows: tuple[Met, ...] = ()
-    """Collectives that were seen one by one and tell who waited."""
+    """Collectives that were seen one by one and show who waited."""
     waiting_ns: int = 0
     """Time in collectives inside of an `rl.idle` inside of it: idle time already."""
     idle_ns: int = 0

@@ -58,7 +58,7 @@ def compared_with(own_s: float, others_s: Sequence[float]) -> float:
 
 
 def is_straggler(candidate: Slowest[RankT]) -> bool:
-    """Judge by the ratio alone. If the others do not have the stage (rank 0 writes checkpoints), nobody is slow."""
+    """Judge by the ratio alone. If the others do not have the stage (rank 0 writes checkpoints), no rank is slow."""
     return candidate.others_s > 0 and candidate.own_s >= STRAGGLER_RATIO * candidate.others_s
 
 

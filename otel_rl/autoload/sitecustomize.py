@@ -53,7 +53,7 @@ class FirstImport:
             self.start()
 
     def remove(self) -> None:
-        """Wait no more."""
+        """Stop waiting."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
@@ -116,7 +116,7 @@ class FirstImport:
         """Start otel_rl once; where another thread does, wait for it."""
         if not self.lock.acquire(timeout=wait_s):
             if wait_s:
-                self.remove()  # it waits once: the other thread may be one that a fork left behind
+                self.remove()  # it waits once: the other thread may be one that is gone after a fork
             return
         try:
             if not self.is_started:

@@ -1,4 +1,4 @@
-"""The names that Prometheus gives to metrics taken by OTLP, with ``UnderscoreEscapingWithSuffixes``."""
+"""The names that Prometheus gives to metrics received by OTLP, with ``UnderscoreEscapingWithSuffixes``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `otel-rl doctor` looks at; each check returns findings and prints nothing."""
+"""What `otel-rl doctor` checks; each check returns findings and prints nothing."""
 
 from __future__ import annotations
 

@@ -57,11 +57,11 @@ def _wait(pid: int, watched: set[signal.Signals]) -> int:
 
 def _forget(watched: set[signal.Signals]) -> None:
     """Discard the signals that came when the child was gone: they were meant for it."""
-    while late := signal.sigpending() & watched:
+    while arrived := signal.sigpending() & watched:
         if hasattr(signal, "sigtimedwait"):
-            signal.sigtimedwait(late, 0)  # another thread may have been faster
+            signal.sigtimedwait(arrived, 0)  # another thread may have been faster
         else:
-            signal.sigwait(late)
+            signal.sigwait(arrived)
 
 
 def _next_signal(watched: set[signal.Signals]) -> tuple[int, bool]:

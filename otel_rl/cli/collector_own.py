@@ -62,7 +62,7 @@ def _asked(address: str) -> list[Finding]:
     if not series:
         why = f"its own metrics are not at {address}; {PORT_VARIABLE} names another port"
         return [Finding("note", "own metrics", f"the Collector was not asked: {why}")]
-    found = [*_lost(series), *_waiting(series)]
+    found = [*_lost(series), *_queued(series)]
     if not any(finding.state == "wrong" for finding in found):
         found.insert(0, Finding("ok", "own metrics", f"the Collector at {address} has lost nothing since it started"))
     return found
@@ -78,7 +78,7 @@ def _series(text: str) -> Iterator[CollectorSeries]:
 def _lost(series: list[CollectorSeries]) -> Iterator[Finding]:
     """Return what exporters failed to send and what our filters dropped.
 
-    A failure that is not permanent is tried again; older Collectors do not tell.
+    A failure that is not permanent is tried again; older Collectors do not report which it is.
     """
     for name, labels, value in sorted(series, key=str):
         kind = RECORDS.get(name.removeprefix("otelcol_exporter_send_failed_"), "")
@@ -95,7 +95,7 @@ def _lost(series: list[CollectorSeries]) -> Iterator[Finding]:
             yield Finding("wrong", "points dropped", f"{count(value)} by {filtered}: {OURS[filtered]}")
 
 
-def _waiting(series: list[CollectorSeries]) -> Iterator[Finding]:
+def _queued(series: list[CollectorSeries]) -> Iterator[Finding]:
     """Return what waits in queues, in the unit of each: bytes in the configurations of ``collector/``."""
     sizes = {
         (labels.get("exporter", ""), labels.get("data_type", ""), name.rpartition("_")[2]): value

@@ -120,7 +120,7 @@ def opened(name: str | None) -> Run:
     for line in fallback_lines(run):
         complain(line)
     if NAME.fullmatch(path.name) and path.is_file():
-        complain(f"{path} is one file of a run, and what the others hold is not read; give {path.parent} for all of it")
+        complain(f"{path} is only one file of a run; to read all of them, give {path.parent}")
     return run
 
 

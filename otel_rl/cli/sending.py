@@ -23,7 +23,7 @@ from otel_rl.version import __version__
 
 CHECK_S: Final = 1.0
 JOIN_S: Final = 2.0
-"""How long the end waits for a look that hangs, on a file server that is gone."""
+"""How long the end waits for a check that hangs, on a file server that is gone."""
 
 
 @contextmanager

@@ -55,7 +55,7 @@ def sent(run: Run) -> list[Finding]:
     counts: Counter[tuple[str, str]] = Counter()
     retries: dict[str, Counter[tuple[str, str]]] = {}
     failures: dict[str, set[str]] = {}
-    waiting = 0
+    unsent = 0
     oldest_ns = 0
     for writer in sorted({name for name, _ in streams}):
         progress = load(run.path, writer)
@@ -66,7 +66,7 @@ def sent(run: Run) -> list[Finding]:
                 failures.setdefault(signal, set()).update({row.failure} - {""})
             stream = streams.get((writer, signal))
             if stream is not None and signal in expected:
-                waiting += row.waiting(stream)
+                unsent += row.waiting(stream)
                 first_ns = 0
                 with suppress(OSError):  # that a file cannot be read is said of the records
                     first_ns = row.first_ns(stream)
@@ -78,8 +78,8 @@ def sent(run: Run) -> list[Finding]:
         for (signal, name), number in sorted(counts.items())
         if number
     ]
-    age = f", the oldest for {seconds((time_ns() - oldest_ns) / 1e9)}" if waiting and oldest_ns else ""
-    rows.append(Finding("note" if waiting else "ok", "waiting", f"{size(waiting)} to be sent{age}"))
+    age = f", the oldest for {seconds((time_ns() - oldest_ns) / 1e9)}" if unsent and oldest_ns else ""
+    rows.append(Finding("note" if unsent else "ok", "waiting", f"{size(unsent)} to be sent{age}"))
     put_off = [_put_off(signal, retries[signal], failures[signal]) for signal in sorted(retries)]
     return [*rows, *put_off, *_sidecars(run)]
 
@@ -109,7 +109,7 @@ def _sidecars(run: Run) -> list[Finding]:
     found = []
     for boot_id, host in sorted(nodes.items(), key=lambda item: item[1]):
         identity = owner.living(run.path, boot_id)
-        detail = f"pid {identity.pid} on {identity.host}" if identity else f"none lives for the journals of {host}"
+        detail = f"pid {identity.pid} on {identity.host}" if identity else f"none runs for the journals of {host}"
         found.append(Finding("ok" if identity else "note", "sidecar", detail))
     return found
 

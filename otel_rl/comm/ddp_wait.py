@@ -61,7 +61,7 @@ class _Backward:
 
 
 def _at_the_end(function: Callable[[], None]) -> None:
-    """Have autograd call a function after those that it was given before; for the backward that runs now."""
+    """Make autograd call a function after those that it was given before; for the backward that runs now."""
     sys.modules["torch"].autograd.Variable._execution_engine.queue_callback(function)
 
 
@@ -80,7 +80,7 @@ def _reducing() -> list[Any]:
     """Find the models whose gradients DDP may reduce now; none between the micro-batches of an accumulation.
 
     The forward decides, in which the reducer is prepared: a backward inside of ``no_sync`` reduces where its forward
-    was outside, which ``require_forward_param_sync`` tells. A forward without gradients takes that back, but not what
+    was outside, which ``require_forward_param_sync`` shows. A forward without gradients takes that back, but not what
     the reducer was prepared for, so outside of ``no_sync`` every model may reduce; one that does not waits for nothing.
     """
     return [one for one in comm.wrapped if one.require_backward_grad_sync or one.require_forward_param_sync]

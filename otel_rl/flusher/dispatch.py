@@ -99,7 +99,7 @@ class Dispatcher:
         self._is_asked = is_asked
         result = Dispatched()
         with guard("remember stages"):
-            self.requests.look(opened, records)
+            self.requests.remember(opened, records)
         pending, self._pending = self._pending, []
         self._dispatch_chunk(pending, [], result)
         for first in range(0, len(records), CHUNK):
@@ -141,11 +141,11 @@ class Dispatcher:
         _each("count a collective", self._totals.add, [one for one in new if one.__class__ is Collective])
 
     def _work(self, records: Iterable[Any]) -> None:
-        """Have the stages of a loop without a framework tell what they worked off, but not those of evaluations."""
+        """Count what the stages of a loop without a framework worked off, but not those of evaluations."""
         for record in records:
             trace = record.trace if record.__class__ is Stage else None
             if trace is not None and trace.work is not None and record.name in WORKING:
-                purpose, parents = self.requests.stages.around(record)
+                purpose, parents = self.requests.stages.purpose_and_ancestors(record)
                 if purpose == TRAINING:
                     trace.work.add(record, parents)
 

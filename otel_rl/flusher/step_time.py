@@ -48,7 +48,7 @@ ACTIVITY_LABELS: Final[tuple[Labels, ...]] = tuple(((v.ACTIVITY, name),) for nam
 
 
 class EndedStages:
-    """What has ended in one step, or below a span of somebody else."""
+    """What has ended in one step, or below a span of another library."""
 
     __slots__ = ("collectives", "stages")
 
@@ -65,7 +65,7 @@ class StepTime:
         self._steps: dict[Trace | None, EndedStages | None] = {}
         """By trace of ours, oldest first; None where its container has ended. What has no trace is no key."""
         self._foreign: dict[int, EndedStages] = {}
-        """By trace id, what ended below a span of somebody else: part of a step, if that has the same trace."""
+        """By trace id, what ended below a span of another library: part of a step, if that has the same trace."""
         self._layers: dict[str, tuple[int, int]] = {}
         self._total_ns = [0] * len(KINDS)
         self._folded_ns = [0] * len(KINDS)

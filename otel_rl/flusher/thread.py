@@ -35,7 +35,7 @@ from otel_rl.version import __version__
 PERIOD_S = 0.5
 """A killed process loses at most this and the time of one cycle."""
 MEET_S = 0.1
-"""The same while the attempt is to be found: what it tells waits for it."""
+"""The same while the attempt is to be found: records wait for it."""
 SLICE = 5_000
 """Records that one cycle takes at most: what was recorded first is on disk soon, however much waits."""
 WAITS = 20
@@ -49,7 +49,7 @@ HOLD_LIMIT = 20_000
 
 
 class _Answer(threading.Event):
-    """Set when a cycle that somebody asked for is over."""
+    """Set when a cycle that was asked for is over."""
 
     def __init__(self, *, is_last: bool) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Flusher:
         """Keeps the process alive that sends the records; None where nothing is to be sent."""
         self._first = 0.0
         self._waiting = 0.0
-        self._told: tuple[int, ...] = ()
+        self._counts_written: tuple[int, ...] = ()
         self._beat = monotonic()
         self._thread = threading.Thread(target=self._run, name="otel_rl-flusher", daemon=True)
 
@@ -110,7 +110,7 @@ class Flusher:
         return not self._given_up and answer.written
 
     def _ask(self, answer: _Answer, timeout_s: float) -> _Answer:
-        """Have the thread do a cycle now, since a disk that hangs must not hold up who asks."""
+        """Make the thread do a cycle now, since a disk that hangs must not hold up who asks."""
         self._asked.append(answer)
         self._calls.put(None)
         if self._is_over:
@@ -121,7 +121,7 @@ class Flusher:
         return answer
 
     def abandon(self) -> None:
-        """Let go of what a fork inherited: files and counts are the parent's."""
+        """Drop what a fork inherited: files and counts are the parent's."""
         if self._writer is not None:
             self._writer.close_in_child()
 
@@ -191,7 +191,7 @@ class Flusher:
             requests = self._foreign(result.foreign, self._resource)  # their metrics it collects itself
             self.recorded["metrics"] += sum(request.count for request in requests if request.signal == "metrics")
             self._write(writer, requests)
-        if is_due and (self.fold.is_pending or self._counts(writer, encoder) != self._told):
+        if is_due and (self.fold.is_pending or self._counts(writer, encoder) != self._counts_written):
             self._journal_metrics(writer, encoder)
         self._spool.update(writer, self._resource)
         self._care_for(writer)
@@ -200,10 +200,10 @@ class Flusher:
                 self._keeper.check(writer.directory.absolute(), writer.identity)
 
     def _drain(self) -> tuple[set[Any], list[Any]]:
-        """Take the open stages and the finished ones so that the parent of a finished one is in either.
+        """Drain the open stages and the finished ones so that the parent of a finished one is in either.
 
-        A stage that ends between the two looks would be in none, and a kill right then would orphan its children; so
-        look again until nothing ended meanwhile. New stages are no matter: their children have not ended before them.
+        A stage that ends between the two reads would be in none, and a kill right then would orphan its children; so
+        read again until nothing ended meanwhile. New stages are no matter: their children have not ended before them.
         """
         queue = self._queue
         opened: set[Any] = set()
@@ -259,7 +259,7 @@ class Flusher:
             metrics = self.fold.drain(state.now())
             self.recorded["metrics"] += sum(len(metric.points) for metric in metrics)
             self._write(writer, encoder.encode_metrics(metrics))
-            self._told = self._counts(writer, encoder)
+            self._counts_written = self._counts(writer, encoder)
 
     def _metrics_due(self) -> bool:
         """Return whether to journal metrics: they wait for the resource, so that a series keeps its labels.
@@ -311,7 +311,7 @@ class Flusher:
         self.fold.total(vocabulary.SELF_BYTES, writer.bytes)
 
     def _care_for(self, writer: Writer) -> None:
-        """Retry what the disk refused, tell readers that we live, and say a lasting trouble once."""
+        """Retry what the disk refused, show readers that we live, and report a lasting trouble once."""
         if probes.reader is not None and not probes.reader.is_own():
             use_memory_reader(probes.read_device)
         writer.retry()
@@ -333,7 +333,7 @@ class Flusher:
             return True
         if writer.pending_bytes:
             self._redirect(writer)
-            if self._told and self._counts(writer, encoder) != self._told:
+            if self._counts_written and self._counts(writer, encoder) != self._counts_written:
                 self._journal_metrics(writer, encoder)
         self._spool.update(writer, self._resource)
         writer.close()

@@ -179,7 +179,7 @@ class _Operation:
         return record
 
     def end(self, record: Collective, result: Any) -> None:
-        """Close the record; one that was only launched is kept until somebody waits for it."""
+        """Close the record; one that was only launched is kept until the program waits for it."""
         if comm.before_making is not None:
             buffers.end()
         if record.goes_on and probes.device is not None:

@@ -40,10 +40,10 @@ class Watch(Protocol):
     """What an integration remembers of one call; both methods run guarded."""
 
     def item(self, value: Any) -> object:
-        """See what a generator yields, before its caller does; True means enough: ``end`` is not called then."""
+        """Read what a generator yields, before its caller does; True means enough: ``end`` is not called then."""
 
     def end(self, result: Any, error: BaseException | None) -> None:
-        """See the result, or the host's exception; ``GeneratorExit`` where the caller left a generator.
+        """Read the result, or the host's exception; ``GeneratorExit`` where the caller left a generator.
 
         It must not keep the exception: ``ending`` returns what can be known of it.
         """

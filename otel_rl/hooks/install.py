@@ -58,7 +58,7 @@ class Patches:
         wrapt.register_post_import_hook(functools.partial(self._attach, attachment), attachment.module)
 
     def at_undo(self, detach: Callable[[], object]) -> None:
-        """Have something else undone too."""
+        """Undo something else at the end, too."""
         self._detach.append(detach)
 
     def put(self, patch: Patch) -> None:

@@ -31,7 +31,7 @@ class Overrides:
         patches.at_undo(self._restore)
 
     def follow(self, trainer: object) -> None:
-        """Hook what an object and its class have in place of hooked methods, now and at each ``look_again``.
+        """Hook what an object and its class have in place of hooked methods, now and at each ``hook_replacements``.
 
         The stage holds what replaces the method, whether that calls the hooked method or not: of one call, only what
         the object finds first is recorded.
@@ -42,14 +42,14 @@ class Overrides:
         with guard(f"follow {type(trainer).__qualname__}"), self._patches.lock:
             others = [one for one in self._followed if one() is not None and one() is not trainer]
             self._followed = [*others, ref(trainer)]
-        self.look_again()
+        self.hook_replacements()
 
-    def look_again(self) -> None:
+    def hook_replacements(self) -> None:
         """Hook what another library has put in the place of hooked functions, where it takes the same arguments.
 
         Cost: 0.6 ms. A replacement that takes others is reported once, as an error.
         """
-        with guard("look for replaced functions"), self._patches.lock:
+        with guard("find replaced functions"), self._patches.lock:
             self._hook_new_classes()
             last = {(id(patch.owner), patch.name): patch for patch in self._patches.applied}
             for patch in last.values():

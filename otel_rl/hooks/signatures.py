@@ -17,7 +17,7 @@ DEPTH = 4
 def fits(original: Any, other: Callable[..., Any]) -> bool:
     """Return whether a function can be called as the original is, and has each argument in the same place.
 
-    It may have names of its own, and take more that has defaults. True for functions in C, which do not tell.
+    It may have names of its own, and take more that has defaults. True for functions in C, which have no signature.
     """
     try:
         mine, theirs = inspect.signature(original).parameters, inspect.signature(other).parameters

@@ -52,5 +52,5 @@ def check_names(names: Iterable[str], source: str = "") -> None:
     for name in strangers:
         if name not in known:
             raise ConfigurationError(
-                f"{source}no integration is called {name!r}: there are {', '.join(known)} and {AUTO}"
+                f"{source}no integration is called {name!r}; choose from {', '.join(known)} and {AUTO}"
             )

@@ -76,7 +76,7 @@ def load(name: str, path: str) -> Integration | None:
         for step in attribute.split("."):
             found = getattr(found, step)
         if not isinstance(found, Integration) or found.name != name:
-            raise TypeError(f"{path} is no Integration of the name {name!r}")
+            raise TypeError(f"{path} is not an Integration named {name!r}")
         return found
     return None
 
@@ -102,5 +102,5 @@ def _status(name: str, integration: Integration | None, chosen: dict[str, str]) 
     except PackageNotFoundError:
         return Status(name, "absent", f"{package} is not installed; supports {supports}{why}")
     if not SpecifierSet(supports).contains(installed, prereleases=True):
-        return Status(name, "unsupported", f"{package} {installed} is not supported: it takes {supports}{why}")
+        return Status(name, "unsupported", f"{package} {installed} is not supported; supports {supports}{why}")
     return Status(name, "applies", f"{package} {installed}; supports {supports}{why}")

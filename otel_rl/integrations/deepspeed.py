@@ -50,7 +50,7 @@ def _describe_step(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
 
 
 def _grid_made(args: Args, kwargs: Kwargs, result: Any) -> None:
-    layout.see_grid(args[0])
+    layout.read_grid(args[0])
 
 
 INTEGRATION = Integration(

@@ -60,17 +60,17 @@ class GenerateRequest:
         """How many of its sequences are over."""
 
     def item(self, value: Any) -> bool:
-        """Take one output: of one sequence that goes on or is over, or of all sequences of a batch."""
+        """Read one output: of one sequence that goes on or is over, or of all sequences of a batch."""
         now = monotonic_ns()
         if isinstance(value, list):
             for place, output in enumerate(value):
-                self._see(output, place, now)
+                self._read_sequence(output, place, now)
         else:
-            self._see(value, None, now)
+            self._read_sequence(value, None, now)
         return self.seen is None and self.finished > 0  # what is not streamed comes at once
 
-    def _see(self, output: Any, place: int | None, now: int) -> None:
-        """Take what is said of one sequence; of one that goes on, its last output is kept until the next one comes."""
+    def _read_sequence(self, output: Any, place: int | None, now: int) -> None:
+        """Read the output of one sequence; of one that goes on, its last output is kept until the next one comes."""
         meta, seen, first = output["meta_info"], self.seen, 0
         if seen is not None:
             before = seen.get(meta["id"])
@@ -118,7 +118,7 @@ def _first(asked: GeneratorCall, value: Any, error: BaseException | None) -> Gen
 
 
 def _hand_over(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Tell an engine that exports spans of its own whose request it is; to the others nothing is handed.
+    """Pass the parent of a request to an engine that exports spans of its own, and to no other.
 
     From 0.5.7 on, and not for a server's clients: their headers say it.
     """

@@ -17,7 +17,7 @@ from typing import Any, Final
 from otel_rl.config import LAUNCH
 
 STALE_S = 60.0
-"""A writer that cannot be looked up is dead if its files were not touched for this time; it touches them every 5 s."""
+"""A writer that cannot be checked is dead if its files were not touched for this time; it touches them every 5 s."""
 SIDECAR: Final = "sidecar"
 _PROC = "/proc"
 _START_TIME = 19
@@ -25,7 +25,7 @@ _START_TIME = 19
 
 @dataclass(frozen=True)
 class WriterIdentity:
-    """The process that writes a journal; what the platform does not tell is empty or 0."""
+    """The process that writes a journal; what the platform does not report is empty or 0."""
 
     writer: str
     """Its unique name: ``<role>-<rank>-<pid>-<8 random hex>``; role and rank are for humans only."""
@@ -76,7 +76,7 @@ class WriterIdentity:
     def is_alive(self, silent_s: Callable[[], float], is_closed: Callable[[], bool] = lambda: False) -> bool:
         """Return whether the writing process lives.
 
-        If the process cannot be looked up (another host, another pid namespace, no /proc, or one that hides the
+        If the process cannot be checked (another host, another pid namespace, no /proc, or one that hides the
         processes of others), its files decide: whether it closed its journal, and for how long they were not modified.
         """
         is_known = bool(self.boot_id and self.pid_namespace and self.start_time)
@@ -90,7 +90,7 @@ class WriterIdentity:
 def start_time(pid: int) -> int | None:
     """Return when a process of this pid namespace started, in clock ticks since boot; None if it is dead or unknown.
 
-    A killed process that nobody has waited for is dead.
+    A killed process whose parent has not waited for it is dead.
     """
     text = _read(f"{_PROC}/{pid}/stat")
     words = text.rpartition(")")[2].split()  # the command before it may hold spaces and parentheses

@@ -37,7 +37,7 @@ class Names(Memory):
     refused: set[str] = field(default_factory=set)
 
     def after_fork_in_child(self) -> None:
-        """Know them still: none belongs to the parent alone."""
+        """Keep them: none belongs to the parent alone."""
 
 
 names = Names.keep("names")
@@ -66,14 +66,14 @@ def _choose(name: str, prefix: str, whole: str) -> Series:
     series = written, () if is_kept else ((vocabulary.METRIC_NAME, shown),)
     if len(names.series) < MOST_NAMES:
         names.series[whole] = series
-        _tell_clash(names.alike.setdefault(in_prometheus, []), shown)
+        _report_clash(names.alike.setdefault(in_prometheus, []), shown)
     return series
 
 
-def _tell_clash(alike: list[str], name: str) -> None:
+def _report_clash(alike: list[str], name: str) -> None:
     """Count a name that Prometheus writes like another one, and say so the first time."""
     alike.append(name)
     if len(alike) > 1:
         state.add(Count(vocabulary.SELF_CHANGED, 1, ((vocabulary.REASON, "name_clash"),)))
     if len(alike) == 2:
-        say("otel_rl: Prometheus writes %r and %r alike; the label %s tells them apart", *alike, LABEL)
+        say("otel_rl: Prometheus writes %r and %r alike; the label %s distinguishes them", *alike, LABEL)

@@ -200,7 +200,7 @@ class Fold:
         self._points[name].append(point)
 
     def add(self, records: Iterable[Any]) -> Iterator[Any]:
-        """Take the counts and points among records; gives what is neither.
+        """Add the counts and points among records; yield what is neither.
 
         A trainer's step has 50 points: a call of a function for each would cost as much as all else done with them.
         """

@@ -63,12 +63,14 @@ def observe(*, model: Any = None, batch: Mapping[str, Any] | None = None) -> Non
     with guard("observe"):
         seen = None if model is None else show(model)
         if model is not None and seen is None:
-            refuse("no_model", "otel_rl.observe: a model is a module or a configuration, not %s", type(model).__name__)
+            refuse(
+                "no_model", "otel_rl.observe: model= takes a module or a configuration, not %s", type(model).__name__
+            )
         if batch is not None:
             stages = _stages()
             if not any(map(_is_evaluation, stages)):
                 names = _names(stages)
-                take(batch, stage=_stage_of_ours(names), seen=seen, boundary=names[0])
+                observe_batch(batch, stage=_stage_of_ours(names), seen=seen, boundary=names[0])
 
 
 def show(model: Any) -> network.Network | None:
@@ -99,13 +101,13 @@ def _of_configuration(known: Book, config: dict[str, Any]) -> network.Network:
     return seen
 
 
-def take(batch: Any, *, stage: str, seen: network.Network | None = None, **how: Any) -> None:
+def observe_batch(batch: Any, *, stage: str, seen: network.Network | None = None, **how: Any) -> None:
     """Observe a batch that is not one of an evaluation."""
     shown = _shown(stage, seen, how)
     if shown is None:
         return
     if not isinstance(batch, Mapping):
-        refuse("no_batch", "otel_rl.observe takes a batch as a mapping, not %s", type(batch).__name__)
+        refuse("no_batch", "otel_rl.observe: batch= takes a mapping, not %s", type(batch).__name__)
         return
     known = book
     given = {key: value for key, value in batch.items() if key in KEYS and value is not None and _is_here(key, value)}
@@ -130,7 +132,7 @@ def take(batch: Any, *, stage: str, seen: network.Network | None = None, **how: 
             known.copied_bytes -= size
 
 
-def take_masks(
+def observe_masks(
     masks: Mapping[str, Any], *, stage: str, seen: network.Network | None, kept: int | None = None, **how: Any
 ) -> None:
     """Observe masks alone, which FLOPs are counted from; on the host they are not copied."""
@@ -139,18 +141,18 @@ def take_masks(
             if kept is not None:
                 whole = masks["attention_mask"]
                 masks = {**masks, "completion_mask": whole[:, whole.shape[1] - kept :]}
-            take(masks, stage=stage, seen=seen, parts=NOTHING, **how)
+            observe_batch(masks, stage=stage, seen=seen, parts=NOTHING, **how)
             return
     shown = _shown(stage, seen, {"parts": NOTHING, **how})
     if shown is not None:
-        state.add(Deferred(book.take_masks, (shown, masks, kept)))
+        state.add(Deferred(book.add_masks, (shown, masks, kept)))
 
 
 def _shown(stage: str, seen: network.Network | None, how: Mapping[str, Any]) -> ShownBatch | None:
     container = tracing.container
     attributes = container.attributes if container is not None else None
     if container is None or not attributes or vocabulary.ITERATION not in attributes or container.trace is None:
-        refuse("outside_step", "otel_rl.observe: a batch outside of a step is not used")
+        refuse("outside_step", "otel_rl.observe: a batch outside of a step is ignored; call it inside otel_rl.step")
         return None
     book.is_open = True
     loop, _, number = container.trace.step.rpartition(" ")
@@ -167,7 +169,7 @@ def _shown(stage: str, seen: network.Network | None, how: Mapping[str, Any]) -> 
 def _fits(known: Book, size: int) -> bool:
     if known.copied_bytes - known.done_bytes + size <= LIMIT_BYTES:
         return True
-    refuse("too_many_bytes", "otel_rl.observe: %d bytes would wait at once; a batch is left out", LIMIT_BYTES)
+    refuse("too_many_bytes", "otel_rl.observe: a batch is left out: more than %d bytes would be pending", LIMIT_BYTES)
     return False
 
 
@@ -198,14 +200,23 @@ def _stage_of_ours(names: list[str]) -> str:
 def _is_here(key: str, value: Any) -> bool:
     """Return whether an entry can be read without another rank or another device."""
     if hasattr(value, "placements"):
-        refuse("distributed_tensor", "otel_rl.observe: %s is a DTensor, and to read one is a collective", key)
+        refuse(
+            "distributed_tensor",
+            "otel_rl.observe: %s is ignored: a DTensor is read by a collective; pass a tensor",
+            key,
+        )
         return False
     kind = _device_of(value)
     if kind == "mps":  # its events know no streams
-        refuse("unreadable_batch", "otel_rl.observe: %s cannot be read: it lies on %s", key, kind)
+        refuse(
+            "unreadable_batch",
+            "otel_rl.observe: %s is ignored: tensors on %s are not read; pass it on the CPU",
+            key,
+            kind,
+        )
         return False
     if kind and value.device.index not in (None, getattr(sys.modules["torch"], kind).current_device()):
-        refuse("other_device", "otel_rl.observe: %s lies on another device than the current one", key)
+        refuse("other_device", "otel_rl.observe: %s is ignored: it is not on the current device", key)
         return False
     return True
 
@@ -219,7 +230,7 @@ def _capture(key: str, value: Any) -> Any:
     try:
         return _copy(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        refuse("unreadable_batch", "otel_rl.observe: %s cannot be read: %s", key, type(error).__name__)
+        refuse("unreadable_batch", "otel_rl.observe: %s is ignored: it cannot be read (%s)", key, type(error).__name__)
         return None
 
 
@@ -256,9 +267,9 @@ def _from_host(known: Book, shown: ShownBatch, values: dict[str, Any], _: object
     if deferral.pending:
         deferred.resolve()
     if not deferral.pending:
-        return state.add(Deferred(known.take, (shown, values, size)))
+        return state.add(Deferred(known.add_batch, (shown, values, size)))
     if len(deferral.pending) >= deferred.LIMIT:
-        refuse("device_too_late", "otel_rl.observe: a batch would wait behind too many of a device")
+        refuse("device_too_late", "otel_rl.observe: a batch is left out: too many copies from the device are pending")
         return False
     if not state.add(Deferred(known.expect, (shown, 1))):
         return False
@@ -283,5 +294,5 @@ def _from_device(known: Book, shown: ShownBatch, values: dict[str, Any], remote:
         if not is_coming:
             state.add(Deferred(known.expect, (shown, -1)))
     if not is_coming:
-        refuse("device_too_late", "otel_rl.observe: a batch could not be copied from its device")
+        refuse("device_too_late", "otel_rl.observe: a batch is left out: it could not be copied from its device")
     return is_coming

@@ -1,4 +1,4 @@
-"""A batch as somebody gave it becomes the part that the ledger compares, and the lengths that FLOPs are counted from.
+"""A batch as it was shown becomes the part that the ledger compares, and the lengths that FLOPs are counted from.
 
 B rows, T columns; of a batch with responses T are those of the responses. What does not fit is left out and counted.
 """
@@ -37,7 +37,7 @@ class BatchPart:
     lengths: list[int] | None = None
     """Real tokens of each whole sequence; None where the batch does not say."""
     responses: int | None = None
-    """Real tokens of the responses; None where the batch does not tell them from prompts."""
+    """Real tokens of the responses; None where the batch does not separate them from prompts."""
     samples: int = 0
     """As many as there are lengths, where those were given; else rows."""
 

@@ -109,9 +109,9 @@ class Book(Memory):
         """Add a batch that has come from a device; its step waits for it no longer, whatever it is."""
         self._step(shown).pending -= 1
         self.done_bytes += size
-        yield from self.take(shown, {**values, **{key: of_own(one) for key, one in tensors.items()}}, 0)
+        yield from self.add_batch(shown, {**values, **{key: of_own(one) for key, one in tensors.items()}}, 0)
 
-    def take(self, shown: ShownBatch, values: dict[str, Any], size: int) -> Made:
+    def add_batch(self, shown: ShownBatch, values: dict[str, Any], size: int) -> Made:
         """Count the FLOPs of a batch, and keep its sums."""
         self.done_bytes += size
         step = self._step(shown)
@@ -126,9 +126,9 @@ class Book(Memory):
             call = ledger.call(part, shown.stage, frozenset({"tokens"}), model=shown.seen, numbering="none")
             self._group(shown).add(call)
         for key in part.misfit:
-            refuse("misfit", "otel_rl.observe: %s has another shape or type than the rest of its batch", key)
+            refuse("misfit", "otel_rl.observe: %s is ignored: its shape or type does not fit its batch", key)
 
-    def take_masks(self, shown: ShownBatch, masks: Mapping[str, Any], kept: int | None) -> Made:
+    def add_masks(self, shown: ShownBatch, masks: Mapping[str, Any], kept: int | None) -> Made:
         """Count FLOPs from masks of the host, which do not change."""
         lengths, responses = lengths_of({key: of_host(mask) for key, mask in masks.items()}, kept)
         return self._count(self._step(shown).work, shown, lengths, responses)
@@ -204,10 +204,10 @@ class Book(Memory):
             text = (
                 f"FLOPs are counted of batches that are shown in {counted}, or in a stage of your own inside of these"
             )
-            yield from self._tell(f"{text}: not in {where}", 9, about="stages")
+            yield from self._log_once(f"{text}: not in {where}", 9, about="stages")
             return
         formula = formula_of(shown.seen)
-        yield from self._note(shown.seen, formula)
+        yield from self._log_formula(shown.seen, formula)
         if formula.architecture is None:
             work.unknown.add(rates.SCOPES[shown.stage])
             return
@@ -219,7 +219,7 @@ class Book(Memory):
         labels: Labels = ((v.FLOPS_STAGE, shown.stage), (v.FLOPS_FORMULA, FORMULA))
         yield Count(v.FLOPS, count, (*labels, (v.LOGPROB_KIND, shown.kind)) if shown.kind else labels)
 
-    def _note(self, seen: Network, formula: Formula) -> Iterator[Log]:
+    def _log_formula(self, seen: Network, formula: Formula) -> Iterator[Log]:
         """Log once for each kind of model why its FLOPs are unknown, or what is assumed."""
         name = seen.config.get("model_type")
         if formula.architecture is None:
@@ -230,9 +230,9 @@ class Book(Memory):
             text, severity = f"{seen.shared_by} ranks compute the model ({name}) together; each counts its share", 9
         else:
             return
-        yield from self._tell(text, severity)
+        yield from self._log_once(text, severity)
 
-    def _tell(self, text: str, severity: int, about: str = "") -> Iterator[Log]:
+    def _log_once(self, text: str, severity: int, about: str = "") -> Iterator[Log]:
         """Log a text once, or the first one `about` something."""
         key = about or text
         if key not in self.logged and len(self.logged) < MOST_STEPS:

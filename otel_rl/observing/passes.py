@@ -119,8 +119,8 @@ def _is_comparable(call: BatchCall) -> bool:
 def _passes(calls: list[BatchCall], size: int) -> tuple[list[list[BatchCall]], bool]:
     """Cut calls into parts that are the whole batch each; returns whether they end with one.
 
-    Where each micro-batch is shown several times, one after the other, two models take turns of which nothing tells
-    them apart, or one passes over each again: those are passes side by side, if they are all alike then.
+    Where each micro-batch is shown several times, one after the other, two models take turns that nothing
+    distinguishes, or one passes over each again: those are passes side by side, if they are all alike then.
     """
     times = gcd(*(len(list(run)) for _, run in groupby(calls, _content)))
     for turns in range(1, times + 1):
@@ -132,7 +132,7 @@ def _passes(calls: list[BatchCall], size: int) -> tuple[list[list[BatchCall]], b
 
 
 def _content(call: BatchCall) -> tuple[object, ...]:
-    """Return what tells a micro-batch from the next one, however it is padded."""
+    """Return what distinguishes a micro-batch from the next one, however it is padded."""
     return call.rows, call.samples, call.tokens or call.mask
 
 

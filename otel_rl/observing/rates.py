@@ -104,7 +104,7 @@ def _outermost(done: list[TimedStage]) -> list[TimedStage]:
 
 
 def points(work: StepFlops, container: Stage, device: str) -> Iterator[Point]:
-    """Give FLOP/s of each scope that has operations, and MFU where a peak is known."""
+    """Return the FLOP/s of each scope that has operations, and MFU where a peak is known."""
     best = peak(device, state.config.peak_flops or None) if device or state.config.peak_flops else None
     counts: defaultdict[str, int] = defaultdict(int)
     for stage, number in work.counts.items():

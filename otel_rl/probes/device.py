@@ -28,7 +28,7 @@ class DeviceInUse:
         self.clock = DeviceClock(device)
         self._device = device
         self._unread: set[Any] = set()
-        """Open stages whose memory was not read at their begin, and is not at their end: one tells nothing."""
+        """Open stages whose memory was not read at their begin, and is not at their end: one reading shows nothing."""
         self._unused_ns = probes.read_ns
         """When the device was last seen not to be in use, monotonic: the reading before the one that found it."""
         self._due_ns = 0

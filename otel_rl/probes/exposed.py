@@ -38,7 +38,7 @@ class Waits:
         self.launched: set[Any] = set()
         """Collectives that go on, and for which no call has waited yet."""
         self.is_lost = False
-        """Whether one of them could not be timed: no more are."""
+        """Whether one of them could not be timed; then none is from there on."""
 
 
 class Exposed:

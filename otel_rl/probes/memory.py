@@ -152,7 +152,7 @@ class MemoryReader:
 
 
 def use_memory_reader(device: ReadDevice | None = None) -> None:
-    """Read this process's memory from now on with a new reader, and let go of the one before."""
+    """Read this process's memory from now on with a new reader, and drop the one before."""
     if probes.reader is not None:
         probes.reader.close()
     probes.reader = MemoryReader(device)
@@ -186,7 +186,7 @@ def cuda_reader(cuda: Any, in_use: Callable[[], object] = lambda: None) -> ReadD
         if not is_initialized():
             return None
         if probes.device is None:
-            in_use()  # first: an allocator of somebody else's refuses to tell, and the device has a clock all the same
+            in_use()  # first: an allocator of the program may refuse, and the device has a clock all the same
         try:
             index = current() if index is None else index
             readings = stats(index)
@@ -198,7 +198,7 @@ def cuda_reader(cuda: Any, in_use: Callable[[], object] = lambda: None) -> ReadD
 
 
 def _device(readings: dict[str, Any], index: int) -> Device | None:
-    """Pick what is recorded; an allocator of somebody else's (``CUDAPluggableAllocator``) may tell nothing."""
+    """Pick what is recorded; an allocator of the program (``CUDAPluggableAllocator``) may report nothing."""
     if "allocated_bytes" not in readings or "reserved_bytes" not in readings:
         return None
     allocated, reserved = readings["allocated_bytes"]["all"], readings["reserved_bytes"]["all"]

@@ -1,4 +1,4 @@
-"""NVIDIA devices by NVML: nothing where there is no driver; what a device does not tell is left out."""
+"""NVIDIA devices by NVML: nothing where there is no driver; what a device does not report is left out."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class NvidiaProbe:
             except self._session.ended:
                 self._session.close()
                 self._session, self._wait = None, 0
-        self._tell()
+        self._report_changes()
         for labels, is_there in self._known.items():
             for state, value in (("ok", is_there), ("failed", not is_there)):
                 yield Sample(vocabulary.HW_STATUS, int(value), (*labels, (vocabulary.HW_STATE, state)))
@@ -61,13 +61,13 @@ class NvidiaProbe:
         self._wait = AGAIN
         self._session = open_session(self._totals, self._xids)
 
-    def _tell(self) -> None:
+    def _report_changes(self) -> None:
         there = self._session.there if self._session is not None else set()
         for labels in there - set(self._known):
             self._known[labels] = True
         for labels, was_there in self._known.items():
             if was_there != (labels in there):
-                text = "is there again" if labels in there else "does not answer any more"
+                text = "responds again" if labels in there else "does not respond"
                 say("device %s (%s) %s", labels[0][1], labels[1][1], text)
             self._known[labels] = labels in there
 

@@ -1,4 +1,4 @@
-"""What one NVIDIA device tells: a function for each question, so that one that fails takes no other with it.
+"""What one NVIDIA device reports: a function for each question, so that one that fails takes no other with it.
 
 Source: nvidia-ml-py 12.560 to 13.615, ``pynvml.py``, and nvml.h. NVML gives percent, mW, mJ and MHz; we give ratios, W,
 J and Hz.

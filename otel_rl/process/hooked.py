@@ -35,7 +35,7 @@ class Hooking(Memory):
 
     follow: Callable[[Any], None] = _nothing
     """Hooks what an object and its class have in place of hooked methods."""
-    look_again: Callable[[], None] = _nothing
+    hook_replacements: Callable[[], None] = _nothing
     """Hooks what other libraries have put in place of hooked functions."""
     is_compiling: Callable[[], bool] = _no
     """``torch.compiler.is_compiling`` once torch is there."""

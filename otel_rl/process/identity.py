@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 TRAINER = "trainer"
 ROLES: Mapping[ProcessKind, str] = {"worker": "worker", "engine": "rollout"}
-"""Roles of processes that nothing tells theirs."""
+"""Roles of processes that are given none."""
 UNKNOWN = -1
 MAX_FOLDER_BYTES = 128
 RANK, WORLD_SIZE, LOCAL_RANK = TORCHRUN = "RANK", "WORLD_SIZE", "LOCAL_RANK"
@@ -156,7 +156,7 @@ def is_ray_worker() -> bool:
 
 
 def rank_variables(environ: Mapping[str, str] = os.environ) -> tuple[str, str, str]:
-    """Name the variables that tell rank, world size and local rank.
+    """Name the variables that hold rank, world size and local rank.
 
     srun sets its own for each task of a step; Ray's workers inherit those of the task that started Ray.
     """
@@ -165,7 +165,7 @@ def rank_variables(environ: Mapping[str, str] = os.environ) -> tuple[str, str, s
 
 
 def ancestors() -> Iterator[int]:
-    """Find the processes that this one was started by, the nearest first, as far as the system tells."""
+    """Find the processes that this one was started by, the nearest first, as far as the system shows them."""
     pid = os.getppid()
     with suppress(OSError, ValueError, IndexError):
         while pid > 0:
@@ -252,7 +252,7 @@ class Identifying(Memory):
     frozen: bool = False
     """Whether the resource is final."""
     may_meet: bool = False
-    """Whether this is a rank that looks for the others when it begins its first step."""
+    """Whether this is a rank that searches for the others when it begins its first step."""
     rendezvous: Rendezvous | None = None
     """Where it meets the other ranks while it does, once it trains without a process group."""
     ask_again: Callable[[], object] | None = None

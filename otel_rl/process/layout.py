@@ -61,13 +61,13 @@ class Layout(Memory):
     _weight: tuple[bool, int] = (False, -1)
     """Of the mesh that ``of_meshes`` comes from."""
 
-    def see(self, mesh: Any, world_size: int) -> None:
-        """Take in a device mesh that the program has made.
+    def read_mesh(self, mesh: Any, world_size: int) -> None:
+        """Read a device mesh that the program has made.
 
         The one with the most axes beside the data-parallel one counts: FSDP's own flattens the others into it. A mesh
         of CPUs gives way to one of a device, since rollout engines make such for themselves (SGLang in verl). Of equal
         ones (two models with layouts of their own) only what they say alike counts; an axis that one lacks is one rank
-        wide there. Rank 0 keeps its axes then and others do not, so that who reads all ranks can tell.
+        wide there. Rank 0 keeps its axes then and others do not, so that a reader of all ranks sees it.
 
         Args:
             mesh: ``DeviceMesh``; one that does not hold all ranks, or without names, says nothing.
@@ -94,8 +94,8 @@ class Layout(Memory):
         elif weight == self._weight:
             self.of_meshes = _alike(self.of_meshes, found)
 
-    def see_grid(self, grid: Any) -> None:
-        """Take in the grid of a pipeline of DeepSpeed."""
+    def read_grid(self, grid: Any) -> None:
+        """Read the grid of a pipeline of DeepSpeed."""
         self.of_grid = _ask(grid)
 
     def known(self) -> Coordinates:
@@ -110,7 +110,7 @@ class Layout(Memory):
             shared: Mapping[str, Any] = getattr(getattr(accelerate, "AcceleratorState", None), "_shared_state", {})
             mesh, distributed = shared.get("device_mesh"), sys.modules.get("torch.distributed")
             if mesh is not None and distributed is not None and distributed.is_initialized():
-                self.see(mesh, distributed.get_world_size())
+                self.read_mesh(mesh, distributed.get_world_size())
         return self.of_meshes
 
 
@@ -135,7 +135,7 @@ def _of_deepspeed() -> Coordinates:
 
 
 def _of_deepspeed_experts() -> Coordinates:
-    """There is a group for each number of experts; only where all have one size it tells a place."""
+    """There is a group for each number of experts; only where all have one size it gives a coordinate."""
     groups = sys.modules.get("deepspeed.utils.groups")
     found = list(getattr(groups, "_EXPERT_PARALLEL_GROUP", {}).values())
     return {EP: int(found[0].rank())} if len(found) == 1 else {}

@@ -2,7 +2,7 @@
 
 Each rank puts a file there that is named by its rank and by a number that it has drawn. Rank 0 answers with its attempt
 and with the numbers that it has found; a rank takes an answer that has its own. So nothing that an earlier start has
-left there counts, nor does any clock, and ranks may come one after the other. The flusher looks now and then.
+left there counts, nor does any clock, and ranks may come one after the other. The flusher polls now and then.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ FOLDER: Final = ".ranks"
 ANSWER: Final = "answer"
 DONE: Final = "done"
 LIMIT_S: Final = 60.0
-"""So long a rank looks for rank 0, and rank 0 for the others: of many they begin so far apart."""
+"""So long a rank searches for rank 0, and rank 0 for the others: of many they begin so far apart."""
 PAUSE_S: Final = 0.1, 5.0
-"""Between two looks, at first and at last."""
+"""Between two polls, at first and at last."""
 SAME: Final = ("MASTER_PORT", "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE")
 """Variables that all ranks of a start have alike, where they have them: other starts meet elsewhere then."""
 TASKS: Final = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"), SRUN[:2])
-"""Where a launcher tells each task its rank and how many there are: the task may be a script that sets ``RANK``."""
+"""Where a launcher gives each task its rank and how many there are: the task may be a script that sets ``RANK``."""
 
 
 class Rendezvous:
     """One rank's part of it; used by the flusher only.
 
-    Every look renames the rank's own file. So it sees whether another start has put another in its place, and on NFS
-    the folder that it looks into is no cached one.
+    Every poll renames the rank's own file. So it sees whether another start has put another in its place, and on NFS
+    the folder that it reads is no cached one.
     """
 
     def __init__(self, identity: Identity, config: Config) -> None:
-        """Begin; nothing is opened before the first look.
+        """Begin; nothing is opened before the first poll.
 
         Args:
             identity: of this process; of a run without a name that of rank 0 has one already.
@@ -56,14 +56,14 @@ class Rendezvous:
         self._number = f"{random_bits(64):016x}"
         self._file: Path | None = None
         """Ours, as it is called now."""
-        self._looks = 0
-        self._began = self._looked = monotonic()
+        self._polls = 0
+        self._began = self._polled = monotonic()
         self._answered: set[str] = set()
         self._known: set[str] = set()
         """Ranks that rank 0 has answered; one may take the answer when rank 0 has left."""
 
-    def look(self, identity: Identity, *, is_asked: bool) -> tuple[str, str] | None:
-        """Look once if it is time; returns attempt and run once rank 0 has answered.
+    def poll(self, identity: Identity, *, is_asked: bool) -> tuple[str, str] | None:
+        """Read the folder if it is time; return attempt and run once rank 0 has answered.
 
         Args:
             identity: of this process as it is now.
@@ -71,9 +71,9 @@ class Rendezvous:
         """
         now = monotonic()
         pause = min(max((now - self._began) / 4, PAUSE_S[0]), PAUSE_S[1])
-        if self._file is not None and now - self._looked < pause and not is_asked:
+        if self._file is not None and now - self._polled < pause and not is_asked:
             return None
-        self._looked = now
+        self._polled = now
         found = None
         try:
             if self._config.attempt_id:
@@ -108,11 +108,11 @@ class Rendezvous:
 
     def _stay(self) -> bool:
         """Stay visible to the others; False if another process of this rank has come, or a rank has started us."""
-        before, self._looks = self._file, self._looks + 1
+        before, self._polls = self._file, self._polls + 1
         if before is None:
             self.is_over = is_started_by_rank()
             return not self.is_over and self._come()
-        self._file = before.with_name(f"{self._rank}.{self._number}.{self._looks}")
+        self._file = before.with_name(f"{self._rank}.{self._number}.{self._polls}")
         try:
             os.rename(before, self._file)
         except FileNotFoundError:
@@ -125,7 +125,7 @@ class Rendezvous:
         for name in os.listdir(folder):
             if name.startswith(f"{self._rank}."):  # of an earlier start
                 (folder / name).unlink(missing_ok=True)
-        file = folder / f"{self._rank}.{self._number}.{self._looks}"
+        file = folder / f"{self._rank}.{self._number}.{self._polls}"
         file.touch(mode=0o600)
         self._file = file
         return True
@@ -164,11 +164,16 @@ class Rendezvous:
                 folder.rmdir()
 
     def leave(self) -> None:
-        """Go; what rank 0 has answered stays for those who have not read it yet."""
+        """Leave; what rank 0 has answered stays for those who have not read it yet."""
         self.is_over = True
         missing = 0 if self._rank else self._size - 1 - len(self._known)
         if missing > 0:
-            say("otel_rl: %d of the %d ranks have not met rank 0 in time; those report alone", missing, self._size)
+            say(
+                "otel_rl: %d of the %d ranks did not find rank 0 in time and report alone; "
+                "set OTEL_RL_ATTEMPT_ID for all ranks",
+                missing,
+                self._size,
+            )
         if self._file is not None:
             with suppress(OSError):
                 self._file.unlink()

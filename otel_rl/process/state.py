@@ -48,7 +48,7 @@ class Trace:
         self.is_carried = False
         """Whether it is another process's: its container is not recorded here."""
         self.work: StepWork | None = None
-        """Takes what the stages of the step tell of samples and tokens, where no integration counts them."""
+        """Counts what the stages of the step report of samples and tokens, where no integration counts them."""
 
     @property
     def is_phase(self) -> bool:
@@ -61,7 +61,7 @@ class Trace:
         return bool(self.step) and not self.is_phase
 
     def derive(self, attempt: str) -> int:
-        """Take the ids that the attempt gives, now that it is known; returns that of the root."""
+        """Derive the ids from the attempt, now that it is known; return that of the root."""
         loop, _, number = self.step.rpartition(" ")
         self.trace_id = ids.trace_id(attempt, loop, int(number))
         if not self.is_phase and self.sampled:
@@ -106,7 +106,7 @@ class Runtime:
     """The thread that has the steps; 0 while none has."""
 
     def __reduce__(self) -> str:
-        """A function that somebody pickles (Ray) takes the name along; where it is unpickled, that process's own."""
+        """A function that the program pickles (Ray) takes the name along; where it is unpickled, that process's own."""
         return "state"
 
     def start(self, config: Config, wake: Callable[[], None]) -> None:
@@ -133,8 +133,8 @@ class Runtime:
         """Count records that are given up before the journal."""
         self.dropped[signal, reason] += count
 
-    def hold_step(self) -> int:
-        """Hold the steps of this process on this thread; returns which it is."""
+    def own_step(self) -> int:
+        """Keep the steps of this process on this thread; return which it is."""
         self.step_thread = get_ident()
         return self.step_thread
 
@@ -144,7 +144,7 @@ class Runtime:
 
     def ensure_awake(self) -> None:
         """Start the flusher of this process if it does not run."""
-        now = monotonic_ns()  # first: between the look and the mark nothing is called, so one thread alone goes on
+        now = monotonic_ns()  # first: between the read and the mark nothing is called, so one thread alone goes on
         if not self.awake and now >= self.wake_again_ns:
             self.awake = True
             self.wake_again_ns = now + 1_000_000_000
@@ -170,7 +170,7 @@ class Runtime:
         return sampler == "always_on"
 
     def identify(self, **changes: Any) -> None:
-        """Take in what has become known about this process, until the resource is frozen; a new rank always counts."""
+        """Add what has become known about this process, until the resource is frozen; a new rank always counts."""
         known = {key: value for key, value in changes.items() if value not in ("", None)}
         with identifying.lock:
             if identifying.frozen and any(known.get(key, of) != of for key, of in self.identity.in_world.items()):
@@ -185,7 +185,7 @@ class Runtime:
             self.identity = replace(self.identity, **changes)
 
     def identify_anew(self) -> None:
-        """Be what the launcher says, whatever was known before."""
+        """Replace the identity by what the launcher says, whatever was known before."""
         with identifying.lock:
             self.identity, identifying.frozen = from_launcher(self.config), False
             may_have_peers = self.identity.world_size > 1 or bool(self.config.attempt_id)
@@ -206,7 +206,7 @@ class Runtime:
             identifying.frozen = True
 
     def know_device(self, device_id: str) -> None:
-        """Take in which device this process uses, also where the resource is final: models load long."""
+        """Record which device this process uses, also where the resource is final: models load long."""
         if device_id != self.identity.device_id:
             self.inherit(device_id=device_id)
 
@@ -217,8 +217,8 @@ class Runtime:
             if self.identity.is_worker:
                 self.identity = self.identity.independent("driver")
 
-    def hold_steps(self) -> None:
-        """Be a rank of the run, if this is a worker that begins steps of its own."""
+    def become_rank(self) -> None:
+        """Become a rank of the run, if this is a worker that begins steps of its own."""
         if self.identity.is_worker:
             with identifying.lock:
                 self.identity = self.identity.independent("rank")

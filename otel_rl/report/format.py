@@ -24,7 +24,7 @@ def printable(text: str) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """Cut a text in its middle to a number of cells: of many long names the end tells them apart."""
+    """Cut a text in its middle to a number of cells: of many long names the end distinguishes them."""
     if cell_len(text) <= width:
         return text
     tail_width = (width - 1) // 2

@@ -375,7 +375,7 @@ def _unknown_steps(found: FoldedSpans, systems: Sequence[str], ending: str) -> s
     who = systems[-1] if systems else "The program"
     ended = f" {ending[0].upper()}{ending[1:]}." if ending else ""
     return (
-        f"{who} trained, but no step was recorded: nothing told otel_rl where one begins. {HOW_TO_BEGIN} "
+        f"{who} trained, but no step was recorded: otel_rl did not learn where one begins. {HOW_TO_BEGIN} "
         f"`otel-rl doctor RUN` names methods of a trainer that another library has replaced.{ended}"
     )
 
@@ -391,4 +391,4 @@ def _unbegun(run: Run, found: FoldedSpans, systems: Sequence[str], ending: str) 
         did = "evaluated, and did not train"
         ended = "was found, but the process ended before its trainer began to train"
         return f"No step began: {systems[-1]} {did if v.EVALUATE in found.longest_ns else ended}."
-    return f"No step began: otel_rl was on, but nothing told it of a step. {HOW_TO_BEGIN}"
+    return f"No step began: otel_rl was on, but it found no step. {HOW_TO_BEGIN}"

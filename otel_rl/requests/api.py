@@ -130,7 +130,7 @@ def _shift(clock: str, anchor: int) -> int:
     if clock == "perf_counter":
         return perf_counter_shift()
     if clock != "monotonic":
-        raise ValueError(f"otel_rl.request(clock={clock!r}): it is monotonic, wall or perf_counter")
+        raise ValueError(f"otel_rl.request(clock={clock!r}): clock must be monotonic, wall or perf_counter")
     return 0
 
 

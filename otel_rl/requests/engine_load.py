@@ -37,7 +37,7 @@ class Engines:
         )
         usage = None if load.kv_usage is None else float(load.kv_usage)
         if time_ns is None or running is None or waiting is None or preemptions is None or not isfinite(usage or 0.0):
-            raise ValueError(f"the load of an engine is no number: {load.engine}")
+            raise ValueError(f"the load of an engine is not a number: {load.engine}")
         load = EngineLoad(load.engine, load.replica, time_ns, running, waiting, usage, preemptions)
         labels = self._labels(load.engine, load.replica)
         self._last[labels] = load
@@ -54,9 +54,9 @@ class Engines:
         """
         size, used = (None if number is None else whole(number) for number in (cache.size, cache.used))
         if (size is None) != (cache.size is None) or (used is None) != (cache.used is None):
-            raise ValueError(f"the KV cache of an engine has no number of bytes: {cache.engine}")
+            raise ValueError(f"the size of an engine's KV cache is not a number: {cache.engine}")
         if min(size or 0, used or 0) < 0:
-            raise ValueError(f"the KV cache of an engine has less than no bytes: {cache.engine}")
+            raise ValueError(f"the size of an engine's KV cache is negative: {cache.engine}")
         labels = self._labels(cache.engine, cache.replica)
         if size is not None and self._sizes.get(labels) != size:
             self._sizes[labels] = size

@@ -27,7 +27,7 @@ def indices(*names: str) -> tuple[int, ...]:
 
 
 KIND: Final = indices("operation", "engine", "model", "replica", "streamed")
-"""What tells the series of requests apart."""
+"""What distinguishes the series of requests."""
 FINISH, ERROR, ID = indices("finish", "error", "id")
 
 

@@ -90,7 +90,7 @@ class RequestFold:
         """Fold how many bytes an engine's KV cache takes."""
         self._engines.add_cache(cache)
 
-    def look(self, *stages: Collection[Any]) -> None:
+    def remember(self, *stages: Collection[Any]) -> None:
         """Remember the stages among what is open or has ended, before requests below them are counted."""
         for some in stages:
             self.stages.remember(some)
@@ -220,7 +220,7 @@ class RequestFold:
         self._reader.count()
         attributes = NOTHING
         wall = 0 if is_step else stage.ended - stage.began
-        for rollout in self._taken(stage.trace if is_step else stage):  # the training's is the first
+        for rollout in self._pop_rollouts(stage.trace if is_step else stage):  # the training's is the first
             found = self._close(rollout, spans, stage.end_ns, wall)
             attributes = attributes or found
         if is_step and stage.trace is not None:
@@ -229,8 +229,8 @@ class RequestFold:
             _remember(self._over, stage.trace.trace_id, None)
         return attributes
 
-    def _taken(self, key: Any) -> list[RolloutRequests]:
-        """Take out the rollouts of a stage or a step, of every purpose."""
+    def _pop_rollouts(self, key: Any) -> list[RolloutRequests]:
+        """Remove the rollouts of a stage or a step, of every purpose."""
         found = [self._rollouts.pop((key, purpose, False), None) for purpose in PURPOSES]
         return [rollout for rollout in found if rollout is not None]
 

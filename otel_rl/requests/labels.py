@@ -10,7 +10,7 @@ from otel_rl.records import Labels
 from otel_rl.requests.queue import Request
 
 MOST: Final = 64
-"""Engines, models, replicas, finish reasons, errors: so many of each are told apart in one process."""
+"""Engines, models, replicas, finish reasons, errors: so many of each are distinguished in one process."""
 OTHER: Final = "other"
 
 

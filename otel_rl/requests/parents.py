@@ -1,4 +1,4 @@
-"""Where requests belong: below a stage of ours, or below a span of somebody else; and what they are there for."""
+"""Where requests belong: below a stage of ours, or below a span of another library; and what they are there for."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEEPEST: Final = 64
 
 
 class ForeignParent(NamedTuple):
-    """A span of somebody else; its trace is ours where it is that of the open step."""
+    """A span of another library; its trace is ours where it is that of the open step."""
 
     trace: Trace
     span_id: int
@@ -84,7 +84,7 @@ class Uncounted:
 
 
 def parent_of(parent: Any) -> Stage | ForeignParent | None:
-    """Return what a parent is: a stage of ours, a span of somebody else, or nothing."""
+    """Return what a parent is: a stage of ours, a span of another library, or nothing."""
     if isinstance(parent, Stage):
         return parent if parent.trace is not None else None
     with guard("find the parent of a request"):
@@ -145,7 +145,7 @@ class Stages:
         """Return what the requests of each parent are for, by the parent, as far as that could be seen."""
         return {parent: _purpose(self._ancestors(parent)) for parent in parents}
 
-    def around(self, stage: Stage) -> tuple[Purpose, list[int]]:
+    def purpose_and_ancestors(self, stage: Stage) -> tuple[Purpose, list[int]]:
         """Return what a stage is for, and the ids of the spans that it is in, the innermost first."""
         found = list(self._ancestors(stage))
         return _purpose(found), [one.parent_id for one in found]

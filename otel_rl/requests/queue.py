@@ -15,11 +15,11 @@ from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_parent
 
 UNKNOWN = -1
-"""A count that the engine does not tell; a time that it does not tell is 0."""
+"""A count that the engine does not report; a time that it does not report is 0."""
 MOST_WAITING: Final = 4_000_000
 """Pieces of finished requests that may wait: 200,000 requests of vLLM; more are dropped and counted."""
 LOAD_EVERY_NS: Final = 10_000_000
-"""An engine that steps all the time says no more often how busy it is."""
+"""An engine that steps all the time reports its load at most this often."""
 SAYING: Final = frozenset((v.SAMPLE, v.EVALUATE, v.REWARD))
 """Stages that say what the requests inside them are for; so does one with a mode."""
 

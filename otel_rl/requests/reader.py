@@ -16,9 +16,9 @@ from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 
 CHUNK: Final = 500
-"""Requests that are counted at once: so few are gone before the garbage collector has looked at them twice."""
+"""Requests that are counted at once: so few are gone before the garbage collector has visited them twice."""
 BREATH: Final = 250
-"""Requests that are read before the interpreter is let go of for a moment: the training thread may wait for it."""
+"""Requests that are read before the interpreter is released for a moment: the training thread may wait for it."""
 BREATH_S: Final = 0.000_05
 
 
@@ -103,7 +103,7 @@ class RequestReader:
         self._parent, self._current = parent, uncounted
 
     def _breathe(self, *, hurry: bool) -> None:
-        """Count what was read once it is enough, and let go of the interpreter for a moment."""
+        """Count what was read once it is enough, and release the interpreter for a moment."""
         if self._size >= CHUNK:
             self.count()
         self._breath_at = self._size + BREATH

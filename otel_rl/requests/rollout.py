@@ -23,7 +23,7 @@ MOST_ENDS: Final = 1_000_000
 MOST_KEYS: Final = 1_000_000
 """Requests of one rollout among which a repeated id is found, about 150 bytes each."""
 KEY: Final = indices("id", "engine", "replica")
-"""What tells requests of one rollout apart, beside the turn."""
+"""What distinguishes requests of one rollout, beside the turn."""
 TIMES_AND_TURN: Final = [WHOLE.index(name) for name in ("submitted", "ended", "turn")]
 TAILS: Final = {1: v.TAIL_1, 5: v.TAIL_5, 10: v.TAIL_10}
 
@@ -71,7 +71,7 @@ class RolloutRequests:
     def fresh(self, batch: RequestBatch, problems: Counter[str]) -> RequestBatch | None:
         """Leave out what was reported before: the same id and the same submission; another attempt counts.
 
-        Where submissions are not known the ends tell attempts apart.
+        Where submissions are not known the ends distinguish attempts.
         """
         known = self._attempts
         scopes = repeat(0) if self.trace.step else [parent.trace.trace_id for parent in batch.parents]

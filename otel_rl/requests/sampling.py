@@ -61,7 +61,7 @@ class Best:
         self._heap: list[tuple[int, int, Kept]] = []
 
     def offer(self, column: Column, first: int, make: Callable[[int], Kept]) -> None:
-        """Take what belongs to the largest; ``first`` is the number of the column's first request in the rollout."""
+        """Keep what belongs to the largest; ``first`` is the number of the column's first request in the rollout."""
         heap, size = self._heap, self._size
         if not size:
             return

@@ -93,25 +93,25 @@ def calls_in(container: RankSpan, tree: SpanTree, spans: Iterable[SpanView], kno
     """Reduce a step to its calls; tree and spans are those of its trace."""
     comm = [span for span in spans if span.name == v.COMM]
     apart_ns = {span.span_id: span.end_ns - span.start_ns for span in comm if not is_met(span.attributes)}
-    timed = {span.span_id: span for span in comm if tells_waits(span.attributes)}
+    timed = {span.span_id: span for span in comm if shows_waits(span.attributes)}
     labels: list[str] = []
     numbers: list[tuple[int, int, int, bool, int, int, int, int, int, int]] = []
     rows: list[tuple[int, SpanView]] = []
-    top = [piece.within(container) for piece in tree.directly(container.key)]
+    top = [span.within(container) for span in tree.directly(container.key)]
     direct = tree.direct_comm(container)
-    omitted = direct.count - sum(piece.is_comm for piece in top)
-    for piece in top:
-        if not piece.is_comm or not omitted:
-            inside = [piece, *tree.below(piece.key)]
-            waits = [one.within(container) for one in tree.waits(piece, inside)]
-            waiting = {child.key for one in waits for child in tree.below(one.key)} if waits else ()
-            rows += [(len(labels), timed[one.key]) for one in inside if one.key in timed and one.key not in waiting]
-            labels.append(piece.label)
-            few_ns = sum(apart_ns.get(one.key, 0) for one in inside if one.key not in waiting) if apart_ns else 0
-            numbers.append(_numbers(piece, inside, tree, few_ns, tree.idle(piece, waits)))
+    omitted = direct.count - sum(span.is_comm for span in top)
+    for span in top:
+        if not span.is_comm or not omitted:
+            inside = [span, *tree.below(span.key)]
+            waits = [one.within(container) for one in tree.waits(span, inside)]
+            idle_keys = {child.key for one in waits for child in tree.below(one.key)} if waits else ()
+            rows += [(len(labels), timed[one.key]) for one in inside if one.key in timed and one.key not in idle_keys]
+            labels.append(span.label)
+            few_ns = sum(apart_ns.get(one.key, 0) for one in inside if one.key not in idle_keys) if apart_ns else 0
+            numbers.append(_numbers(span, inside, tree, few_ns, tree.idle(span, waits)))
     if omitted:  # only the longest of them are spans: one call stands for all
-        few_ns = sum(apart_ns.get(piece.key, 0) for piece in top)
-        rows += [(len(labels), timed[piece.key]) for piece in top if piece.key in timed]
+        few_ns = sum(apart_ns.get(span.key, 0) for span in top)
+        rows += [(len(labels), timed[span.key]) for span in top if span.key in timed]
         labels.append(v.COMM)
         numbers.append((direct.time_ns, direct.time_ns, few_ns, False, -1, direct.count, max(0, omitted), 0, 0, 0))
     shared, full = tuple(labels), tuple(place for place, row in enumerate(numbers) if row[1:] != PLAIN)
@@ -132,8 +132,8 @@ def _is_small_broadcast(operation: str, attributes: Mapping[str, object]) -> boo
     return "broadcast" in operation and isinstance(size, int) and 0 < size <= SMALL_BROADCAST
 
 
-def tells_waits(attributes: Mapping[str, Value]) -> bool:
-    """Return whether the durations of a collective on its ranks tell which of them waited.
+def shows_waits(attributes: Mapping[str, Value]) -> bool:
+    """Return whether the durations of a collective on its ranks show which of them waited.
 
     It must be known which of the other ranks' collectives it is, and the host must not only launch it. A group is made
     once, and a rank that is not in it has no peers there.
@@ -164,16 +164,16 @@ def _name(place: int, attributes: Mapping[str, Value]) -> tuple[int, str, str, i
 
 
 def _numbers(
-    piece: RankSpan, inside: Iterable[RankSpan], tree: SpanTree, apart_ns: int, idle: Idle
+    span: RankSpan, inside: Iterable[RankSpan], tree: SpanTree, apart_ns: int, idle: Idle
 ) -> tuple[int, int, int, bool, int, int, int, int, int, int]:
     is_hidden = any(one.is_hidden for one in inside)
     is_inseparable = is_hidden or any(one.is_host_clock for one in inside)
-    comm = tree.comm(piece)
-    is_timed = piece.is_host_clock and not (is_hidden or comm.count)  # of collectives the device's time has the waits
-    device_ns = piece.device_ns if is_timed and piece.device_ns is not None else -1
+    comm = tree.comm(span)
+    is_timed = span.is_host_clock and not (is_hidden or comm.count)  # of collectives the device's time has the waits
+    device_ns = span.device_ns if is_timed and span.device_ns is not None else -1
     omitted = max(0, comm.count - sum(one.is_comm for one in inside))
     alone = idle.comm_ns, idle.time_ns, idle.loading_ns
-    return piece.duration_ns, comm.time_ns, apart_ns, is_inseparable, device_ns, comm.count, omitted, *alone
+    return span.duration_ns, comm.time_ns, apart_ns, is_inseparable, device_ns, comm.count, omitted, *alone
 
 
 # --- over ranks -------------------------------------------------------------------------------------------------------

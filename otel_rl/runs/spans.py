@@ -116,7 +116,7 @@ def in_front(spans: Sequence[SpanView]) -> Sequence[SpanView]:
     return staged + [span for span in spans if span.span_id not in background and span.parent_id not in background]
 
 
-def piece(span: SpanView) -> RankSpan:
+def rank_span(span: SpanView) -> RankSpan:
     return RankSpan(
         key=span.span_id,
         parent=span.parent_id,

@@ -150,7 +150,7 @@ class Sidecar:
             except FileNotFoundError:
                 return self._leave(is_gone=True)
             except OSError as error:  # a network file system in trouble: what is known is sent
-                report("look into the run", error)
+                report("read the run", error)
             is_behind = self._compare(own)
             now = monotonic()
             if now - touched > TOUCH_S:

@@ -42,7 +42,7 @@ class Node:
         mine: Callable[[WriterIdentity], bool],
         say: Callable[[str], None],
     ) -> None:
-        """Prepare; ``mine`` tells whether this process ships what a writer wrote, ``say`` takes lines for people."""
+        """Prepare; ``mine`` decides whether this process ships what a writer wrote, ``say`` takes lines for people."""
         self.directory = directory
         self._stop = threading.Event()
         self.shippers: dict[Signal, Shipper] = {
@@ -141,7 +141,7 @@ class Node:
             self.save()
 
     def scan_soon(self) -> None:
-        """Have the next update list the directory, whatever that costs."""
+        """Make the next update list the directory, whatever that costs."""
         self._scan_at = 0.0
 
     def newcomers(self) -> list[WriterIdentity]:

@@ -101,7 +101,7 @@ class Keeper:
 
 def make_keeper(*, is_forbidden: bool) -> Keeper | None:
     """Make what keeps a sidecar alive; None if no endpoint is configured. An error costs no recording."""
-    with guard("see where to send"):
+    with guard("find where to send"):
         try:
             return Keeper(is_forbidden=is_forbidden) if targets() else None
         except ConfigurationError as error:

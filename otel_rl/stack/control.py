@@ -50,7 +50,7 @@ def up(root: Path, offset: int, show: Show) -> tuple[RunningStack, bool]:
         if running.offset != offset:
             raise StackError(
                 f"the stack of {root} already runs with --port-offset {running.offset}: "
-                "`otel-rl stack down` ends it, then it can start with other ports"
+                "run `otel-rl stack down` first, then start it with other ports"
             )
         return running, False
     found = programs.find_all()
@@ -58,7 +58,7 @@ def up(root: Path, offset: int, show: Show) -> tuple[RunningStack, bool]:
         verb = "is" if len(names) == 1 else "are"
         raise StackError(f"{', '.join(names)} {verb} missing: {programs.HOW_TO_GET_THEM}")
     plan = make_plan(found, offset)
-    _refuse_taken(plan)
+    _refuse_used(plan)
     copy_configurations(folder / CONFIGURATIONS)
     return _start(plan, folder, offset, show), True
 
@@ -96,7 +96,7 @@ def _load(folder: Path) -> RunningStack | None:
     stack = processes.load(folder)
     if stack is not None and stack.is_elsewhere:
         raise StackError(
-            f"{folder} belongs to the stack that {stack.host} started: use it there, or another --dir here"
+            f"{folder} belongs to the stack that {stack.host} started: use it there, or give another --dir here"
         )
     return stack
 
@@ -116,7 +116,7 @@ def _running(folder: Path) -> RunningStack | None:
         log = processes.log_of(folder, bad[0].name)
         raise StackError(
             f"the stack runs in part: {bad[0].name} {bad[0].state if bad[0].state == SILENT else 'ended by itself'} "
-            f"(its log is {log}). `otel-rl stack down`, then `otel-rl stack up`",
+            f"(its log is {log}). Run `otel-rl stack down`, then `otel-rl stack up`",
             processes.last_lines(log),
         )
     return stack
@@ -137,15 +137,15 @@ def _start(plan: Sequence[Program], folder: Path, offset: int, show: Show) -> Ru
     return stack
 
 
-def _refuse_taken(plan: Sequence[Program]) -> None:
+def _refuse_used(plan: Sequence[Program]) -> None:
     by_holder: dict[str, list[str]] = {}
-    for port in processes.taken(port for program in plan for port in program.ports):
+    for port in processes.used_ports(port for program in plan for port in program.ports):
         by_holder.setdefault(processes.holder(port), []).append(str(port))
     if by_holder:
         rows = [f"{name} has {', '.join(ports)}" for name, ports in by_holder.items()]
         raise StackError(
-            f"ports that are needed are taken: {'; '.join(rows)}. "
-            "Stop what has them, or shift all ports with `otel-rl stack up --port-offset 1000`"
+            f"ports that are needed are in use: {'; '.join(rows)}. "
+            "Stop what uses them, or shift all ports with `otel-rl stack up --port-offset 1000`"
         )
 
 
@@ -164,5 +164,7 @@ def _stop(stack: RunningStack) -> list[str]:
     left = [*processes.stop(stack, senders), *processes.stop(stack, stores)]
     if left:
         rows = ", ".join(f"{program.name} (pid {program.pid})" for program in left)
-        raise StackError(f"{rows} cannot be ended: it belongs to another user, or waits for a disk")
+        raise StackError(
+            f"{rows} cannot be ended, since it belongs to another user or waits for a disk: end it yourself"
+        )
     return [program.name for program in living]

@@ -92,7 +92,7 @@ def load(folder: Path) -> RunningStack | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError) as error:
-        raise StackError(f"{path} is damaged: remove it, and end the programs that work in its folder") from error
+        raise StackError(f"{path} is damaged: remove it, and end the programs that run in its folder") from error
 
 
 def save(folder: Path, stack: RunningStack) -> None:
@@ -143,22 +143,22 @@ def wait(stack: RunningStack, folder: Path, show: Show) -> None:
         StackError: one ended, or did not answer in time.
     """
     deadline = time.monotonic() + WAIT_S
-    waiting = list(stack.programs)
-    while waiting:
+    silent = list(stack.programs)
+    while silent:
         for program in stack.programs:
             if not stack.is_alive(program):
                 raise _died(program.name, program.pid, folder)
-        for program in [program for program in waiting if answers(program)]:
-            waiting.remove(program)
+        for program in [program for program in silent if answers(program)]:
+            silent.remove(program)
             show(program.name, "answers")
-        if waiting and time.monotonic() > deadline:
-            log = log_of(folder, waiting[0].name)
+        if silent and time.monotonic() > deadline:
+            log = log_of(folder, silent[0].name)
             raise StackError(
-                f"{waiting[0].name} runs and did not answer on port {waiting[0].health_port} within {WAIT_S:.0f} s; "
+                f"{silent[0].name} runs, but did not answer on port {silent[0].health_port} within {WAIT_S:.0f} s; "
                 f"its log is {log}",
                 last_lines(log),
             )
-        if waiting:
+        if silent:
             time.sleep(POLL_S)
 
 
@@ -189,12 +189,12 @@ def answers(program: RunningProgram) -> bool:
         connection.close()
 
 
-def taken(ports: Iterable[int]) -> list[int]:
-    """List the TCP ports of the loopback interface on which nobody else can listen."""
-    return [port for port in ports if _is_taken(port)]
+def used_ports(ports: Iterable[int]) -> list[int]:
+    """List the TCP ports of the loopback interface that another program uses."""
+    return [port for port in ports if _is_used(port)]
 
 
-def _is_taken(port: int) -> bool:
+def _is_used(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a connection that just ended does not count
         try:

@@ -71,5 +71,5 @@ def _tempo(environ: Mapping[str, str]) -> Path | None:
     named = expanded(environ.get(TEMPO_PROGRAM, "").strip())
     program = shutil.which(named or TEMPO, path=environ.get("PATH", os.defpath))
     if named and program is None:
-        raise StackError(f"{TEMPO_PROGRAM}={named} is no program: correct it, or unset it")
+        raise StackError(f"{TEMPO_PROGRAM}={named} is not a program: correct it, or unset it")
     return Path(program).absolute() if program else None

@@ -126,7 +126,7 @@ def capture(*integrations: str | Integration) -> Iterator[Capture]:
         NotPossibleError: an integration was given by name, and its package is missing or of an unsupported version.
     """
     if state.on:
-        raise RuntimeError("this process is being recorded already; call otel_rl.uninstrument() first")
+        raise RuntimeError("this process is already being recorded; call otel_rl.uninstrument() first")
     others = {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
     with TemporaryDirectory(prefix="otel_rl-") as folder:
         captured = Capture(Path(folder))

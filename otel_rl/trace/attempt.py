@@ -10,7 +10,7 @@ from otel_rl.trace.memory import tracing
 
 
 def know_attempt(attempt_id: str = "", run_id: str = "") -> None:
-    """Take in the attempt of the job, or (without arguments) make one."""
+    """Learn the attempt of the job, or (without arguments) make one."""
     with identifying.lock:  # the flusher writes the set-up's spans once the attempt is known: with the ids of that
         if attempt_id:
             state.identify(attempt_id=attempt_id, run_id=run_id)
@@ -39,9 +39,9 @@ def report_alone() -> None:
         return
     is_named = state.config.run_id or state.identity.world_size == 1
     say(
-        "otel_rl: rank %d found no process group to learn the attempt from, nor rank 0, and reports alone; %s",
+        "otel_rl: rank %d found no process group to learn the attempt from, nor rank 0, and reports alone; set %s",
         state.identity.rank,
-        f"a launcher can set {'' if is_named else 'OTEL_RL_RUN_ID for all ranks, or '}OTEL_RL_ATTEMPT_ID",
+        f"{'' if is_named else 'OTEL_RL_RUN_ID or '}OTEL_RL_ATTEMPT_ID for all ranks",
     )
 
 
@@ -58,17 +58,17 @@ def find_attempt() -> None:
 
 
 def meet(*, is_asked: bool, is_last: bool) -> None:
-    """Look for the other ranks where this process meets them, on the flusher's thread; go on alone after a while.
+    """Search for the other ranks where this process meets them, on the flusher's thread; go on alone after a while.
 
     Args:
-        is_asked: look now, though the last time is not long ago.
+        is_asked: search now, though the last time is not long ago.
         is_last: this process ends.
     """
     rendezvous = identifying.rendezvous
     if rendezvous is None:
         return
     with guard("meet the other ranks"):
-        found = rendezvous.look(state.identity, is_asked=is_asked)
+        found = rendezvous.poll(state.identity, is_asked=is_asked)
         with identifying.lock:
             if found is not None and not state.identity.known:  # a process group may have named it meanwhile
                 know_attempt(*found)

@@ -36,7 +36,7 @@ class Start:
 
     def __reduce__(self) -> tuple[Any, ...]:
         values: dict[str, Any] = {}
-        with guard("tell a worker whose it is"):
+        with guard("pass the run to a worker"):
             values = _values()
         return dict, (values,)
 
@@ -54,13 +54,13 @@ def _values() -> dict[str, Any]:
 
 def announce_run() -> None:
     """Name our run to the workers that this process starts from now on."""
-    with guard("tell workers whose they are"):
+    with guard("announce the run to workers"):
         _configuration().setdefault(KEY, Start())
 
 
 def withdraw_run() -> None:
     """Undo ``announce_run``."""
-    with guard("tell workers no more whose they are"):
+    with guard("stop announcing the run"):
         _configuration().pop(KEY, None)
 
 
@@ -102,7 +102,7 @@ def is_serving() -> bool:
 
 
 def join_worker(rank: int, world_size: int) -> None:
-    """Take the rank of the process group that a worker is in, unless it works inside a step."""
+    """Adopt the rank of the process group that a worker is in, unless it works inside a step."""
     is_in_step = tracing.inherited is not None and tracing.inherited.is_step
     if world_size > 1 and (is_serving() or not is_in_step):
         state.identify(rank=rank, world_size=world_size)

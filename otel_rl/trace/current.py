@@ -52,7 +52,7 @@ def seen_without_us(outside: Context) -> SpanContext:
 
 
 def leave_context() -> None:
-    """Take what is ours out of this thread's context; what else the program has put there stays."""
+    """Remove what is ours from this thread's context; what else the program has put there stays."""
     context = outside = CONTEXT.get()
     while (further := getattr(outside.get(SPAN_KEY), "outside", None)) is not None:
         outside = further

@@ -64,13 +64,13 @@ class Stage(Settable):
         self.ended = 0
         """Monotonic, ns; 0 while open."""
         self.token: Token[Any] | None = None
-        """Makes it current no more."""
+        """Ends its being current."""
         self.outside: Any = None
         """OpenTelemetry's context outside of it, if it is or was current there, too."""
         self.inner: Context | None = None
         """OpenTelemetry's context in which it is current."""
         self.outer: Any = None
-        """The span of somebody else that surrounds it, if there is one."""
+        """Another library's span that surrounds it, if there is one."""
         self.before: Reading | None = None
         self.after: Reading | None = None
         self.events: list[SpanEvent] | None = None
@@ -215,7 +215,7 @@ class Stage(Settable):
         tracing.open.discard(self)
 
     def leave(self) -> None:
-        """Be current no more, and stay open; what the program has put into the context meanwhile stays there."""
+        """Stop being current, and stay open; what the program has put into the context meanwhile stays there."""
         token, inner = self.token, self.inner
         if token is None:
             return

@@ -29,8 +29,8 @@ from otel_rl.trace.stage import Stage, current_stage
 from otel_rl.trace.training import end_raised
 from otel_rl.trace.tree import StepSpans, close_phase, open_phase, open_setup
 
-LOOKS = 3
-"""How many steps of a loop look for functions that another library has replaced, and for the device in use: either may
+CHECKED_STEPS = 3
+"""How many steps of a loop check for functions that another library replaced, and for the device in use: either may
 come when training begins."""
 
 
@@ -62,8 +62,8 @@ class Loop:
         self.number = -1
         self.first = -1
         """The lowest number with which this loop, or one that it restarts, began; below 0 before its first step."""
-        self.looks = LOOKS
-        """How many more steps look for replaced functions when they begin."""
+        self.checks_left = CHECKED_STEPS
+        """How many more steps hook replaced functions when they begin."""
         self.has_failed = False
         """Whether an exception ended its last step."""
         self.left = 0
@@ -72,7 +72,7 @@ class Loop:
         """When the step that is not counted yet began (monotonic, ns); 0 where there is none."""
         self.is_over = False
         """Whether it has ended; it goes on where the program catches the exit that ended it, and begins a step."""
-        self.thread = state.hold_step()
+        self.thread = state.own_step()
         """The thread on which the last step began."""
         self.holder = 0
         """The task or thread in which the block of the open step began; 0 without a block."""
@@ -86,19 +86,19 @@ class Loop:
 
         A number that is open already goes on: its batch was asked for twice, because an epoch ended.
         """
-        self.thread = state.hold_step()
+        self.thread = state.own_step()
         if (self.tree is not None and number == self.number) or works_for_step():
             return
         if deferral.pending:
             attempt("take", "what has come from a device", deferred.resolve)
-        if self.looks:
-            self.looks -= 1
-            hooking.look_again()
+        if self.checks_left:
+            self.checks_left -= 1
+            hooking.hook_replacements()
             learn_device()
         now = monotonic_ns()
         if identifying.may_meet or not state.identity.attempt_id:
             find_attempt()
-        state.hold_steps()
+        state.become_rank()
         state.freeze()
         jump = state.clock.re_anchor()
         if jump:
@@ -116,7 +116,7 @@ class Loop:
         self.is_over = False
 
     def begin_first(self, number: int) -> None:
-        """Take the number of the first step, and see whether it is a restart: after a failure, or in mid-loop.
+        """Record the number of the first step, and decide whether it is a restart: after a failure, or in mid-loop.
 
         A loop is another training if it begins, without a failure before it, where the loops that restart each other
         began.
@@ -127,7 +127,7 @@ class Loop:
             self.first = min(number, before.first)
 
     def leave(self, now: int) -> None:
-        """Let what follows have its own context; the step lasts until the next one begins, or ends here as the last."""
+        """Give back the context to what follows; the step lasts until the next one begins, or ends here as the last."""
         if self.tree is not None:
             end_raised(now)
             self.tree.leave()
@@ -251,7 +251,7 @@ class step:
         ValueError: the number is not a whole number, 0 or above.
 
     Emits: ``rl.loop`` (rank 0), ``rl.rank N``, ``rl.step.time``; samples, tokens and their rates as far as stages or
-    requests tell them (docs/requests.md). Cost: 30 us (``benchmarks/hotpath.py``).
+    requests report them (docs/requests.md). Cost: 30 us (``benchmarks/hotpath.py``).
     """
 
     __slots__ = ("_loop", "_tree", "number")
@@ -264,7 +264,7 @@ class step:
         except TypeError:
             self.number = -1
         if self.number < 0:
-            raise ValueError(f"step({number!r}): the number of a step is a whole number, 0 or above")
+            raise ValueError(f"step({number!r}): the number of a step must be a whole number, 0 or above")
 
     def __enter__(self) -> Stage | None:
         if not state.on or hooking.is_compiling():

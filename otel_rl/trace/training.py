@@ -41,7 +41,7 @@ training = OpenTraining.keep("training")
 
 
 def end_raised(now: int, error: BaseException | None = None) -> None:
-    """End the stages of optimizers' steps that raised on this thread: torch does not tell that they are over."""
+    """End the stages of optimizers' steps that raised on this thread: torch does not report that they are over."""
     for stage, (thread, parent) in tuple(training.stepping.items()):
         if thread != get_ident() or training.stepping.pop(stage, None) is None:
             continue

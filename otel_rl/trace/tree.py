@@ -55,7 +55,7 @@ class StepSpans:
         self.root.open(begin, is_current=False)
 
     def identify(self, attempt_id: str) -> None:
-        """Take the ids that the attempt gives, now that it is known."""
+        """Derive the ids from the attempt, now that it is known."""
         trace = self.container.trace
         if trace is not None and not trace.known:
             self.container.parent_id = trace.derive(attempt_id)
@@ -78,7 +78,7 @@ class StepSpans:
         self.container.make_current()
 
     def leave(self) -> None:
-        """Be current no more, but stay open."""
+        """Stop being current, but stay open."""
         self.container.leave()
         if tracing.container is self.container:
             tracing.container = None

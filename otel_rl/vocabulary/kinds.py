@@ -57,7 +57,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Event:
-    """One log record, told apart by its ``event_name``."""
+    """One log record, identified by its ``event_name``."""
 
     name: str
     meaning: str

@@ -9,7 +9,7 @@ from otel_rl.vocabulary.kinds import SEMCONV, attribute, counter, gauge, histogr
 REQUEST_BOUNDARIES: Final = (
     0.0001, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 10000.0,
 )  # fmt: skip
-"""From a token in a tenth of a millisecond to a request that waited for hours behind a whole batch."""
+"""From a token in a tenth of a millisecond to a request that waited for hours for a whole batch."""
 TOKEN_BOUNDARIES: Final = (0.0, *(float(1 << power) for power in range(4, 21, 2)))
 """Powers of four up to a million tokens."""
 

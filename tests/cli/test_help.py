@@ -37,7 +37,7 @@ def test_every_option_says_what_happens_without_it(command: str) -> None:
     [
         ("report", "Without it: the run written last."),
         ("export", "Without it: the run written last."),
-        ("doctor", "Without it: only this machine is looked at, no run."),
+        ("doctor", "Without it: only this machine is checked, no run."),
     ],
 )
 def test_which_run_is_meant(command: str, expected: str) -> None:

@@ -62,7 +62,7 @@ def test_a_single_segment_is_shown_and_said_to_be_no_run(root: Path) -> None:
     segment = next(write_run(root).glob("trainer-0-*.traces.*"))
     result = cli.invoke(app, ["report", str(segment)])
     assert (0, True) == (result.exit_code, "12 steps (1-12)" in result.stdout)
-    assert f"one file of a run, and what the others hold is not read; give {segment.parent} for" in result.stderr
+    assert f"only one file of a run; to read all of them, give {segment.parent}" in result.stderr
 
 
 def test_json_goes_to_standard_output_alone(root: Path) -> None:

@@ -80,7 +80,7 @@ def test_quiet_prints_the_path_alone(tmp_path: Path) -> None:
 
 def test_that_a_run_is_there_already_is_said(tmp_path: Path) -> None:
     """A restart wants it; who only took a name twice would find two trainings in one report."""
-    told = "otel-rl: the run twice is there already: what is recorded now is added to it"
+    told = "otel-rl: the run twice exists already; new records are added to it"
     first, second = (run_python(tmp_path, RECORDING, "--run-id=twice", "-q") for _ in range(2))
     assert (False, True) == (told in first.stderr, told in second.stderr)
     assert told not in run_python(tmp_path, RECORDING, "-q").stderr
@@ -189,7 +189,7 @@ def test_an_integration_that_does_not_exist_starts_nothing(
     monkeypatch.setenv("OTEL_RL_INTEGRATIONS", "trl" if option else "tlr")
     result = run_python(tmp_path, "print(1)", *option)
     assert (2, "") == (result.returncode, result.stdout)
-    assert "no integration is called 'tlr': there are torch, " in result.stderr
+    assert "no integration is called 'tlr'; choose from torch, " in result.stderr
 
 
 def test_a_setting_with_a_wrong_value_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from otel_rl.metrics.record import Fold
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
-from otel_rl.runs.calls import tells_waits
+from otel_rl.runs.calls import shows_waits
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 from otel_rl.trace.tree import close_phase
@@ -236,7 +236,7 @@ def test_a_group_is_made_by_its_ranks_together(recording: Recording) -> None:
 def test_only_ranks_of_the_group_that_was_made_waited_for_each_other() -> None:
     """Nothing tells what another rank did there."""
     made = {vocabulary.COMM_OPERATION: "new_group"}
-    assert [True, False] == [tells_waits({**made, vocabulary.COMM_GROUP: "even 1"}), tells_waits(made)]
+    assert [True, False] == [shows_waits({**made, vocabulary.COMM_GROUP: "even 1"}), shows_waits(made)]
 
 
 class Work:
@@ -338,7 +338,7 @@ def test_what_a_device_does_says_that_it_was_launched(recording: Recording) -> N
     spans = sorted((one for one in read.spans(None) if one.name == vocabulary.COMM), key=lambda one: one.start_ns)
     clocks = ["host", "host", None, None, "host", None]
     assert clocks == [one.attributes.get(vocabulary.CLOCK) for one in spans]
-    assert [clock is None for clock in clocks[:4]] == [tells_waits(one.attributes) for one in spans[:4]]
+    assert [clock is None for clock in clocks[:4]] == [shows_waits(one.attributes) for one in spans[:4]]
     points = [
         (point.attributes.get(vocabulary.CLOCK), point.attributes.get(vocabulary.COMM_ASYNC), point.count)
         for point in read.last_points(vocabulary.COMM_DURATION)
@@ -408,7 +408,7 @@ def test_a_launch_that_was_journaled_as_open_becomes_a_span(recording: Recording
     (stage,) = (span for span in run.spans(None) if span.name == vocabulary.BACKWARD)
     (histogram,) = run.last_points(vocabulary.COMM_DURATION)
     (sent,) = run.last_points(vocabulary.COMM_IO)
-    assert ([], 3, [False] * 2) == (run.open_stages(), len(spans), [tells_waits(one.attributes) for one in spans[:2]])
+    assert ([], 3, [False] * 2) == (run.open_stages(), len(spans), [shows_waits(one.attributes) for one in spans[:2]])
     assert ({vocabulary.COMM_COUNT: 1, vocabulary.COMM_TIME: 0.003}, 1, 8) == (
         stage.attributes,
         histogram.count,

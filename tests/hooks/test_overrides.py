@@ -237,7 +237,7 @@ def test_the_first_steps_look_for_what_is_replaced(host: Host) -> None:
         with otel_rl.step(number):
             host.module.helper(number)
     host.module.helper = lambda x, more=0: former(x)
-    hooking.look_again()
+    hooking.hook_replacements()
     host.module.helper(6)
     expected = [(what, number) for number in (1, 2, 3, 6) for what in ("before", "after")]
     assert expected == host.seen

@@ -83,7 +83,7 @@ def test_only_a_supported_engine_is_touched(
     result = CliRunner().invoke(app, ["doctor"])
     line = next(line for line in result.stdout.splitlines() if engine in line and f"{package} {number}" in line)
     assert is_supported == ("applies" in line)
-    assert is_supported == (f"unsupported {package} {number} is not supported: it takes {supports}" not in line)
+    assert is_supported == (f"unsupported {package} {number} is not supported; supports {supports}" not in line)
     assert is_supported == (result.exit_code == 0)
     before = held(engine)
     otel_rl.instrument()
@@ -96,7 +96,7 @@ def test_only_a_supported_engine_is_touched(
 def test_who_asks_for_one_by_name_is_told(packages: Path, engine: str) -> None:
     """It cannot be done, and why."""
     install(packages, engine, ENGINES[engine][1])
-    with pytest.raises(NotPossibleError, match=f"{PACKAGES[engine]} {ENGINES[engine][1]} is not supported: it takes"):
+    with pytest.raises(NotPossibleError, match=f"{PACKAGES[engine]} {ENGINES[engine][1]} is not supported; supports"):
         otel_rl.instrument([engine])
 
 

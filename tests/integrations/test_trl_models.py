@@ -141,7 +141,7 @@ def test_rollouts_that_follow_at_once_are_not_all_ledger_rollout(recording: Any)
         for name, wait_ms in (("a", 0), ("b", 400), ("c", 200)):
             recording.tick(wait_ms)
             memory.rollouts.open["train"] = SimpleNamespace(id=name)
-            models.see_rollout(scored())
+            models.observe_rollout(scored())
             assert ("" if name == "b" else name) == book.ledger_rollout
     rows = [log.attributes for log in recording.stop().logs(v.LEDGER)]
     tokens = [row[v.LEDGER_LOGPROBS][0] for row in rows if v.LEDGER_LOGPROBS in row]
@@ -162,7 +162,7 @@ def test_logprobs_of_vllm_are_compared_with_the_old_ones(recording: Any, fault: 
         made["advantages"][1] = torch.nan
     with otel_rl.step(1):
         memory.rollouts.open["train"] = SimpleNamespace(id="a")
-        models.see_rollout(made)
+        models.observe_rollout(made)
     expected = {"zeros": "logprobs padded with zeros", "nan": "values that are NaN or infinite"}
     found = [log.attributes[v.LEDGER_FAULT] for log in recording.stop().logs(v.LEDGER_MISMATCH)]
     assert ([expected[fault]] if fault in expected else []) == found

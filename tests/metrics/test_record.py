@@ -353,7 +353,7 @@ def test_names_that_prometheus_writes_alike_stay_apart(recording: Recording, cap
     assert [Loss(what="changed", signal="", reason="name_clash", count=2)] == report.losses
     out = io.StringIO()
     render(report, Console(file=out, width=80))
-    assert "2 numbers told apart by rl.metric.name alone (name_clash)" in out.getvalue()
+    assert "2 numbers distinguished by rl.metric.name alone (name_clash)" in out.getvalue()
 
 
 def test_of_too_many_names_each_has_its_own_beside(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:

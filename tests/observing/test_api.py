@@ -787,7 +787,7 @@ def test_masks_that_nobody_changes(recording: Recording, device: Any, where: str
     responses = None if kept is None else int(mask[:, mask.shape[1] - kept :].sum())
     with otel_rl.step(1), otel_rl.stage("logprob"):
         masks = {"attention_mask": mask if where == "host" else Remote(mask)}
-        api.take_masks(masks, stage=v.LOGPROB, seen=seen, kept=kept, logits=-1)
+        api.observe_masks(masks, stage=v.LOGPROB, seen=seen, kept=kept, logits=-1)
         deferred.resolve()
     otel_rl.flush(5)
     expected = formula_of(seen).count([4, 4], responses, is_training=False, has_adapters=True)

@@ -274,8 +274,8 @@ def test_a_device_that_vanishes_takes_no_other_with_it(driver: Driver, caplog: p
     assert {"GPU-1": "ok", "GPU-2": "ok"} == status(found)
     assert [1.0, 1.0] == values(found, v.ENERGY)
     assert [
-        f"device GPU-1 ({NAME.decode()}) does not answer any more",
-        f"device GPU-1 ({NAME.decode()}) is there again",
+        f"device GPU-1 ({NAME.decode()}) does not respond",
+        f"device GPU-1 ({NAME.decode()}) responds again",
     ] == [record.getMessage() for record in caplog.records]
 
 

@@ -50,7 +50,7 @@ def seen(world_size: int, *meshes: Mesh) -> dict[str, int]:
     """What one rank knows after these."""
     layout = Layout()
     for mesh in meshes:
-        layout.see(mesh, world_size)
+        layout.read_mesh(mesh, world_size)
     return layout.known()
 
 
@@ -228,8 +228,8 @@ def test_libraries_say_the_place(
 def test_a_pipeline_of_deepspeed_says_the_place() -> None:
     """By its grid, of which nothing is kept."""
     layout = Layout()
-    layout.see_grid(Grid())
-    layout.see(MESH, 4)
+    layout.read_grid(Grid())
+    layout.read_mesh(MESH, 4)
     assert {DP: 2, TP: 3, PP: 1} == layout.known()
 
 
@@ -246,9 +246,9 @@ def test_accelerates_mesh_is_found_behind_it(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_place_is_in_the_resource_from_the_first_step_on(stubbed: Recording) -> None:
     """What is known when it begins; later nothing is, so that series keep their labels."""
     stubbed.start()
-    layout.see(Mesh(3, (2, 2), ("dp", "tp")), 4)
+    layout.read_mesh(Mesh(3, (2, 2), ("dp", "tp")), 4)
     with otel_rl.step(1):
-        layout.see(Mesh(3, (1, 2, 2), ("pp", "dp", "tp")), 4)
+        layout.read_mesh(Mesh(3, (1, 2, 2), ("pp", "dp", "tp")), 4)
     with otel_rl.step(2):
         pass
     spans = [span for span in stubbed.stop().spans() if span.name.startswith(v.RANK_SPAN)]
@@ -262,7 +262,7 @@ def test_without_a_step_the_place_is_in_the_first_metrics(
 ) -> None:
     """Some time after the first span the resource is final; what is written in that very cycle has it already."""
     monkeypatch.setattr(thread, "FREEZE_S", -1.0)
-    layout.see(Mesh(3, (2, 2), ("dp", "tp")), 4)
+    layout.read_mesh(Mesh(3, (2, 2), ("dp", "tp")), 4)
     for _ in range(3):
         with otel_rl.stage("tool"):
             recording.tick(1)
@@ -275,7 +275,7 @@ def test_without_a_step_the_place_is_in_the_first_metrics(
 def test_another_world_takes_the_place_away() -> None:
     """After an elastic restart the rank stands elsewhere, and the resource is frozen: unknown beats wrong."""
     runtime = Runtime()
-    layout.see(MESH, 4)
+    layout.read_mesh(MESH, 4)
     runtime.freeze()
     layout.renew()
     known = [runtime.identity.coordinates]

@@ -288,7 +288,7 @@ def test_ranks_sample_the_same_steps(tmp_path: Path) -> None:
 def meeting(root: Path, number: int) -> Rendezvous:
     """The part of one rank of two, which is there."""
     one = Rendezvous(Identity(rank=number, world_size=2), Config(run_id="job", directory=root))
-    assert one.look(Identity(), is_asked=True) is None
+    assert one.poll(Identity(), is_asked=True) is None
     return one
 
 
@@ -297,9 +297,9 @@ def test_a_later_start_takes_a_ranks_place(tmp_path: Path) -> None:
     before, now = meeting(tmp_path, 1), meeting(tmp_path, 1)
     first = Rendezvous(Identity(rank=0, world_size=2), Config(run_id="job", directory=tmp_path))
     known = Identity(attempt_id="a", run_id="job")
-    first.look(known, is_asked=True)
-    assert (None, ("a", "job")) == (before.look(Identity(), is_asked=True), now.look(Identity(), is_asked=True))
-    first.look(known, is_asked=True)
+    first.poll(known, is_asked=True)
+    assert (None, ("a", "job")) == (before.poll(Identity(), is_asked=True), now.poll(Identity(), is_asked=True))
+    first.poll(known, is_asked=True)
     assert [True] * 3 == [one.is_over for one in (before, now, first)]
 
 
@@ -307,7 +307,7 @@ def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Behind the limit each goes on, and leaves nothing there."""
     ranks = [meeting(tmp_path, 1), meeting(tmp_path / "elsewhere", 0)]
     monkeypatch.setattr(rendezvous, "LIMIT_S", 0.0)
-    assert [None, None] == [one.look(Identity(), is_asked=True) for one in ranks]
+    assert [None, None] == [one.poll(Identity(), is_asked=True) for one in ranks]
     assert [True, True] == [one.is_over for one in ranks]
     assert [] == list(tmp_path.glob(f"**/{rendezvous.FOLDER}/*"))
 
@@ -318,15 +318,15 @@ def test_who_was_answered_is_not_missed(tmp_path: Path, caplog: pytest.LogCaptur
     ranks = [Rendezvous(Identity(rank=n, world_size=3), Config(run_id="job", directory=tmp_path)) for n in (1, 2)]
     known = Identity(attempt_id="a", run_id="job")
     for one in (ranks[0], first):
-        one.look(known if one is first else Identity(), is_asked=True)
+        one.poll(known if one is first else Identity(), is_asked=True)
     first.leave()
-    assert "1 of the 3 ranks have not met rank 0" in caplog.text
+    assert "1 of the 3 ranks did not find rank 0" in caplog.text
     caplog.clear()
     again = Rendezvous(Identity(rank=0, world_size=3), Config(run_id="job", directory=tmp_path))
     for one in (ranks[1], again):
-        one.look(known if one is again else Identity(), is_asked=True)
+        one.poll(known if one is again else Identity(), is_asked=True)
     again.leave()
-    assert (("a", "job"), "") == (ranks[1].look(Identity(), is_asked=True), caplog.text)
+    assert (("a", "job"), "") == (ranks[1].poll(Identity(), is_asked=True), caplog.text)
 
 
 def test_a_disk_that_cannot_be_written_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,5 +335,5 @@ def test_a_disk_that_cannot_be_written_stops_nobody(tmp_path: Path, monkeypatch:
     (tmp_path / "file").touch()
     waiting = meeting(tmp_path, 1)
     (tmp_path / "file").unlink()
-    assert waiting.look(Identity(), is_asked=True) is None
+    assert waiting.poll(Identity(), is_asked=True) is None
     assert 1 == len(list(tmp_path.glob("file/folder/*/1.*")))

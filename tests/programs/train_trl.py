@@ -3,7 +3,7 @@
 Keys: ``truth`` (where to write it, ``{rank}`` becomes the rank), ``work`` (a directory), ``trainer`` (grpo or rloo),
 ``derived`` (true: of a class derived from TRL's, which overrides methods), ``config`` (arguments of TRL's config),
 ``otel`` (false: without otel_rl), ``rewards`` (names of the functions below), ``prompts`` (size of the data set),
-``look`` (true: the ledger looks at every rollout, however fast they follow) and ``play`` (what happens besides
+``look`` (true: the ledger checks every rollout, however fast they follow) and ``play`` (what happens besides
 training: a function below).
 """
 
@@ -167,7 +167,7 @@ def make(job: dict[str, Any], **changes: Any) -> Any:
     if job.get("look"):
         from otel_rl.integrations.trl import models
 
-        models.LOOK_NS = 0
+        models.LEDGER_EVERY_NS = 0
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
     work = Path(job["work"])

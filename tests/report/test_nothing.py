@@ -64,7 +64,7 @@ def test_no_step_began(recording: Recording) -> None:
     with otel_rl.stage("reward"):
         recording.tick(5)
     found = sentence(recording.stop().path)
-    assert found.startswith("No step began: otel_rl was on, but nothing told it of a step. A step begins when ")
+    assert found.startswith("No step began: otel_rl was on, but it found no step. A step begins when ")
     assert "`with otel_rl.step(number):`" in found
 
 
@@ -103,7 +103,7 @@ def test_what_failed_before_the_end_did_not_end_the_process(tmp_path: Path) -> N
     )
     environ = {**os.environ, "OTEL_RL_DIR": str(tmp_path), "OTEL_RL_RUN_ID": "mine"}
     subprocess.run([sys.executable, "-c", program], env=environ, check=True, timeout=60)
-    assert sentence(tmp_path / "mine").startswith("No step began: otel_rl was on, but nothing told it of a step. ")
+    assert sentence(tmp_path / "mine").startswith("No step began: otel_rl was on, but it found no step. ")
 
 
 @pytest.mark.usefixtures("_dead")
@@ -128,7 +128,7 @@ def test_a_training_without_steps_is_not_denied(
     with otel_rl.stage("train.optimizer"):
         recording.tick(5)
     expected = (
-        f"{system or 'The program'} trained, but no step was recorded: nothing told otel_rl where one begins. "
+        f"{system or 'The program'} trained, but no step was recorded: otel_rl did not learn where one begins. "
         f"{HOW_TO_BEGIN} `otel-rl doctor RUN` names methods of a trainer that another library has replaced."
     )
     assert expected == sentence(recording.stop().path)

@@ -14,7 +14,7 @@ from otel_rl.analysis.stages import SpanTree
 from otel_rl.journal.views import SpanView
 from otel_rl.records import Value
 from otel_rl.runs.calls import Calls, Known, calls_in, is_met, is_work, matched
-from otel_rl.runs.spans import piece
+from otel_rl.runs.spans import rank_span
 
 STEP = b"step"
 JOURNAL: Any = SimpleNamespace()
@@ -33,8 +33,8 @@ def span(
 def calls_of(*spans: SpanView, **attributes: Value) -> list[StageCall[int]]:
     """Read the calls of rank 0 in a step of 100 ns."""
     container = span(f"{v.RANK_SPAN} 0", 0, 100, b"", STEP, **attributes)
-    tree = SpanTree(map(piece, [container, *spans]))
-    return list(calls_in(piece(container), tree, spans, Known()).of(0))
+    tree = SpanTree(map(rank_span, [container, *spans]))
+    return list(calls_in(rank_span(container), tree, spans, Known()).of(0))
 
 
 def test_calls_come_in_order_of_time_with_what_nests_in_them() -> None:
@@ -149,7 +149,7 @@ def test_equal_labels_are_kept_once() -> None:
     made: list[Calls] = []
     for _ in range(2):
         spans = [span(v.REWARD, 0, 1), span(v.COMM, 1, 2, COMM_OPERATION="barrier", COMM_SEQUENCE=1)]
-        made.append(calls_in(piece(container), SpanTree(map(piece, spans)), spans, known))
+        made.append(calls_in(rank_span(container), SpanTree(map(rank_span, spans)), spans, known))
     assert made[0].labels is made[1].labels
     assert made[0].names is made[1].names
 
@@ -176,7 +176,7 @@ def test_ranks_with_unequal_collectives_are_still_matched() -> None:
     """Rank 1 has one more under no stage, so all of each rank's are one call at its end."""
     step = {
         rank: calls_in(
-            piece(span(f"{v.RANK_SPAN} {rank}", 0, 100, b"", STEP)), SpanTree(map(piece, spans)), spans, Known()
+            rank_span(span(f"{v.RANK_SPAN} {rank}", 0, 100, b"", STEP)), SpanTree(map(rank_span, spans)), spans, Known()
         )
         for rank, spans in {
             0: [span(v.COMM, 0, 5, COMM_OPERATION="barrier"), span("a", 5, 9)],

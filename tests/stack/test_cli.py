@@ -26,7 +26,7 @@ from otel_rl.cli import app
 from otel_rl.journal.identity import start_time
 from otel_rl.stack import control, processes
 from otel_rl.stack.plan import PORTS
-from otel_rl.stack.processes import RunningProgram, RunningStack, taken
+from otel_rl.stack.processes import RunningProgram, RunningStack, used_ports
 from otel_rl.stack.programs import NO_TEMPO
 
 pytestmark = pytest.mark.medium
@@ -142,7 +142,7 @@ def free_offset() -> int:
     return next(
         offset
         for offset in iter(lambda: random.randrange(1, 7000), None)
-        if not taken(port + offset for port in PORTS.values())
+        if not used_ports(port + offset for port in PORTS.values())
     )
 
 
@@ -224,7 +224,7 @@ def test_a_second_up_finds_it_running(machine: Machine) -> None:
     assert (0, True, before) == (again.exit_code, "The stack already runs." in again.stdout, machine.noted)
     other = machine.stack("up")
     assert (1, before) == (other.exit_code, machine.noted)
-    assert f"already runs with --port-offset {machine.offset}: `otel-rl stack down` ends it" in other.stderr
+    assert f"already runs with --port-offset {machine.offset}: run `otel-rl stack down` first" in other.stderr
 
 
 def test_ports_that_are_taken_are_named_with_their_holder(machine: Machine) -> None:
@@ -233,7 +233,9 @@ def test_ports_that_are_taken_are_named_with_their_holder(machine: Machine) -> N
     with socket.create_server(("127.0.0.1", ports[0])), socket.create_server(("127.0.0.1", ports[1])):
         up = machine.up()
     holder = f"{psutil.Process().name()} (pid {os.getpid()})"
-    expected = f"otel-rl: ports that are needed are taken: {holder} has {ports[0]}, {ports[1]}. Stop what has them, or "
+    expected = (
+        f"otel-rl: ports that are needed are in use: {holder} has {ports[0]}, {ports[1]}. Stop what uses them, or "
+    )
     assert (1, True, []) == (up.exit_code, up.stderr.startswith(expected), machine.living), up.stderr
 
 
@@ -298,7 +300,7 @@ def test_a_program_that_never_answers(machine: Machine, monkeypatch: pytest.Monk
     monkeypatch.setattr(processes, "answers", answers)
     monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep, time=time.time))
     up = machine.up()
-    expected = f"prometheus runs and did not answer on port {9090 + machine.offset} within 120 s; its log is "
+    expected = f"prometheus runs, but did not answer on port {9090 + machine.offset} within 120 s; its log is "
     assert (1, True, []) == (up.exit_code, expected in up.stderr, machine.living)
 
 

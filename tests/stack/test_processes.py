@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from otel_rl.journal.identity import start_time
-from otel_rl.stack.processes import RunningProgram, RunningStack, forget, holder, load, save, taken
+from otel_rl.stack.processes import RunningProgram, RunningStack, forget, holder, load, save, used_ports
 
 UNKNOWN = "a program that this user cannot see"
 
@@ -62,8 +62,8 @@ def test_a_port_on_which_somebody_listens_is_taken(host: str) -> None:
             pytest.skip("no IPv6 here")
         server.listen()
         port = server.getsockname()[1]
-        assert ([port], f"{psutil.Process().name()} (pid {os.getpid()})") == (taken([port]), holder(port))
-    assert ([], UNKNOWN) == (taken([port]), holder(port))
+        assert ([port], f"{psutil.Process().name()} (pid {os.getpid()})") == (used_ports([port]), holder(port))
+    assert ([], UNKNOWN) == (used_ports([port]), holder(port))
 
 
 def test_a_port_of_a_connection_that_just_ended_is_free() -> None:
@@ -74,7 +74,7 @@ def test_a_port_of_a_connection_that_just_ended_is_free() -> None:
         accepted, _ = server.accept()
         accepted.close()
         client.close()
-    assert [] == taken([port])
+    assert [] == used_ports([port])
 
 
 def test_a_holder_that_cannot_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,5 +80,5 @@ def test_tempo_is_taken_from_its_variable_or_from_path(tmp_path: Path, environ: 
     on_path, elsewhere = program(tmp_path / "first", "tempo"), program(tmp_path / "x", "tempo-3")
     assert {"tempo": on_path} == find_all(environ)
     assert {"tempo": elsewhere} == find_all({**environ, "OTEL_RL_TEMPO_PROGRAM": str(elsewhere)})
-    with pytest.raises(StackError, match=r"^OTEL_RL_TEMPO_PROGRAM=/nowhere/tempo is no program"):
+    with pytest.raises(StackError, match=r"^OTEL_RL_TEMPO_PROGRAM=/nowhere/tempo is not a program"):
         find_all({**environ, "OTEL_RL_TEMPO_PROGRAM": "/nowhere/tempo"})

@@ -141,7 +141,7 @@ def test_what_is_captured_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_captures_at_once_are_refused() -> None:
     """The inner one would end the outer one."""
-    with capture(), pytest.raises(RuntimeError, match="is being recorded already"), capture():
+    with capture(), pytest.raises(RuntimeError, match="is already being recorded"), capture():
         pass
 
 

@@ -352,7 +352,7 @@ def test_a_step_that_the_program_ends_in_is_not_whole(recording: Recording, end:
 @pytest.mark.parametrize("number", [-1, 1.5, "7", None, float("nan"), [1]])
 def test_a_step_needs_a_whole_number(number: Any) -> None:
     """What is none is refused at once, with what is allowed."""
-    with pytest.raises(ValueError, match="the number of a step is a whole number, 0 or above"):
+    with pytest.raises(ValueError, match="the number of a step must be a whole number, 0 or above"):
         otel_rl.step(number)
 
 

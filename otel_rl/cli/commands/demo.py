@@ -65,6 +65,6 @@ def demo_command(ranks: int, steps: int | None) -> list[str]:
 
 
 def safe_path() -> dict[str, str]:
-    """Have a `datasets.py` in the working directory not imported, unless otel_rl lies there too."""
+    """Keep a `datasets.py` in the working directory from being imported, unless otel_rl lies there too."""
     lies_here = sys.path[0] == str(Path(__file__).parents[3])
     return {} if lies_here else {"PYTHONSAFEPATH": "1"}

@@ -33,7 +33,7 @@ MARKS = {"ok": ("✓", "+", GOOD), "note": ("·", "-", NOTE), "wrong": ("✗", "
 
 def doctor(
     run: Annotated[
-        str | None, typer.Argument(metavar="RUN", help=f"{RUN} Without it: only this machine is looked at, no run.")
+        str | None, typer.Argument(metavar="RUN", help=f"{RUN} Without it: only this machine is checked, no run.")
     ] = None,
 ) -> None:
     """Show what is installed, which settings are used and where each comes from, and whether recording works here.

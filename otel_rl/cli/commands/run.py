@@ -77,7 +77,7 @@ def run(
     environ = {**child_environment(environ, root), LAUNCH: launch}
     started_ns = time.time_ns()
     if config.active and config.run_id and is_run(root / folder_name(config.run_id)):
-        complain(f"the run {config.run_id} is there already: what is recorded now is added to it")
+        complain(f"the run {config.run_id} exists already; new records are added to it")
     try:
         with sending(root, config.run_id, config) as keeper:
             code = run_child(command, environ)
@@ -91,7 +91,7 @@ def run(
 
 
 def _sent_on(runs: list[Run], keeper: Keeper | None) -> list[Run]:
-    """Have what is left of the runs sent, and return them."""
+    """Send what is left of the runs, and return them."""
     send_rest(keeper, [run.path for run in runs])
     return runs
 

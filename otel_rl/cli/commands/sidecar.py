@@ -123,7 +123,7 @@ def _node(directory: Path, wanted: tuple[Target, ...]) -> Iterator[tuple[Node, C
         if writer.boot_id not in claims:
             claims[writer.boot_id] = owner.claim_by_hand(directory, writer.boot_id, me, complain)
             if claims[writer.boot_id] is None:
-                complain(f"a living sidecar ships what was written on {writer.host}; that is not sent here")
+                complain(f"a running sidecar already ships the records of {writer.host}; they are not sent here")
         return claims[writer.boot_id] is not None
 
     node = Node(directory, wanted, mine, complain)
@@ -143,7 +143,7 @@ def _are_ours(claims: Claims) -> bool:
 
 def _wait(node: Node, claims: Claims, give_up_s: float) -> bool:
     """Show the progress and keep the claims; return whether all was sent."""
-    total = waiting = node.waiting
+    total = unsent = node.waiting
     since = touched = monotonic()
     columns = (TextColumn("sending"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     console = stderr()
@@ -157,11 +157,11 @@ def _wait(node: Node, claims: Claims, give_up_s: float) -> bool:
                 if not _are_ours(claims):
                     leave("another process ships this run now, or it is gone: see otel-rl doctor", FAILED)
             now = node.waiting
-            if now != waiting:
-                waiting = now
-                progress.update(task, completed=total - waiting)
+            if now != unsent:
+                unsent = now
+                progress.update(task, completed=total - unsent)
             clock = monotonic()
-            if not (waiting or node.failure or errors.get("ship traces")):
+            if not (unsent or node.failure or errors.get("ship traces")):
                 since = clock  # the journals of the dead are being read, which may take long
             if clock - max(since, node.moved_at(node.writers)) > give_up_s:
                 return False

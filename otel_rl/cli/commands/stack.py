@@ -27,7 +27,7 @@ HOW_IT_DOES: Final = (
 )
 
 stack = typer.Typer(
-    help="Start, look at and stop the backends on this machine: Collector, Jaeger, Prometheus, and Tempo where there "
+    help="Start, check and stop the backends on this machine: Collector, Jaeger, Prometheus, and Tempo where there "
     "is one.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -61,7 +61,7 @@ def up(
     from otel_rl.stack.programs import NO_TEMPO, TEMPO
 
     root = _root(directory)
-    with _said(), _progress() as show:
+    with _leaving_on_error(), _progress() as show:
         found, is_new = control.up(root, offset, show)
         rows = control.status(root)
     console = stdout()
@@ -94,7 +94,7 @@ def down(
     from otel_rl.stack import control
 
     root = _root(directory)
-    with _said():
+    with _leaving_on_error():
         ended = control.down(root, delete=delete)
     stdout().print(f"Stopped: {', '.join(ended)}." if ended else "The stack was not up.")
     if delete:
@@ -106,7 +106,7 @@ def status(directory: Directory = None) -> None:
     """Show the parts of the stack, whether each answers, and since when it runs."""
     from otel_rl.stack import control
 
-    with _said():
+    with _leaving_on_error():
         rows = control.status(_root(directory))
     if not rows:
         stdout().print("The stack is not up; `otel-rl stack up` starts it.")
@@ -136,8 +136,8 @@ def _print(rows: list[ProgramStatus]) -> None:
 
 
 @contextmanager
-def _said() -> Iterator[None]:
-    """End the command with the sentence that says what keeps the stack from it, and the log's last lines below."""
+def _leaving_on_error() -> Iterator[None]:
+    """End the command with the error of the stack, and the last lines of the log below it."""
     from otel_rl.stack.plan import StackError
 
     try:

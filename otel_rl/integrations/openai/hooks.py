@@ -3,7 +3,7 @@
 Runs in whatever process calls the API: a rollout worker, an environment, a judge. Source: openai 1.66 to 3.54,
 ``_base_client.py`` (``request`` is below every endpoint and above the client's own retries) and ``_streaming.py``.
 
-A request is timed where its caller is. What the server does not tell is unknown: TTFT where nothing is streamed,
+A request is timed where its caller is. What the server does not report is unknown: TTFT where nothing is streamed,
 output tokens of a stream without ``stream_options``, tokens of one choice among several. Inside a step the W3C
 ``traceparent`` of the current span goes along as a header, so that an engine's own spans hang below it; not where the
 caller or the client gives one, nor where ``OTEL_PROPAGATORS`` leaves ``tracecontext`` out (``none``).

@@ -32,8 +32,8 @@ class Choice:
         self.first = self.last = self.ended = 0
         self.finish = ""
 
-    def see(self, now: int, *, has_content: bool, finish: Any = None) -> None:
-        """Take the time of one chunk. The one that names the end came with the last token, or right after it."""
+    def add_chunk(self, now: int, *, has_content: bool, finish: Any = None) -> None:
+        """Record the time of one chunk. The one that names the end came with the last token, or right after it."""
         if has_content:
             self.first = self.first or now
             self.last = now
@@ -63,7 +63,7 @@ class Reading:
             return
         self.seen = now = monotonic_ns()
         if self.call.has_events:
-            self._see_event(now, chunk, str(get(chunk, "type")))
+            self._read_event(now, chunk, str(get(chunk, "type")))
             return
         self.id = self.id or get(chunk, "id")
         self.usage = get(chunk, "usage") or self.usage
@@ -71,16 +71,18 @@ class Reading:
             delta = get(choice, "delta")
             has_content = any(get(delta, name) for name in CONTENT) if delta is not None else bool(get(choice, "text"))
             self.has_thoughts = self.has_thoughts or any(get(delta, name) for name in THOUGHTS)
-            self._choice(get(choice, "index")).see(now, has_content=has_content, finish=get(choice, "finish_reason"))
+            self._choice(get(choice, "index")).add_chunk(
+                now, has_content=has_content, finish=get(choice, "finish_reason")
+            )
 
-    def _see_event(self, now: int, event: Any, kind: str) -> None:
+    def _read_event(self, now: int, event: Any, kind: str) -> None:
         response = get(event, "response")
         if response is not None:
             self.id = get(response, "id") or self.id
             self.usage = get(response, "usage") or self.usage
         finish = _finish_of(response) if kind in LAST_EVENTS else ""
         self.has_thoughts = self.has_thoughts or kind == "response.reasoning_text.delta"
-        self._choice(0).see(now, has_content=kind.endswith(".delta"), finish=finish)
+        self._choice(0).add_chunk(now, has_content=kind.endswith(".delta"), finish=finish)
 
     def _choice(self, index: Any) -> Choice:
         return self.choices.setdefault(index if type(index) is int else 0, Choice())
@@ -209,7 +211,7 @@ def _finish_of(response: Any) -> str:
 
 
 def _content(answer: Any) -> Any:
-    """Take an answer that the caller parses himself from its text; None where that is no JSON."""
+    """Parse an answer that the caller parses himself; None if its text is no JSON."""
     raw = getattr(answer, "http_response", None)
     if raw is None:
         return answer

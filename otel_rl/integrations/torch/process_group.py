@@ -73,12 +73,12 @@ def join_process_group() -> None:
         store.set(key, f"{state.identity.attempt_id} {state.identity.run_id}")
         return
     deadline = monotonic_ns() + int(ATTEMPT_LIMIT_S * 1e9)
-    while not _take_attempt(store, key):
+    while not _read_attempt(store, key):
         if monotonic_ns() > deadline:
-            identifying.ask_again = lambda: _take_attempt(store, key)
+            identifying.ask_again = lambda: _read_attempt(store, key)
             say(
-                "otel_rl: rank 0 did not say its attempt within %.0f s (is it instrumented?); rank %d asks again when "
-                "its first step begins",
+                "otel_rl: rank 0 did not share its attempt within %.0f s; check that otel_rl is on there. "
+                "Rank %d asks again when its first step begins",
                 ATTEMPT_LIMIT_S,
                 rank,
             )
@@ -86,7 +86,7 @@ def join_process_group() -> None:
         threading.Event().wait(0.02)
 
 
-def _take_attempt(store: Any, key: str) -> bool:
+def _read_attempt(store: Any, key: str) -> bool:
     """Learn the attempt from the store; return whether rank 0 has put it there."""
     if not store.check([key]):
         return False
@@ -100,7 +100,7 @@ def _mesh_made(args: Args, kwargs: Kwargs, result: Any) -> None:
     import torch.distributed as dist
 
     if not identifying.frozen and dist.is_initialized():
-        layout.see(args[0], dist.get_world_size())
+        layout.read_mesh(args[0], dist.get_world_size())
 
 
 def _join_existing(module: ModuleType) -> Callable[[], object]:

@@ -67,7 +67,7 @@ class Origin:
 
 
 class BatchingEngine:
-    """One manager and the requests that it has taken."""
+    """One manager and the requests that it has accepted."""
 
     def __init__(self, manager: Any = None) -> None:
         config = getattr(getattr(manager, "model", None), "config", None)
@@ -187,7 +187,7 @@ def _failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
 
 
 def _end_submission(request_id: str) -> None:
-    """Forget a request that was not taken: the manager has stopped, or its queue has been full for ten seconds."""
+    """Forget a request that was not accepted: the manager has stopped, or its queue has been full for ten seconds."""
     pending, generation.thread.origin = generation.thread.origin, None
     if pending is None:
         return
@@ -343,7 +343,7 @@ def _request(engine: BatchingEngine, origin: Origin | None, over: Over) -> tuple
 
 
 def _monotonic(time_s: float) -> int:
-    """Turn a time that the engine tells into monotonic ns of this host; 0 where it tells none."""
+    """Turn a time that the engine reports into monotonic ns of this host; 0 where it reports none."""
     if time_s <= 0:
         return 0
     return round(time_s * 1e9) + (-state.clock.anchor if time_s > WALL_SINCE_S else perf_counter_shift())

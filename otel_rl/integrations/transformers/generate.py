@@ -235,7 +235,7 @@ def _is_measured(call: GenerateCall, ids: Any, result: Any, parent: Any) -> bool
         add_padding(parent, positions * plan.rows - sum(_lengths(values, positions, is_known)))
         state.add(Deferred(use, (values,)))
     else:
-        state.add(Deferred(_account_later, (use, read)))
+        state.add(Deferred(_account_deferred, (use, read)))
     return True
 
 
@@ -299,7 +299,7 @@ def _read(new_BT: Any, enders: list[Any], done: list[Any] | None, prompts: Any, 
     return [last_B.tolist(), is_end_BT[rows, last_B].tolist(), prompts_B]
 
 
-def _account_later(use: Callable[[Any], Iterator[Any]], read: Callable[[], Any]) -> Iterator[Any]:
+def _account_deferred(use: Callable[[Any], Iterator[Any]], read: Callable[[], Any]) -> Iterator[Any]:
     return use(read())
 
 

@@ -34,7 +34,7 @@ MADE = ("system", "system_version", "algorithm", "model_name")
 
 
 def _asked_to_train(args: Args, kwargs: Kwargs) -> None:
-    """Look for what has replaced methods of the trainer since it was made."""
+    """Find what has replaced methods of the trainer since it was made."""
     hooking.follow(args[0])
 
 

@@ -49,7 +49,7 @@ def _trainer_made(args: Args, kwargs: Kwargs, result: Any) -> None:
     from importlib.metadata import version
 
     state.identify(system="trl", system_version=version("trl"), **training_of(args[0]))
-    attempt("read", "the model of a trainer", models.see, args[0])
+    attempt("read", "the model of a trainer", models.read_networks, args[0])
 
 
 def _begin_training(args: Args, kwargs: Kwargs) -> None:
@@ -140,7 +140,7 @@ def _begin_processing(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 def _scored(args: Args, kwargs: Kwargs, result: Any) -> None:
     if mode_of(args[0]) == TRAIN:
-        attempt("observe", "a rollout", models.see_rollout, result)
+        attempt("observe", "a rollout", models.observe_rollout, result)
     _begin_processing(args, kwargs, result)
     rollouts.mode = ""
 
@@ -216,7 +216,7 @@ def _logprob_made(args: Args, kwargs: Kwargs, result: Any) -> None:
     said = (stage and stage.attributes) or {}
     kind = said.get(vocabulary.LOGPROB_KIND)
     if said.get(vocabulary.MODE) == TRAIN and kind is not None:
-        attempt("observe", "log-probabilities", models.see_logprobs, args[0], *args[3:5], kind == "ref")
+        attempt("observe", "log-probabilities", models.observe_logprobs, args[0], *args[3:5], kind == "ref")
 
 
 # --- rewards and advantage --------------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def _forward_made(args: Args, kwargs: Kwargs, result: Any) -> None:
         deferred.follow(partial(_count_forward, throughput, said))
     training.forward = said
     keep_loss(result)
-    attempt("observe", "a micro-batch", models.see_forward, args[0], args[2], result)
+    attempt("observe", "a micro-batch", models.observe_forward, args[0], args[2], result)
 
 
 def _count_forward(throughput: Throughput, said: Mapping[str, Any], _: list[float]) -> Iterable[Count]:

@@ -17,14 +17,14 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.integrations.trl.memory import rollouts
-from otel_rl.observing.api import show, take, take_masks
+from otel_rl.observing.api import observe_batch, observe_masks, show
 from otel_rl.observing.book import book
 from otel_rl.observing.network import Network
 from otel_rl.process.state import state
 
 HIDING = ("DeepSpeedEngine",)
 """Models with hidden collectives; those of DDP, FSDP1 and FSDP2 are seen."""
-LOOK_NS = 500_000_000
+LEDGER_EVERY_NS = 500_000_000
 RESPONSES = -1
 """Logits of the responses' tokens alone."""
 NUMBERS = frozenset({"numbers"})
@@ -57,7 +57,7 @@ def hides_collectives(model: Any) -> bool:
     return state.identity.world_size > 1 and any(kind.__name__ in HIDING for kind in type(model).__mro__)
 
 
-def see(trainer: Any) -> tuple[Network | None, Network | None]:
+def read_networks(trainer: Any) -> tuple[Network | None, Network | None]:
     """Read the policy and the reference once, as soon as they are made and before engines shard them."""
     known = book.trainers
     seen = known.get(trainer)
@@ -67,26 +67,26 @@ def see(trainer: Any) -> tuple[Network | None, Network | None]:
     return seen
 
 
-def see_rollout(scored: dict[str, Any]) -> None:
+def observe_rollout(scored: dict[str, Any]) -> None:
     """Show a rollout of training with its advantages and log-probabilities."""
     rollout = rollouts.open.get("train")
     if rollout is None:
         return
     known, now = book, monotonic_ns()
-    if known.ledger_ns and now - known.ledger_ns < LOOK_NS:
+    if known.ledger_ns and now - known.ledger_ns < LEDGER_EVERY_NS:
         known.ledger_rollout = ""
         return
     known.ledger_ns, known.ledger_rollout = now, rollout.id
     batch = {ours: scored[theirs] for theirs, ours in OF_ROLLOUT.items() if scored.get(theirs) is not None}
     if "tool_mask" in scored:
         batch.pop("rollout_logprobs", None)  # tokens of tools have none, and a mask of their own
-    take(batch, stage=vocabulary.SAMPLE, parts=NUMBERS, group=rollout.id, lenient=UNSCORED)
+    observe_batch(batch, stage=vocabulary.SAMPLE, parts=NUMBERS, group=rollout.id, lenient=UNSCORED)
 
 
-def see_logprobs(trainer: Any, mask: Any, kept: Any, is_reference: bool) -> None:
+def observe_logprobs(trainer: Any, mask: Any, kept: Any, is_reference: bool) -> None:
     """Show a forward for old or reference log-probabilities."""
-    policy, reference = see(trainer)
-    take_masks(
+    policy, reference = read_networks(trainer)
+    observe_masks(
         {"attention_mask": mask},
         stage=vocabulary.LOGPROB,
         seen=(reference or policy) if is_reference else policy,
@@ -97,12 +97,12 @@ def see_logprobs(trainer: Any, mask: Any, kept: Any, is_reference: bool) -> None
     )
 
 
-def see_forward(trainer: Any, inputs: dict[str, Any], loss: Any) -> None:
+def observe_forward(trainer: Any, inputs: dict[str, Any], loss: Any) -> None:
     """Show a micro-batch of training and its loss."""
-    rollout, seen = rollouts.open.get("train"), see(trainer)[0]
+    rollout, seen = rollouts.open.get("train"), read_networks(trainer)[0]
     masks = {key: inputs[key] for key in ("prompt_mask", "completion_mask")}
     if rollout is None or rollout.id != book.ledger_rollout:
-        take_masks(masks, stage=vocabulary.FORWARD, seen=seen, logits=RESPONSES)
+        observe_masks(masks, stage=vocabulary.FORWARD, seen=seen, logits=RESPONSES)
         return
     batch = {**masks, "completion_ids": inputs["completion_ids"], "loss": loss}
-    take(batch, stage=vocabulary.FORWARD, seen=seen, logits=RESPONSES, parts=NUMBERS, group=rollout.id)
+    observe_batch(batch, stage=vocabulary.FORWARD, seen=seen, logits=RESPONSES, parts=NUMBERS, group=rollout.id)

@@ -126,7 +126,7 @@ class Posted:
             self.parent = next((one for one in tracing.open.copy() if _is_rollout(one)), None)
 
     def item(self, value: Any) -> None:
-        """See nothing: this is no generator."""
+        """Do nothing: this is no generator."""
 
     def end(self, result: Any, error: BaseException | None) -> None:
         """Leave the answer to the flusher."""

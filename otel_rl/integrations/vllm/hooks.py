@@ -72,7 +72,7 @@ NO_STATISTICS = (
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-def _taken(args: Args, kwargs: Kwargs, result: Any) -> None:
+def _accepted(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Remember whose request it is; ``generate()`` of an ``AsyncLLM`` calls this in the caller's own task."""
     processor, request = args[0], args[1]
     request_id = request.request_id
@@ -89,7 +89,7 @@ def _taken(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 def _of_caller(processor: Any, request: Any, sequence: Any, parent: Any) -> Any:
-    """Find the parent of a request of an ``AsyncLLM``, and tell it to an engine that exports spans of its own.
+    """Find the parent of a request of an ``AsyncLLM``, and pass it to an engine that exports spans of its own.
 
     One that does takes it without a warning; to the others it is never handed.
     """
@@ -121,7 +121,7 @@ def _aborted(args: Args, kwargs: Kwargs, result: list[str]) -> None:
 
 
 def _engine_failed(args: Args, kwargs: Kwargs) -> None:
-    """The engine is dead: everything that it had taken fails."""
+    """The engine is dead: everything that it had accepted fails."""
     _fail(args[0], args[1])
 
 
@@ -132,7 +132,7 @@ def _step_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
 
 
 def _fail(processor: Any, error: BaseException, queue: Any = None) -> None:
-    """End all that a processor has taken, or the request of one queue."""
+    """End all that a processor has accepted, or the request of one queue."""
     for sequence, _, _ in list(vllm.engine(processor).open.values()):
         if queue is None or sequence.queue is queue:
             name = type(error).__name__
@@ -160,7 +160,7 @@ def _shown(args: Args, kwargs: Kwargs) -> None:
 
 
 def _refused(args: Args, kwargs: Kwargs, error: BaseException) -> None:
-    """Count a request that a frontend did not take; one that it had taken is counted when it ends."""
+    """Count a request that a frontend did not accept; one that it had accepted is counted when it ends."""
     frontend = args[0]
     request_id, prompt, params = (
         _given(args, kwargs, *one) for one in ((1, "request_id"), (2, "prompt"), (3, "params"))
@@ -168,7 +168,7 @@ def _refused(args: Args, kwargs: Kwargs, error: BaseException) -> None:
     engine = vllm.engine(frontend.output_processor)
     engine.has_refused = True
     if hasattr(prompt, "__anext__") or is_inside(frontend.output_processor, request_id):
-        return  # a session, or taken
+        return  # a session, or accepted
     arrival, headers = kwargs.get("arrival_time"), kwargs.get("trace_headers")
     parent = current_parent() or (context.named(headers) if headers else None)
     submitted = int(arrival * 1e9) - state.clock.anchor if arrival else 0
@@ -207,7 +207,7 @@ def _record_refused(engine: VllmEngine, requests: list[Request], parent: Any = N
 
 
 def _built(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """Learn what an engine serves and where, and say what it will not tell."""
+    """Learn what an engine serves and where, and report what it will not record."""
     frontend, config = args[0], args[1]
     engine = vllm.engine(frontend.output_processor)
     engine.describe(config)
@@ -234,7 +234,7 @@ def _pulled(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 def _recorded(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """Pass on what the engine tells its loggers after an iteration: every 10 ms at most, and when it falls idle.
+    """Pass on what the engine reports to its loggers after an iteration: every 10 ms at most, and when it falls idle.
 
     The usage of the KV cache is the highest of that time, so that no peak is lost.
     """
@@ -287,7 +287,7 @@ PROCESSOR = "vllm.v1.engine.output_processor:OutputProcessor"
 ASYNC = "vllm.v1.engine.async_llm:AsyncLLM"
 LLM = "vllm.entrypoints.llm:LLM"
 HOOKS = (
-    CallbackHook(target=f"{PROCESSOR}.add_request", after=_taken),
+    CallbackHook(target=f"{PROCESSOR}.add_request", after=_accepted),
     ReturnHook(target=f"{PROCESSOR}._update_stats_from_finished", after=_finished),
     CallbackHook(target=f"{PROCESSOR}.abort_requests", after=_aborted),
     CallbackHook(target=f"{PROCESSOR}.propagate_error", before=_engine_failed),

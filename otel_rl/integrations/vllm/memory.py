@@ -111,7 +111,7 @@ class StreamTimes:
         """When the first and the last output came, 0 before; the first may have been one without a token."""
 
     def wake(self, is_first: bool) -> None:
-        """Take the time; right after this call the event loop lets the caller go on with an output."""
+        """Record the time; right after this call the event loop lets the caller go on with an output."""
         now = monotonic_ns()
         if is_first:
             self.first = now

@@ -152,7 +152,7 @@ def _number(value: float) -> bytes:
 def _distribution(point: Distribution, metric: MetricPoints) -> bytes:
     counts, bounds = point.counts, metric.boundaries
     if len(counts) != len(bounds) + 1:
-        raise ValueError("a histogram has one count more than boundaries")
+        raise ValueError("a histogram must have one count more than boundaries")
     total = sum(counts)
     data = _U64_DOUBLE.pack(0x21, total, 0x29, point.sum) + block(6, struct.pack(f"<{len(counts)}Q", *counts))
     if bounds:
@@ -163,7 +163,7 @@ def _distribution(point: Distribution, metric: MetricPoints) -> bytes:
 
 def _exponential(point: Distribution) -> bytes:
     if len(point.counts) != len(BOUNDS) + 1:
-        raise ValueError("an exponential histogram has one count more than there are bounds")
+        raise ValueError("an exponential histogram must have one count more than bounds")
     scale, offset, counts = layout(point.counts, point.min, point.max)
     total = point.counts[0] + sum(counts)
     data = _U64_DOUBLE.pack(0x21, total, 0x29, point.sum)

@@ -230,7 +230,7 @@ class Series:
 
     name: str
     qualifiers: dict[str, str]
-    """Attributes that tell it apart from others of the same name."""
+    """Attributes that distinguish it from others of the same name."""
     unit: str
     first: float | None
     last: float | None

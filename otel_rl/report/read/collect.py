@@ -37,8 +37,8 @@ from otel_rl.runs.spans import (
     is_request,
     iteration_of,
     own_stages,
-    piece,
     place,
+    rank_span,
     shares_samples,
     text,
 )
@@ -215,7 +215,7 @@ class _Collector:
             self._found.set_in.add(text(spans[0].resource, v.ATTEMPT_ID))
             spans = [span._replace(start_ns=span.start_ns - set_ns, end_ns=span.end_ns - set_ns) for span in spans]
             containers = [span for span in spans if is_container(span.name)]
-        tree = SpanTree(map(piece, in_front(spans)))
+        tree = SpanTree(map(rank_span, in_front(spans)))
         iteration = next((number for span in containers if (number := iteration_of(span.attributes)) is not None), None)
         begun_ns = min((span.start_ns for span in containers), default=0)
         phase = v.TEARDOWN if begun_ns >= self._stepped.get(key[0], inf) else v.SETUP
@@ -251,7 +251,7 @@ class _Collector:
         inside_evaluation = {child.key for key in evaluation for child in tree.below(key)}
         work = [work_of(span) for span in inside if span.span_id not in inside_evaluation]
         is_open = container.attributes.get(v.TRUNCATED) is True
-        whole = piece(container)
+        whole = rank_span(container)
         return StepRecord(
             attempt=text(container.resource, v.ATTEMPT_ID),
             rank=rank_of(container.resource),
@@ -276,7 +276,7 @@ class _Collector:
 
 
 def _failure(container: SpanView, iteration: int, spans: list[SpanView]) -> Failure:
-    """Take the stage that began last of those that the exception passed through."""
+    """Return the stage that began last of those that the exception passed through."""
     innermost = max((span for span in spans if span.status_code == ERROR), key=lambda span: span.start_ns)
     return Failure(
         attempt=text(container.resource, v.ATTEMPT_ID),

@@ -109,7 +109,7 @@ def _unseen(report: Report) -> list[Block]:
     ranks = " of all ranks" if len(report.ranks) > 1 else ""
     text = (
         f"{plural(report.unseen_steps, 'step')}{ranks} left numbers and no spans: not sampled (OTEL_TRACES_SAMPLER) or "
-        "given up. All but requests and what is told over the steps is of the others, and no goodput is given."
+        "given up. Except for requests and series over the steps, the report covers the others only, without goodput."
     )
     return [Line(text, "warning")]
 
@@ -147,7 +147,7 @@ def _loss(loss: Loss) -> str:
     if loss.what == "error":
         return f"{plural(loss.count, 'error')} inside otel_rl: could not {loss.reason}"
     if loss.reason == "name_clash":
-        return f"{plural(loss.count, 'number')} told apart by {v.METRIC_NAME} alone ({loss.reason})"
+        return f"{plural(loss.count, 'number')} distinguished by {v.METRIC_NAME} alone ({loss.reason})"
     return f"{plural(loss.count, 'value')} cut, replaced or left out ({loss.reason})"
 
 

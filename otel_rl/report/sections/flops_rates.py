@@ -92,7 +92,7 @@ def _blocks(report: Report) -> list[Block]:
         for rank in sorted(slowest):
             cells = (_cell(by_rank[rank].get(scope)) for scope in scopes)
             table.add(rank_name(report, rank), *cells)
-        blocks = [table, *more(len(by_rank) - len(slowest)), *notes(_note(rows))]
+        blocks = [table, *more(len(by_rank) - len(slowest)), *notes(_footnote(rows))]
     return blocks + notes(*(f"{note[:1].upper()}{note[1:]}." for note in report.flops.notes))
 
 
@@ -107,7 +107,7 @@ def rate(per_second: float) -> str:
     return f"{per_second / scale:.3g} {unit}".rstrip()
 
 
-def _note(rows: Sequence[RankFlops]) -> str:
+def _footnote(rows: Sequence[RankFlops]) -> str:
     peaks = dict.fromkeys((row.peak, row.peak_source) for row in rows if row.peak is not None)
     facts = [f"Of one device by {rows[0].formula.capitalize()}'s formula, padding excluded, median over steps"]
     facts += [f"peak {rate(peak or 0)}FLOP/s ({source})" for peak, source in peaks]

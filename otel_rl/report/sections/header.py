@@ -35,7 +35,7 @@ def _resource_text(key: str) -> Callable[[Source], str]:
 
 
 def _trainings(source: Source) -> list[TrainingRow]:
-    """Tell apart what the loops of the last attempt train; loops in a row that train the same are one training."""
+    """Separate what the loops of the last attempt train; loops in a row that train the same are one training."""
     last = next(reversed(source.found.attempts), "")
     loops: dict[str, tuple[str, str]] = {}
     for record in source.found.steps:

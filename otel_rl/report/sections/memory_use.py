@@ -1,4 +1,4 @@
-"""The memory of each rank: its peaks, and what that of its device consisted of when most of it was taken."""
+"""The memory of each rank: its peaks, and what that of its device consisted of when most of it was in use."""
 
 from __future__ import annotations
 

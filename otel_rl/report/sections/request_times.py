@@ -168,7 +168,7 @@ def _blocks(report: Report) -> list[Block]:
 
 
 def _is_queue_position(row: RequestRow) -> bool:
-    """Whether TTFT tells the position in the queue; an engine that takes a whole batch up at once has none."""
+    """Return whether TTFT shows the position in the queue; an engine that starts a whole batch at once has none."""
     if not row.is_bulk or row.ttft_s is None:
         return False
     return row.queue_s is None or row.queue_s.p99 >= QUEUE_SHARE * row.ttft_s.p99

@@ -1,4 +1,4 @@
-"""The numbers of every step: reward, loss and what tells a stable run from an unstable one."""
+"""The numbers of every step: reward, loss and what distinguishes a stable run from an unstable one."""
 
 from __future__ import annotations
 

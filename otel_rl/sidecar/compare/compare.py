@@ -45,7 +45,7 @@ class RankComparer:
         self._emitter = Emitter(directory, identity)
         self._tails: dict[str, SpanTail] = {}
         self._unknown: dict[str, SpanTail] = {}
-        """Of writers whose spans do not tell yet who writes."""
+        """Of writers whose spans do not show yet who writes."""
         self._ranks: dict[str, tuple[Role, int]] = {}
         """Of every writer whose first spans are there."""
         self._broken: set[str] = set()

@@ -12,7 +12,7 @@ from otel_rl.analysis.goodput import Kind, kind_of
 from otel_rl.analysis.stages import SpanTree
 from otel_rl.journal.views import SpanView
 from otel_rl.records import Attributes
-from otel_rl.runs.calls import Calls, Known, calls_in, tells_waits
+from otel_rl.runs.calls import Calls, Known, calls_in, shows_waits
 from otel_rl.runs.spans import (
     in_front,
     integer,
@@ -20,8 +20,8 @@ from otel_rl.runs.spans import (
     is_request,
     iteration_of,
     own_stages,
-    piece,
     place,
+    rank_span,
     text,
 )
 
@@ -236,13 +236,13 @@ def _is_whole_step(container: SpanView) -> bool:
 
 def _compared_step(container: SpanView, spans: Sequence[SpanView], known: Known) -> ComparedStep:
     resource = container.resource
-    whole = piece(container)
+    whole = rank_span(container)
     spans = in_front(own_stages(spans))
-    pieces = [piece(span) for span in spans]
-    tree = SpanTree(pieces)
-    stages = [one for one in pieces if one.parent == whole.key and not one.is_comm]
-    waiting = [one for one in pieces if kind_of(one.label) is Kind.IDLE]
-    idle = {below.key for one in waiting for below in tree.below(one.key)}
+    rank_spans = [rank_span(span) for span in spans]
+    tree = SpanTree(rank_spans)
+    stages = [one for one in rank_spans if one.parent == whole.key and not one.is_comm]
+    idle_spans = [one for one in rank_spans if kind_of(one.label) is Kind.IDLE]
+    idle = {below.key for one in idle_spans for below in tree.below(one.key)}
     return ComparedStep(
         role=role_of(resource),
         rank=integer(resource, v.RANK),
@@ -259,10 +259,10 @@ def _compared_step(container: SpanView, spans: Sequence[SpanView], known: Known)
 
 
 def _collectives(spans: Sequence[SpanView], idle: Collection[bytes]) -> Iterator[RankCollective]:
-    """Return the collectives whose durations tell who waited, in order of time."""
+    """Return the collectives whose durations show who waited, in order of time."""
     for span in sorted((span for span in spans if span.name == v.COMM), key=lambda span: span.start_ns):
         attributes = span.attributes
-        if tells_waits(attributes):
+        if shows_waits(attributes):
             yield RankCollective(
                 text(attributes, v.COMM_OPERATION),
                 text(attributes, v.COMM_GROUP),

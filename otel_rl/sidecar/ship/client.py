@@ -56,7 +56,7 @@ BROKEN_GRPC: Final = ("RST_STREAM", "Stream removed", "GOAWAY", "Socket closed")
 TOO_LARGE_GRPC: Final = re.compile(
     r"larger than max|message exceeds|(message|request|payload|body)( length| size)?( is)? too (large|big|long)", re.I
 )
-"""In the details of a call that was too large (Go, C++, Python, Java, Rust): no code tells it from a rate limit."""
+"""In the details of a call that was too large (Go, C++, Python, Java, Rust): a rate limit has the same code."""
 TLS_GRPC: Final = re.compile(r"failed to connect to all addresses.*\b(ssl|tls|handshak|certificate)", re.I | re.S)
 """In the details of a call that could not speak TLS with the server."""
 NO_HOST_GRPC: Final = re.compile(r"to remote host: (\w[\w ]{,40})|address lookup failed|DNS resolution failed")

@@ -35,7 +35,7 @@ class Range:
 class ShipProgress:
     """How far one stream has been sent; every change is a step forward.
 
-    The thread that ships changes it and others read it, behind a lock, so that they see whole steps.
+    The thread that ships changes it and others read it, under a lock, so that they see whole steps.
     """
 
     def __init__(self) -> None:

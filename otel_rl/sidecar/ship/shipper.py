@@ -156,7 +156,9 @@ class Shipper:
         try:
             batch = self._next(item, part)
         except OSError as error:
-            self._tell("read", f"the {self.signal} of {item.stream.writer} cannot be read: {error.strerror or error}")
+            self._log_rarely(
+                "read", f"the {self.signal} of {item.stream.writer} cannot be read: {error.strerror or error}"
+            )
             return False
         if batch is None:
             return False
@@ -247,7 +249,7 @@ class Shipper:
             if outcome.kind == "accepted":
                 progress.accepted()
             if outcome.advice:
-                self._tell("unread", f"the {self.signal} count as sent, but {outcome.advice}; check the endpoint")
+                self._log_rarely("unread", f"the {self.signal} count as sent, but {outcome.advice}; check the endpoint")
         return outcome
 
     def _fit(self, outcome: Outcome, size: int, *, is_slow: bool) -> None:
@@ -272,12 +274,12 @@ class Shipper:
     def _over(self, records: int, outcome: Outcome) -> Counter[str]:
         """Return what became of the records of a request that is not sent again."""
         if outcome.kind != "accepted":
-            self._tell("refuse", f"the server refused {records} {self.signal}: {outcome.reason}")
+            self._log_rarely("refuse", f"the server refused {records} {self.signal}: {outcome.reason}")
             return Counter(refused=records)
         rejected = min(outcome.rejected, records)
         if rejected:
             why = outcome.reason or "it gives no reason"
-            self._tell("reject", f"the server rejected {rejected} of {records} {self.signal}: {why}")
+            self._log_rarely("reject", f"the server rejected {rejected} of {records} {self.signal}: {why}")
         return Counter(shipped=records - rejected, rejected=rejected)
 
     def _pause(self, outcome: Outcome) -> None:
@@ -286,11 +288,13 @@ class Shipper:
         wait = min(outcome.after_s, LONGEST_WAIT_S) or self._wait_s * self._random.uniform(0.8, 1.2)
         if outcome.kind == "blocked":
             wait = BLOCKED_WAIT_S
-        self._tell(outcome.kind + outcome.advice, f"{explain(outcome, self.signal)}; they wait and are sent again")
+        self._log_rarely(
+            outcome.kind + outcome.advice, f"{explain(outcome, self.signal)}; they wait and are sent again"
+        )
         self._wait_until = monotonic() + wait
         self._wait_s = min(self._wait_s * 2, LAST_WAIT_S)
 
-    def _tell(self, kind: str, text: str) -> None:
+    def _log_rarely(self, kind: str, text: str) -> None:
         """Log a line, but one of a kind only now and then."""
         now = monotonic()
         if now >= self._said.get(kind, 0.0):

@@ -125,7 +125,7 @@ class TraceBudget:
         return is_drawn or (is_long and share <= LONG) or (share <= 1 and _is_outlier(span))
 
     def _fetch(self, trace: _Trace, writer: str, trace_id: bytes, span_id: bytes) -> Iterator[bytes]:
-        """Take the ancestors of a sent span that were left out, each as a request of its own."""
+        """Return the ancestors of a sent span that were left out, each as a request of its own."""
         while before := self.left_out.pop((trace_id, span_id), None):
             parent_id, payload = before
             trace.add(writer, span_id, parent_id, len(payload))
