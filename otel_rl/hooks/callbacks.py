@@ -38,6 +38,12 @@ class CallbackHook(Hook):
     during: tuple[Memory, str] | None = None
     """A memory and the name of its field: while that is None, calls only pass."""
 
+    def __post_init__(self) -> None:
+        """Refuse a field that the memory does not have: each call would fail."""
+        if self.during is not None and not hasattr(*self.during):
+            memory, name = self.during
+            raise ValueError(f"{self.target}: {type(memory).__name__} has no field {name!r}")
+
     def replacement(self, original: Any, bind: Bind | None) -> Any:
         """Return the function that stands in the place of ``original``; a coroutine function where it is one."""
         make = _wrap_async if inspect.iscoroutinefunction(original) else _wrap_sync

@@ -77,6 +77,8 @@ def load(name: str, path: str) -> Integration | None:
             found = getattr(found, step)
         if not isinstance(found, Integration) or found.name != name:
             raise TypeError(f"{path} is not an Integration named {name!r}")
+        SpecifierSet(found.supports)
+        hash((*found.hooks, *found.attachments))  # hooks are kept in sets
         return found
     return None
 

@@ -43,7 +43,7 @@ class Start:
 
 def _values() -> dict[str, Any]:
     last = None if tracing.loop is None else tracing.loop.last
-    container = tracing.container or (None if last is None else last.container)
+    container = tracing.container or (None if last is None else last.container) or tracing.caller()
     carrier = None if container is None or not state.on else carrier_of(container)
     if carrier is None:
         return {}

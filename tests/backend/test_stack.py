@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from otel_rl.stack.plan import PORTS
-from otel_rl.stack.processes import taken
+from otel_rl.stack.processes import used_ports
 from otel_rl.stack.programs import find_all, missing
 from tests.backend.otlp import metrics, send, span, traces
 from tests.backends import NAMED, TEMPO, get, wait_for
@@ -36,7 +36,7 @@ class Stack:
         self.offset = next(
             offset
             for offset in iter(lambda: random.randrange(1, 7000), None)
-            if not taken(port + offset for port in PORTS.values())
+            if not used_ports(port + offset for port in PORTS.values())
         )
 
     def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -131,7 +131,7 @@ def test_what_is_sent_to_the_stack_is_found_in_it(stack: Stack) -> None:
 
     down = stack("down")
     assert (0, [], 3) == (down.returncode, stack.living, stack("status").returncode), down.stderr
-    assert [] == taken(port + stack.offset for port in PORTS.values())
+    assert [] == used_ports(port + stack.offset for port in PORTS.values())
     kept = {path.name for path in (stack.root / ".stack").iterdir() if path.is_dir()}
     assert ({stack.root}, {"configurations", "prometheus", "queue", *(["tempo"] if has_tempo else [])}) == (
         {*stack.root.parent.iterdir()},

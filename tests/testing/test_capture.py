@@ -96,8 +96,25 @@ def test_an_integration_of_another_package_has_a_status_and_keeps_the_contract(
     check_integration(integration)
 
 
+def integration_code(supports: str = ">=2", hook: str = "") -> str:
+    """Write the module of an integration."""
+    values = f"name='myframework', package='myframework', supports={supports!r}, hooks=({hook})"
+    return f"from otel_rl.hooks import *\nINTEGRATION = Integration({values})\n"
+
+
 @pytest.mark.guarded
-@pytest.mark.parametrize("code", ["1 / 0", "import gone", "INTEGRATION = 5", "OTHER = 1"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "1 / 0",
+        "import gone",
+        "INTEGRATION = 5",
+        "OTHER = 1",
+        integration_code(supports="two or so"),
+        integration_code(hook="StageHook(target='json:dumps', stage='reward', attributes=(('rl.shape', [1]),)),"),
+        integration_code(hook="CallbackHook(target='json:dumps', during=(Memory(), 'gone')),"),
+    ],
+)
 @pytest.mark.parametrize("name", ["myframework", "auto"])
 def test_an_integration_that_cannot_be_loaded_is_one_line_and_a_count(
     example: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, code: str, name: str

@@ -18,6 +18,7 @@ from otel_rl.journal.read import open_run
 from otel_rl.process.carrier import IN_USE
 from otel_rl.process.identity import from_launcher, is_ray_worker
 from otel_rl.process.state import state
+from otel_rl.trace.child_process import Start
 from otel_rl.trace.memory import tracing
 from tests.fixtures import ATTEMPT, Recording, Tree, orphans, trees
 
@@ -333,3 +334,12 @@ def test_a_child_that_a_worker_forks_works_for_the_same_step(worker: Recording) 
     assert {"work", "inner"} == spans.keys()
     assert 1 << 40 == int.from_bytes(spans["work"].parent_id, "big")
     assert spans["work"].span_id == spans["inner"].parent_id
+
+
+def test_a_process_that_a_worker_starts_learns_the_step_of_the_carrier(worker: Recording) -> None:
+    """As an engine's does that an actor makes: outside of a carrier there is no step to name."""
+    assert {} == pickle.loads(pickle.dumps(Start()))
+    with carrier().use():
+        values = pickle.loads(pickle.dumps(Start()))
+    assert carrier() == replace(Carrier.from_headers(values["headers"]), role="trainer")
+    assert ("job", "abc") == (values["identity"]["run_id"], values["identity"]["attempt_id"])
