@@ -54,6 +54,8 @@ PROVIDERS = (
 COLLECT_S = 10.0
 """How often metrics of other libraries are collected."""
 FORK_LIMIT_S = 0.05
+IMPORT_LIMIT_S = 5.0
+"""A fork waits so long for an import of the flusher: a child inherits its lock, and would hang at the same import."""
 
 
 class _Fork(threading.local):
@@ -336,9 +338,13 @@ def _count_unfinished() -> None:
 
 def _before_fork() -> None:
     """Let a cycle of the flusher end, so that the child does not inherit half of one; never wait for a slow disk."""
-    flusher = _parts.flusher
-    if flusher is not None and flusher.lock.acquire(timeout=FORK_LIMIT_S):
-        _parts.fork.locked = flusher
+    flusher, until = _parts.flusher, monotonic() + IMPORT_LIMIT_S
+    while flusher is not None:
+        if flusher.lock.acquire(timeout=FORK_LIMIT_S):
+            _parts.fork.locked = flusher
+            return
+        if monotonic() > until or not flusher.is_importing():
+            return
 
 
 def _after_fork_in_parent() -> None:

@@ -166,6 +166,11 @@ def test_two_threads_that_fork_at_once_leave_the_flushers_lock_free() -> None:
     assert otel_rl.flush(60)
 
 
+def test_a_fork_waits_for_an_import_of_the_flusher(tmp_path: Path) -> None:
+    """Else the child has the lock of an import that goes on in no thread of its own, and waits for it for ever."""
+    assert "0\n" == run(tmp_path, PROGRAM, "forking_while_numpy_is_imported", "")
+
+
 def test_a_forked_child_that_is_gone_at_once_keeps_all_but_the_last_second(tmp_path: Path) -> None:
     """os._exit runs nothing of ours; what was recorded a cycle before is in the journal."""
     run(tmp_path, PROGRAM, "leaving_hard", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -40,6 +41,8 @@ SLICE = 5_000
 """Records that one cycle takes at most: what was recorded first is on disk soon, however much waits."""
 WAITS = 20
 """An exit waits in so many parts: a machine that stands still for seconds costs one of them."""
+IMPORT = "<frozen importlib._bootstrap>"
+"""The file of Python's functions that import."""
 HEARTBEAT_S = 5.0
 FREEZE_S = 10.0
 """So long after the first span the resource is final even without a step. Set-up itself may take longer: importing
@@ -119,6 +122,13 @@ class Flusher:
             self._serve()
         answer.wait(min(max(timeout_s, 0), threading.TIMEOUT_MAX))
         return answer
+
+    def is_importing(self) -> bool:
+        """Return whether the thread imports a module now, such as numpy with the first requests."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        while frame is not None and frame.f_code.co_filename != IMPORT:
+            frame = frame.f_back
+        return frame is not None
 
     def abandon(self) -> None:
         """Drop what a fork inherited: files and counts are the parent's."""

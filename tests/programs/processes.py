@@ -148,6 +148,24 @@ def leaving_hard(_: str) -> None:
         wait_for(pid)
 
 
+def forking_while_numpy_is_imported(_: str) -> None:
+    """Fork while the flusher imports numpy for the first request; the child imports it, too, and may not hang."""
+    otel_rl.instrument()
+    assert "numpy" not in sys.modules
+    with otel_rl.step(1):
+        now = time.monotonic()
+        otel_rl.request("own", submitted=now - MS, ended=now, output_tokens=1)
+        threading.Thread(target=otel_rl.flush, args=(60,), daemon=True).start()
+        while "numpy" not in sys.modules:
+            time.sleep(MS)
+        pid = os.fork()
+        if not pid:
+            signal.alarm(30)
+            __import__("numpy")
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
 def dying(how: str) -> None:
     """Record a stage and a point every 5 ms and say so, until a signal comes; or end by itself as ``how`` says."""
     otel_rl.instrument()
