@@ -124,7 +124,6 @@ def _expected(environ: Mapping[str, str] = os.environ) -> frozenset[Signal]:
 
 
 def _target(target: Target) -> Finding:
-    """Judge one target by an empty export."""
     how = f"{target.shown} by {target.protocol}{', TLS' if target.secure else ''}"
     client = connect(replace(target, timeout_s=min(target.timeout_s, ANSWER_S)))
     outcome = client.send(b"")

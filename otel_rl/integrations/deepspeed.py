@@ -37,7 +37,6 @@ def _step_stage(args: Args, kwargs: Kwargs) -> str | None:
 
 
 def _describe_step(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
-    """Count the step; one that overflowed was skipped."""
     engine = args[0]
     is_skipped = not engine.was_step_applied()
     training.skipped += is_skipped

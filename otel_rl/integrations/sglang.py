@@ -143,7 +143,6 @@ def _is_probe(obj: Any) -> bool:
 
 
 def _answer(manager: Any, obj: Any, begun: int, meta: Meta, now: int, index: int | None) -> tuple[Values, ...]:
-    """Make the request of a call of one sequence."""
     return () if _is_probe(obj) else _finished(GenerateRequest(manager, obj, begun), meta, 0, now, index)
 
 

@@ -163,7 +163,6 @@ def _whole(tables: Mapping[str, BatchArray], part: BatchPart) -> BatchArray | No
 
 
 def _response(tables: Mapping[str, BatchArray], part: BatchPart, whole: BatchArray | None) -> None:
-    """Where responses are known, they are the part."""
     ids = tables.get("completion_ids")
     if ids is None and whole is not None and "completion_mask" in tables:
         width = tables["completion_mask"].shape[-1]

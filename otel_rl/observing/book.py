@@ -196,7 +196,6 @@ class Book(Memory):
         return group
 
     def _count(self, work: StepFlops, shown: ShownBatch, lengths: list[int], responses: int | None) -> Made:
-        """Count the FLOPs of a batch, of this device's share."""
         if shown.seen is None or shown.stage in PASSLESS:
             return
         if shown.stage not in COUNTED:
@@ -233,7 +232,6 @@ class Book(Memory):
         yield from self._log_once(text, severity)
 
     def _log_once(self, text: str, severity: int, about: str = "") -> Iterator[Log]:
-        """Log a text once, or the first one `about` something."""
         key = about or text
         if key not in self.logged and len(self.logged) < MOST_STEPS:
             self.logged.add(key)

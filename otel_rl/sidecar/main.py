@@ -186,7 +186,6 @@ class Sidecar:
         return now - max(quiet_since, node.moved_at(set(node.writers) - node.living)) > self._grace_s
 
     def _leave(self, *, is_gone: bool) -> int:
-        """Log why the run is no longer ours, and return the exit code."""
         if is_gone:
             self._node.say(f"{self.directory} is gone: the run was removed")
             return 0

@@ -174,14 +174,12 @@ class Node:
             ]
 
     def _adopt(self, dead: Iterable[str]) -> None:
-        """Make the spool of dead writers a part of their journals."""
         for (writer, _), stream in find_streams(self.directory).items():
             if writer in dead:
                 with suppress(OSError):  # a read-only disk: a report of the run shows it
                     stream.adopt()
 
     def _list(self) -> dict[tuple[str, Signal], JournalStream]:
-        """List the directory and add who is new in it."""
         found = self.found = find_streams(self.directory)
         for (writer, signal), stream in found.items():
             if writer not in self.writers and writer not in self.strangers:

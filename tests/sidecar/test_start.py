@@ -294,7 +294,7 @@ def test_an_error_of_ours_keeps_nothing_alive_and_costs_nothing_else(monkeypatch
     monkeypatch.setenv(f"{PREFIX}ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(start, "targets", lambda: 1 // 0)
     assert make_keeper(is_forbidden=False) is None
-    assert {"see where to send": 1} == errors
+    assert {"find where to send": 1} == errors
 
 
 @pytest.mark.parametrize("command", [[], ["-m", "otel_rl", "run", "--", sys.executable]])

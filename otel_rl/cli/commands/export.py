@@ -96,7 +96,6 @@ def _to_stdout(texts: Iterable[str]) -> bool:
 
 
 def _with_progress(run: Run, requests: Iterable[tuple[str, int]]) -> Iterator[str]:
-    """Show on a terminal how far the journal is read."""
     total = sum(segment.size for journal in run.journals for segment in journal.segments)
     columns = (TextColumn("exporting"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     console = stderr()

@@ -115,7 +115,6 @@ def _run(sidecar: Sidecar) -> NoReturn:
 
 @contextmanager
 def _node(directory: Path, wanted: tuple[Target, ...]) -> Iterator[tuple[Node, Claims]]:
-    """Ship for every node that no living sidecar ships for."""
     me = WriterIdentity.current("ship", 0, __version__)
     claims: Claims = {}
 

@@ -112,7 +112,6 @@ class ApiStream(Reading):
             record_requests(self.requests, now, None if error is None else ending(error), parent=self.call.parent)
 
     def _ends(self) -> bool:
-        """Return whether it ends now and here."""
         was_over, self.is_over = self.is_over, True
         return not was_over and self.call.recording is generation.recording
 

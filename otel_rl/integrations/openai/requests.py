@@ -205,7 +205,6 @@ def _tokens_of(choice: Any) -> int:
 
 
 def _finish_of(response: Any) -> str:
-    """Return how a response of the responses API ended."""
     word = str(get(response, "incomplete_details", "reason") or get(response, "status") or "")
     return FINISH.get(word, word)
 

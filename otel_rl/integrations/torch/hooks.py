@@ -89,7 +89,6 @@ def _backward_over(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 def _outer_stage() -> Stage | None:
-    """Return the stage of a backward that this one is inside."""
     import torch
 
     stage = current_stage()

@@ -104,7 +104,6 @@ def _mesh_made(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 def _join_existing(module: ModuleType) -> Callable[[], object]:
-    """Join a process group that was made before the recording."""
     if getattr(module, "GroupMember", None) is not None and module.GroupMember.WORLD is not None:
         join_process_group()
     return lambda: None

@@ -114,7 +114,6 @@ batching = BatchingMemory.keep("batching")
 
 
 def _is_rollout(one: Any) -> bool:
-    """Whether an open stage is a trainer's rollout."""
     return isinstance(one, Stage) and one.name == vocabulary.SAMPLE
 
 
@@ -238,7 +237,6 @@ def _computed(args: Args, kwargs: Kwargs) -> None:
 
 
 def _updated(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """What a batch has ended has left the scheduler."""
     _record_load(args[0].scheduler)
 
 

@@ -276,7 +276,6 @@ def _fail(args: Args, kwargs: Kwargs, error: BaseException) -> None:
 
 
 def _lengths(values: list[list[int]], positions: int, is_known: bool) -> list[int]:
-    """Count the new tokens of each row, its end token included."""
     return [last + 1 if stops or is_known else positions for last, stops in zip(values[0], values[1], strict=True)]
 
 

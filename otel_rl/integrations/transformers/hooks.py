@@ -128,7 +128,6 @@ def _end_evaluation(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 def _keep_norm(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """Record the norm on rank 0: it is the same on every rank."""
     if state.identity.rank == 0 and result is not None and not training.inner:
         deferred.gauge(vocabulary.GRAD_NORM, result, GLOBAL)
 

@@ -45,7 +45,6 @@ TRAINERS = {"grpo_trainer": "GRPOTrainer", "rloo_trainer": "RLOOTrainer"}
 
 
 def _trainer_made(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """Put what is trained into the resource."""
     from importlib.metadata import version
 
     state.identify(system="trl", system_version=version("trl"), **training_of(args[0]))
@@ -354,7 +353,6 @@ def _before_log(args: Args, kwargs: Kwargs) -> None:
 
 
 def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:
-    """Return the hooks of one trainer; all have the same methods."""
     at = f"trl.trainer.{module}:{trainer}"
     return (
         CallbackHook(target=f"{at}.__init__", after=_trainer_made),

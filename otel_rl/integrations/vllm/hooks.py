@@ -121,7 +121,6 @@ def _aborted(args: Args, kwargs: Kwargs, result: list[str]) -> None:
 
 
 def _engine_failed(args: Args, kwargs: Kwargs) -> None:
-    """The engine is dead: everything that it had accepted fails."""
     _fail(args[0], args[1])
 
 
@@ -178,7 +177,6 @@ def _refused(args: Args, kwargs: Kwargs, error: BaseException) -> None:
 
 
 def _adding(args: Args, kwargs: Kwargs) -> None:
-    """``LLM`` begins to hand over the prompts of a call."""
     processor = args[0].llm_engine.output_processor
     if hasattr(processor, "request_states"):  # not the V0 engine's
         engine, sampling = vllm.engine(processor), generation.sampling

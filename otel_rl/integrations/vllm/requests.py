@@ -70,7 +70,6 @@ def _read(  # noqa: PLR0913, PLR0917
     seen: StreamTimes | None, name: Any, outer: Any, is_child: bool, prompt: int, count: int, cached: int,
     limit: int | None, stats: Any, versions: Any, kind: Any,
 ) -> tuple[Values]:  # fmt: skip
-    """Make the request of a sequence that is over."""
     request_id, finish, preemptions = str(name), str(reason), UNKNOWN
     # A child is called `<index>_<its parent>`; since 0.14 the caller's id is kept beside vLLM's own.
     sample = str(outer or (request_id.partition("_")[2] if is_child else "") or request_id)

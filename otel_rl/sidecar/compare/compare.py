@@ -116,7 +116,6 @@ class RankComparer:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def _update(self, node: Node) -> None:
-        """Add new writers and segments, and see who died."""
         for (writer, signal), stream in node.found.items():
             if signal != "traces" or writer.startswith(f"{ROLE}-") or writer in self._broken:
                 continue
@@ -212,7 +211,6 @@ class RankComparer:
     # --- comparing ----------------------------------------------------------------------------------------------------
 
     def _compare(self, aligned: AlignedStep) -> str:
-        """Compare the ranks of one step; return what became of it."""
         steps, role = aligned.steps, aligned.role
         if len(steps) < 2:
             return "alone"

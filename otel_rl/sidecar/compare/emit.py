@@ -180,7 +180,6 @@ def _rank_of(resource: Attributes) -> _Rank:
 
 
 def _points_before(directory: Path, identity: WriterIdentity) -> Iterator[PointView]:
-    """Return the waits that earlier sidecars counted."""
     name = v.SKEW_WAIT.encode()
     for (writer, signal), stream in find_streams(directory).items():
         if signal != "metrics" or not writer.startswith(f"{ROLE}-") or writer == identity.writer:

@@ -235,7 +235,6 @@ class Shipper:
         return self._budget.choose(item.stream.writer, frame.payload, frame.count, item.progress.closed_ids)
 
     def _request(self, progress: ShipProgress, payload: bytes) -> Outcome:
-        """Send one request, unless the server asked us to wait."""
         if self._waits:
             return Outcome("later", reason=self.failure)
         begun = monotonic()
@@ -295,7 +294,6 @@ class Shipper:
         self._wait_s = min(self._wait_s * 2, LAST_WAIT_S)
 
     def _log_rarely(self, kind: str, text: str) -> None:
-        """Log a line, but one of a kind only now and then."""
         now = monotonic()
         if now >= self._said.get(kind, 0.0):
             self._said[kind] = now + SAY_AGAIN_S
