@@ -17,7 +17,7 @@ from otel_rl.config import Config, ConfigurationError, expanded_path, root
 from otel_rl.integrations import check_names
 from otel_rl.journal.files import NAME
 from otel_rl.journal.read import JournalNotFound, Run
-from otel_rl.report.format import printable
+from otel_rl.runs.format import printable
 from otel_rl.runs.locate import find_run, is_fallback, open_whole
 
 FAILED: Final = 1

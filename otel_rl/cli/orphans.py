@@ -9,7 +9,7 @@ from functools import cached_property
 from otel_rl import ids
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import OpenView, Run, SpanView
-from otel_rl.report.format import plural
+from otel_rl.runs.format import plural
 from otel_rl.runs.made_spans import closed_requests
 from otel_rl.runs.otlp_json import to_json
 from otel_rl.runs.spans import is_container, text

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from otel_rl.report.format import count
+from otel_rl.runs.format import count
 
 if TYPE_CHECKING:
     from otel_rl.report.data.details import OpenStageRow

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from otel_rl.report.build import SECTIONS
 from otel_rl.report.data.report import Report
-from otel_rl.report.format import printable, shorten
 from otel_rl.report.section import Block, Cell, Column, Line, Picture, Severity, Table
 from otel_rl.report.sections.open_now import MOST_OPEN
+from otel_rl.runs.format import printable, shorten
 
 HEADING: Final = "bold"
 NOTE: Final = "dim"

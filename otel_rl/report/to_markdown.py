@@ -8,8 +8,8 @@ from typing import Final
 
 from otel_rl.report.build import SECTIONS
 from otel_rl.report.data.report import Report
-from otel_rl.report.format import printable
 from otel_rl.report.section import Block, Cell, Line, Picture, Severity, Table, Title
+from otel_rl.runs.format import printable
 
 SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>|~#&$])")
 """Characters with which a name could change the layout."""

@@ -15,10 +15,10 @@ from otel_rl.report.data.details import RequestTail
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import LongStep, StageRow, StepTimes, Verdict, VerdictKind
 from otel_rl.report.data.time_use import WAITS_UNKNOWN, Efficiency, RankTime, SlowCommunication, StragglerRow
-from otel_rl.report.format import count, listed, percent, plural, seconds, times
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import FoldedSpans
 from otel_rl.report.read.span_attributes import ERROR
+from otel_rl.runs.format import count, listed, percent, plural, seconds, times
 from otel_rl.runs.spans import is_container, iteration_of, text
 
 HOW_TO_BEGIN: Final = (

@@ -9,9 +9,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from otel_rl.report.format import shorten
 from otel_rl.report.section import Column, Line, Picture, Table
 from otel_rl.report.terminal import laid_out
+from otel_rl.runs.format import shorten
 
 
 def table(*names: str) -> Table:

@@ -18,7 +18,7 @@ from otel_rl.cli.commands.run import new_launch, recorded_since
 from otel_rl.cli.conclusion import Conclusion
 from otel_rl.cli.console import FAILED, NOT_FOUND, Directory, leave, settings_to_train, stderr
 from otel_rl.config import LAUNCH
-from otel_rl.report.format import printable
+from otel_rl.runs.format import printable
 
 NEEDED: Final = ("torch", "trl", "transformers", "datasets", "accelerate")
 

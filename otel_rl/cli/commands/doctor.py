@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from otel_rl.cli.checks import (
-    Finding,
+    CheckResult,
     compiled,
     installed,
     integrations,
@@ -24,8 +24,8 @@ from otel_rl.cli.collector_own import collectors
 from otel_rl.cli.console import FAILED, RUN, opened, stdout
 from otel_rl.cli.shipping import HONOURED, sending, sent
 from otel_rl.config import root
-from otel_rl.report.format import printable
 from otel_rl.report.terminal import GOOD, HEADING, NOTE, WARNING, plain_table
+from otel_rl.runs.format import printable
 
 MARKS = {"ok": ("✓", "+", GOOD), "note": ("·", "-", NOTE), "wrong": ("✗", "x", WARNING)}
 """The second where the encoding lacks the first."""
@@ -66,7 +66,7 @@ def doctor(
     console.print(Text("Nothing is wrong.", style=GOOD))
 
 
-def _print(console: Console, title: str, findings: list[Finding]) -> None:
+def _print(console: Console, title: str, findings: list[CheckResult]) -> None:
     if not findings:
         return
     console.print(Text(printable(title), style=HEADING))

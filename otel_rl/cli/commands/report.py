@@ -15,10 +15,10 @@ from otel_rl.cli.console import RunName, opened, stderr, stdout
 from otel_rl.journal.read import JournalNotFound, Run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Report
-from otel_rl.report.format import printable
 from otel_rl.report.schema import to_json
 from otel_rl.report.terminal import document, render
 from otel_rl.report.to_markdown import to_markdown
+from otel_rl.runs.format import printable
 from otel_rl.runs.locate import open_whole
 
 PAUSE_S: Final = 2.0

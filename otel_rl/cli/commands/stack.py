@@ -13,8 +13,8 @@ from rich.text import Text
 
 from otel_rl.cli.console import FAILED, Directory, complain, stderr, stdout
 from otel_rl.config import root
-from otel_rl.report.format import printable, seconds
 from otel_rl.report.terminal import GOOD, NOTE, WARNING, plain_table
+from otel_rl.runs.format import printable, seconds
 
 if TYPE_CHECKING:
     from otel_rl.stack.control import ProgramStatus

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from otel_rl.findings.judge import Findings
 from otel_rl.report.data.details import Flops, Ledger, MemoryParts, OpenStageRow, PendingRun, Requests
 from otel_rl.report.data.ranks import OfRank, Rank
 from otel_rl.report.data.time_use import Efficiency
@@ -348,4 +349,5 @@ class Report:
     """Empty if the user named the run."""
     losses: list[Loss]
     damage: list[DamagedFile]
+    findings: Findings
     verdict: Verdict

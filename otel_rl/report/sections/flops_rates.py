@@ -16,9 +16,9 @@ from otel_rl.records import Attributes
 from otel_rl.report.data.details import SCOPES, Flops, RankFlops, Scope
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
-from otel_rl.report.format import percent
 from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.report.section import Block, Section, Table, more, notes, rank_name
+from otel_rl.runs.format import percent
 from otel_rl.runs.spans import text
 
 UNITS: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))

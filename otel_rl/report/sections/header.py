@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
 from otel_rl.report.data.report import Rate, Report, TrainingRow, Wall
-from otel_rl.report.format import clock, count, listed, number, plural, seconds
 from otel_rl.report.read.average import work_of_all
+from otel_rl.report.read.evidence import findings
 from otel_rl.report.section import Block, Line, Section, Title
+from otel_rl.runs.format import clock, count, listed, number, plural, seconds
 from otel_rl.runs.spans import text
 
 if TYPE_CHECKING:
@@ -163,6 +164,6 @@ HEADER: Final = Section(
     blocks=_blocks,
 )
 VERDICT: Final = Section(
-    data={"verdict": lambda source: source.verdict()},
+    data={"verdict": lambda source: source.verdict(), "findings": findings},
     blocks=lambda report: [Line(report.verdict.sentence, "heading")],
 )

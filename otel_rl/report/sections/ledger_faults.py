@@ -16,9 +16,9 @@ from otel_rl.records import Value
 from otel_rl.report.data.details import Ledger, LedgerMismatch
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
-from otel_rl.report.format import listed, plural
 from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.report.section import Block, Line, Section, rank_name
+from otel_rl.runs.format import listed, plural
 from otel_rl.runs.spans import integer, text
 
 NUM_LOGPROBS: Final = len(fields(LogprobSums)) - 1 + len(LAGS)

@@ -11,9 +11,9 @@ from otel_rl.journal.read import PointView
 from otel_rl.report.data.details import MemoryParts
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
-from otel_rl.report.format import percent, size
 from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.report.section import Block, Column, Section, Table, cell, foremost, more, notes, rank_name
+from otel_rl.runs.format import percent, size
 
 BYTES: Final = {
     "allocated_bytes": v.ALLOCATED,

@@ -13,10 +13,10 @@ from otel_rl.journal.read import JournalNotFound, OpenView, Run, open_run
 from otel_rl.process.identity import is_made_of
 from otel_rl.report.data.details import OpenCollective, OpenStageRow, PendingRun
 from otel_rl.report.data.report import Attempt, Report
-from otel_rl.report.format import clock, count, seconds
 from otel_rl.report.read.collect import collect
 from otel_rl.report.read.span_attributes import KEYS, begun_ns, rank_of
 from otel_rl.report.section import Block, Line, Section, attempt_name, notes, rank_name
+from otel_rl.runs.format import clock, count, seconds
 from otel_rl.runs.locate import PENDING as PENDING_RUNS
 from otel_rl.runs.locate import recorded_below
 from otel_rl.runs.spans import call_of, integer, is_container, iteration_of, label, text

@@ -11,7 +11,6 @@ from otel_rl.analysis.waits import call_waits
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report, WorkRow
 from otel_rl.report.data.time_use import WAITS_UNKNOWN, Efficiency, RankTime
-from otel_rl.report.format import count, percent, plural, seconds
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import FoldedSpans, StepKey, StepRecord
 from otel_rl.report.read.rank_times import RankTimes
@@ -19,6 +18,7 @@ from otel_rl.report.read.span_attributes import WorkSums
 from otel_rl.report.section import Block, Line, Section, Table, cell, foremost, more, notes, rank_name
 from otel_rl.report.sections.wall_time import Goodputs
 from otel_rl.runs.calls import matched_peers
+from otel_rl.runs.format import count, percent, plural, seconds
 
 MOST_SLOW: Final = 16
 COLUMNS: Final[tuple[tuple[str, Callable[[RankTime], float | None], Callable[[float], str]], ...]] = (

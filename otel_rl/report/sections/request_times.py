@@ -11,9 +11,9 @@ from otel_rl.analysis.histogram import Histogram
 from otel_rl.journal.read import PointView
 from otel_rl.report.data.details import BadRequests, EnginePreemptions, Quantiles, RequestRow, Requests, RequestTail
 from otel_rl.report.data.report import Report, StageRow
-from otel_rl.report.format import count, listed, percent, plural, seconds
 from otel_rl.report.read.last_points import LastPoints
 from otel_rl.report.section import Block, Line, Section, Table, notes
+from otel_rl.runs.format import count, listed, percent, plural, seconds
 from otel_rl.runs.spans import text
 
 NUMBERS: Final[Mapping[str, tuple[str, str, Callable[[float], str]]]] = {

@@ -11,10 +11,10 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.stages import Path, StageTimes
 from otel_rl.analysis.summary import summarize
 from otel_rl.report.data.report import Report, StageRow
-from otel_rl.report.format import count, listed, percent, plural, seconds
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import StepRecord
 from otel_rl.report.section import Block, Column, Picture, Section, Table, more, notes
+from otel_rl.runs.format import count, listed, percent, plural, seconds
 
 NESTED_SHARE: Final = 0.005
 """Stages inside others have a row from this share of the step time; reward functions as stages of their own."""

@@ -15,10 +15,10 @@ from otel_rl.analysis.summary import mean, sparkline, trend
 from otel_rl.journal.read import PointView
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report, Series
-from otel_rl.report.format import count, number
 from otel_rl.report.read.collect import StepRecord
 from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.report.section import Block, Column, Line, Picture, Section, Table, foremost, more
+from otel_rl.runs.format import count, number
 from otel_rl.runs.spans import text
 
 NAMES: Final = (

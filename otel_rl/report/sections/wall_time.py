@@ -15,11 +15,11 @@ from otel_rl.analysis.waits import Waited
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
 from otel_rl.report.data.time_use import GoodputKind, GoodputPart, GoodputRow
-from otel_rl.report.format import percent, plural, seconds
 from otel_rl.report.read.collect import FoldedSpans, StepRecord
 from otel_rl.report.read.containers import NOTHING, moved, twice, without
 from otel_rl.report.read.span_attributes import WorkSums
 from otel_rl.report.section import Block, Section, Table, notes
+from otel_rl.runs.format import percent, plural, seconds
 
 NOTE: Final = (
     "productive: rollout to update; overhead: set-up, weight sync, checkpoints, evaluation, logs; idle: waits; wasted: "

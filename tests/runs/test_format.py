@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from otel_rl.report.format import count, listed, number, percent, plural, printable, seconds, size, times
+from otel_rl.runs.format import count, listed, number, percent, plural, printable, seconds, size, times
 
 
 def test_durations_have_the_unit_that_fits() -> None:

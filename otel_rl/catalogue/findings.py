@@ -1,0 +1,36 @@
+"""`docs/findings.md`: the rules of the three findings, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from otel_rl.catalogue.markdown import code, section
+from otel_rl.findings.health import HEALTH
+from otel_rl.findings.learning import LEARN
+from otel_rl.findings.rule import Rule
+from otel_rl.findings.timing import TIME
+
+HEAD: Final = """\
+# Findings
+
+Written by `python -m otel_rl.catalogue` from the rules in `otel_rl/findings/`.
+
+A report begins with three findings: **TIME**, **LEARN** and **HEALTH**. Each is made by the rules of its table, alarms
+before warnings before notes. An alarm asks you to act now. A warning asks you to look. A note says that nothing is wrong.
+While LEARN or HEALTH has an alarm, TIME gives no advice: slow steps are then often a symptom.
+
+A rule compares a run with its own past, not with numbers of other tasks.
+"""
+TABLES: Final[Sequence[tuple[str, Sequence[Rule[Any]]]]] = (("TIME", TIME), ("LEARN", LEARN), ("HEALTH", HEALTH))
+
+
+COLUMNS: Final = ("rule", "severity", "holds if", "looks at", "advice")
+
+
+def render() -> str:
+    return "\n".join([HEAD, *(section(title, "", COLUMNS, map(_row, rules)) for title, rules in TABLES)])
+
+
+def _row(rule: Rule[Any]) -> Sequence[str]:
+    return code(rule.name), rule.severity, rule.condition, rule.window, rule.advice

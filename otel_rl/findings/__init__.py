@@ -1,0 +1,1 @@
+"""Rules that judge a run: where its time goes, whether it learns, whether it is healthy."""
