@@ -17,8 +17,8 @@ HEAD: Final = """\
 Written by `python -m otel_rl.catalogue` from the rules in `otel_rl/findings/`.
 
 A report begins with three findings: **TIME**, **LEARN** and **HEALTH**. Each is made by the rules of its table, alarms
-before warnings before notes. An alarm asks you to act now. A warning asks you to look. A note says that nothing is wrong.
-While LEARN or HEALTH has an alarm, TIME gives no advice: slow steps are then often a symptom.
+before warnings before notes. An alarm asks you to act now, a warning to look at something. A note says that nothing is
+wrong. While LEARN or HEALTH has an alarm, TIME gives no advice: slow steps are then often a symptom.
 
 A rule compares a run with its own past, not with numbers of other tasks.
 """

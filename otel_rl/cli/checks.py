@@ -69,7 +69,7 @@ COUNTED_MARKS: Final[dict[str, Mark]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class CheckResult:
+class Check:
     """One line of the doctor."""
 
     state: Mark
@@ -77,38 +77,38 @@ class CheckResult:
     detail: str
 
 
-def installed() -> list[CheckResult]:
+def installed() -> list[Check]:
     """Return Python and the packages that matter, absent ones last."""
     rows = [
-        CheckResult("ok", "otel-rl", __version__),
-        CheckResult("ok", "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
+        Check("ok", "otel-rl", __version__),
+        Check("ok", "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
     ]
     absent: list[str] = []
     for package in PACKAGES:
         try:
-            rows.append(CheckResult("ok", package, version(package)))
+            rows.append(Check("ok", package, version(package)))
         except PackageNotFoundError:
             absent.append(package)
-    return rows + ([CheckResult("note", "not installed", ", ".join(absent))] if absent else [])
+    return rows + ([Check("note", "not installed", ", ".join(absent))] if absent else [])
 
 
-def integrations() -> list[CheckResult]:
+def integrations() -> list[Check]:
     """Return the integrations and whether each applies here."""
     from otel_rl.integrations import choice  # the other commands do without it and start faster
 
     asked = choice.asked_for()
-    found: list[CheckResult] = []
+    found: list[Check] = []
     for name, state, detail in choice.every_status():
         mark = INTEGRATION_MARKS.get(state, "wrong" if name in asked else "note")
-        found.append(CheckResult(mark, name, f"{state} {detail}".strip()))
+        found.append(Check(mark, name, f"{state} {detail}".strip()))
     strangers = [name for name in asked if name not in (*registered(), AUTO)]
-    return found + [CheckResult("wrong", name, "there is no such integration") for name in strangers]
+    return found + [Check("wrong", name, "there is no such integration") for name in strangers]
 
 
-def settings_rows() -> list[CheckResult]:
+def settings_rows() -> list[Check]:
     """Return every setting with its value and source, then those of the Collector, and unknown ones."""
     rows = [
-        CheckResult(
+        Check(
             SOURCE_MARKS.get(row.source, "wrong"),
             row.variable,
             f"{shown(row.variable, row.value) or '(empty)'}  [{row.source}]",
@@ -116,16 +116,16 @@ def settings_rows() -> list[CheckResult]:
         for row in settings()
     ]
     rows += [
-        CheckResult("note", name, f"{shown(name, os.environ[name])}  [of the Collector]")
+        Check("note", name, f"{shown(name, os.environ[name])}  [of the Collector]")
         for name in sorted(OF_COLLECTOR & set(os.environ))
     ]
     return rows + [
-        CheckResult("wrong", name, "unknown setting, ignored" + (f"; did you mean {nearest}?" if nearest else ""))
+        Check("wrong", name, "unknown setting, ignored" + (f"; did you mean {nearest}?" if nearest else ""))
         for name, nearest in unknown_variables()
     ]
 
 
-def standard_variables(honoured: Collection[str]) -> list[CheckResult]:
+def standard_variables(honoured: Collection[str]) -> list[Check]:
     """Return the OTEL_ variables that are set, and of each whether it is honoured, ignored or without effect."""
     honoured = {row.variable for row in settings()} | set(LIMITS) | READ_ELSEWHERE | set(honoured)
     without = ignored() | sending.ignored()
@@ -134,11 +134,11 @@ def standard_variables(honoured: Collection[str]) -> list[CheckResult]:
         if not name.startswith("OTEL_") or name.startswith("OTEL_RL_"):
             continue
         if name in without:
-            found.append(CheckResult("note", name, f"{shown(name, value)}  [ignored: {without[name]}]"))
+            found.append(Check("note", name, f"{shown(name, value)}  [ignored: {without[name]}]"))
         elif name in honoured:
-            found.append(CheckResult("ok", name, f"{shown(name, value)}  [honoured]"))
+            found.append(Check("ok", name, f"{shown(name, value)}  [honoured]"))
         else:
-            found.append(CheckResult("note", name, f"set  [{NO_EFFECT}]"))
+            found.append(Check("note", name, f"set  [{NO_EFFECT}]"))
     return found
 
 
@@ -151,24 +151,24 @@ def shown(name: str, value: str) -> str:
     return HIDDEN if value and is_secret else value
 
 
-def protobuf() -> CheckResult:
+def protobuf() -> Check:
     """Check that protobuf runs in C: in pure Python the stock encoder takes 639 us a span (measured)."""
     kind = api_implementation.Type()
     if kind != "python":
-        return CheckResult("ok", "protobuf", f"implementation {kind}")
+        return Check("ok", "protobuf", f"implementation {kind}")
     reason = "runs in pure Python, which costs 639 us a span; unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
-    return CheckResult("wrong", "protobuf", reason)
+    return Check("wrong", "protobuf", reason)
 
 
-def compiled() -> CheckResult:
+def compiled() -> Check:
     """Return whether spans are encoded in C, or in Python since no compiler was found at installation."""
     if encode.native is not None:
-        return CheckResult("ok", "compiled parts", "spans in C")
+        return Check("ok", "compiled parts", "spans in C")
     reason = "in Python, 3 to 16 us a span slower: install otel_rl again where there is a C compiler"
-    return CheckResult("note", "compiled parts", reason)
+    return Check("note", "compiled parts", reason)
 
 
-def journal_root(root: Path) -> list[CheckResult]:
+def journal_root(root: Path) -> list[Check]:
     """Try to write where runs are kept, or in the nearest folder that exists, and leave nothing there."""
     try:
         existing = next(folder for folder in (root, *root.parents) if folder.exists())
@@ -177,14 +177,14 @@ def journal_root(root: Path) -> list[CheckResult]:
             file.flush()
         free = shutil.disk_usage(existing).free
     except OSError as error:
-        return [CheckResult("wrong", "journal", f"cannot write below {root}: {error.strerror}")]
-    rows = [CheckResult("ok", "journal", f"{root} is writable, {size(free)} free")]
+        return [Check("wrong", "journal", f"cannot write below {root}: {error.strerror}")]
+    rows = [Check("ok", "journal", f"{root} is writable, {size(free)} free")]
     if free < LEAST_FREE_BYTES:
-        rows.append(CheckResult("wrong", "free space", f"only {size(free)} left below {root}"))
+        rows.append(Check("wrong", "free space", f"only {size(free)} left below {root}"))
     return rows
 
 
-def recorded(run: Run) -> list[CheckResult]:
+def recorded(run: Run) -> list[Check]:
     """Return how many records a run holds, what its processes dropped or changed, and what is damaged."""
     rows = [_journaled(run, signal) for signal in SIGNALS]
     points = (point for name in COUNTED for point in run.points(name))
@@ -192,20 +192,20 @@ def recorded(run: Run) -> list[CheckResult]:
         mark = COUNTED_MARKS.get(name, "wrong") if number > 0 else "ok"
         what = " ".join(filter(None, (COUNTED[name], signal, reason)))
         apart = ", without the last points, which say so" if name in BEFORE_THEIR_OWN and signal == "metrics" else ""
-        rows.append(CheckResult(mark, what, f"{count(number)}{apart}"))
+        rows.append(Check(mark, what, f"{count(number)}{apart}"))
     rows += [
-        CheckResult("wrong", f"{row.writer} damaged", f"{plural(row.places, 'place')}, {size(row.bytes)}: {row.reason}")
+        Check("wrong", f"{row.writer} damaged", f"{plural(row.places, 'place')}, {size(row.bytes)}: {row.reason}")
         for row in damage_rows(run.journals)
     ]
     silent = Counter((str(log.attributes.get(v.PROVIDER, "")), log.body) for log in run.logs(v.NO_STATISTICS))
     return rows + [
-        CheckResult("note", name, f"{plural(number, 'engine')}: {text}") for (name, text), number in silent.items()
+        Check("note", name, f"{plural(number, 'engine')}: {text}") for (name, text), number in silent.items()
     ]
 
 
-def writers(run: Run) -> list[CheckResult]:
+def writers(run: Run) -> list[Check]:
     """Return which processes wrote a run and which of them live."""
-    return [CheckResult("ok", journal.identity.writer, _life(journal)) for journal in run.journals]
+    return [Check("ok", journal.identity.writer, _life(journal)) for journal in run.journals]
 
 
 def _life(journal: Journal) -> str:
@@ -213,10 +213,10 @@ def _life(journal: Journal) -> str:
     return f"{state}, pid {journal.identity.pid} on {journal.identity.host}, last record {clock(journal.last_ns)}"
 
 
-def _journaled(run: Run, signal: Signal) -> CheckResult:
+def _journaled(run: Run, signal: Signal) -> Check:
     """Return how many records are here; those of a sidecar apart, since no process that records counts them."""
     numbers: Counter[bool] = Counter()
     for journal, frame in run.frames(signal):
         numbers[journal.identity.is_sidecar] += frame.count
     more = f", and {count(numbers[True])} by the sidecar" if numbers[True] else ""
-    return CheckResult("ok", signal, f"{count(numbers[False])} records journaled by its processes are here{more}")
+    return Check("ok", signal, f"{count(numbers[False])} records journaled by its processes are here{more}")

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from otel_rl.cli.checks import CheckResult
+from otel_rl.cli.checks import Check
 from otel_rl.config import ConfigurationError
 from otel_rl.runs.format import count
 from otel_rl.sidecar.settings import targets
@@ -37,7 +37,7 @@ class CollectorSeries(NamedTuple):
     value: int
 
 
-def collectors(environ: Mapping[str, str] = os.environ) -> list[CheckResult]:
+def collectors(environ: Mapping[str, str] = os.environ) -> list[Check]:
     """Ask every Collector that records are sent to for its own metrics; one that cannot be asked is no fault.
 
     They are at port 8888 of the endpoint's host, or at that of ``OTEL_RL_OWN``.
@@ -50,7 +50,7 @@ def collectors(environ: Mapping[str, str] = os.environ) -> list[CheckResult]:
     return [finding for host in dict.fromkeys(hosts) for finding in _asked(f"{host}:{port}")]
 
 
-def _asked(address: str) -> list[CheckResult]:
+def _asked(address: str) -> list[Check]:
     from http.client import HTTPConnection, HTTPException  # the other commands start faster without it
 
     series: list[CollectorSeries] = []
@@ -61,12 +61,10 @@ def _asked(address: str) -> list[CheckResult]:
         connection.close()
     if not series:
         why = f"its own metrics are not at {address}; {PORT_VARIABLE} names another port"
-        return [CheckResult("note", "own metrics", f"the Collector was not asked: {why}")]
+        return [Check("note", "own metrics", f"the Collector was not asked: {why}")]
     found = [*_lost(series), *_queued(series)]
     if not any(finding.state == "wrong" for finding in found):
-        found.insert(
-            0, CheckResult("ok", "own metrics", f"the Collector at {address} has lost nothing since it started")
-        )
+        found.insert(0, Check("ok", "own metrics", f"the Collector at {address} has lost nothing since it started"))
     return found
 
 
@@ -77,7 +75,7 @@ def _series(text: str) -> Iterator[CollectorSeries]:
                 yield CollectorSeries(match[1], dict(LABEL.findall(match[2] or "")), int(float(match[3])))
 
 
-def _lost(series: list[CollectorSeries]) -> Iterator[CheckResult]:
+def _lost(series: list[CollectorSeries]) -> Iterator[Check]:
     """Return what exporters failed to send and what our filters dropped.
 
     A failure that is not permanent is tried again; older Collectors do not report which it is.
@@ -88,16 +86,16 @@ def _lost(series: list[CollectorSeries]) -> Iterator[CheckResult]:
             reason, permanent = labels.get("error_type", ""), labels.get("error_permanent", "")
             by = f"by {labels.get('exporter', '')}" + (f": {reason}" if reason not in ("", "_OTHER") else "")
             if permanent == "false":
-                yield CheckResult("note", f"{kind} put off", f"{count(value)} times {by}; they are sent again")
+                yield Check("note", f"{kind} put off", f"{count(value)} times {by}; they are sent again")
             else:
                 unsure = "" if permanent else "; its metrics do not say whether they were sent again"
-                yield CheckResult("wrong", f"{kind} lost", f"{count(value)} {by}{unsure}; its log says more")
+                yield Check("wrong", f"{kind} lost", f"{count(value)} {by}{unsure}; its log says more")
         elif name == "otelcol_processor_filter_datapoints_filtered" and labels.get("filter") in OURS and value:
             filtered = labels["filter"]
-            yield CheckResult("wrong", "points dropped", f"{count(value)} by {filtered}: {OURS[filtered]}")
+            yield Check("wrong", "points dropped", f"{count(value)} by {filtered}: {OURS[filtered]}")
 
 
-def _queued(series: list[CollectorSeries]) -> Iterator[CheckResult]:
+def _queued(series: list[CollectorSeries]) -> Iterator[Check]:
     """Return what waits in queues, in the unit of each: bytes in the configurations of ``collector/``."""
     sizes = {
         (labels.get("exporter", ""), labels.get("data_type", ""), name.rpartition("_")[2]): value
@@ -108,4 +106,4 @@ def _queued(series: list[CollectorSeries]) -> Iterator[CheckResult]:
         if kind == "size" and value:
             of = sizes.get((exporter, signal, "capacity"), 0)
             share = f" of {count(of)}, {value / of:.0%}" if of else ""
-            yield CheckResult("note", f"{signal} in its queue", f"{count(value)}{share}, for {exporter}")
+            yield Check("note", f"{signal} in its queue", f"{count(value)}{share}, for {exporter}")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from time import time_ns
 from typing import Final
 
-from otel_rl.cli.checks import CheckResult
+from otel_rl.cli.checks import Check
 from otel_rl.config import ConfigurationError
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.read import Run
@@ -34,19 +34,19 @@ HONOURED: Final = frozenset(
 """What ``sidecar.settings`` reads."""
 
 
-def sending(environ: Mapping[str, str] = os.environ) -> list[CheckResult]:
+def sending(environ: Mapping[str, str] = os.environ) -> list[Check]:
     """Return where each signal is sent, and whether a server accepts it."""
     try:
         found = targets(environ)
     except ConfigurationError as error:
-        return [CheckResult("wrong", "sending", str(error))]
+        return [Check("wrong", "sending", str(error))]
     if not found:
-        return [CheckResult("note", "sending", f"nothing: {PREFIX}ENDPOINT is not set, records stay in the journal")]
+        return [Check("note", "sending", f"nothing: {PREFIX}ENDPOINT is not set, records stay in the journal")]
     with ThreadPoolExecutor() as pool:
         return list(pool.map(_target, found))
 
 
-def sent(run: Run) -> list[CheckResult]:
+def sent(run: Run) -> list[Check]:
     """Return what of a run was sent, what the server did not accept, and what waits."""
     if not run.path.is_dir():
         return []
@@ -74,12 +74,12 @@ def sent(run: Run) -> list[CheckResult]:
     if not counts and not retries and not is_sent():
         return []
     rows = [
-        CheckResult("wrong" if name in LOST and number else "ok", f"{signal} {name.replace('_', ' ')}", count(number))
+        Check("wrong" if name in LOST and number else "ok", f"{signal} {name.replace('_', ' ')}", count(number))
         for (signal, name), number in sorted(counts.items())
         if number
     ]
     age = f", the oldest for {seconds((time_ns() - oldest_ns) / 1e9)}" if unsent and oldest_ns else ""
-    rows.append(CheckResult("note" if unsent else "ok", "waiting", f"{size(unsent)} to be sent{age}"))
+    rows.append(Check("note" if unsent else "ok", "waiting", f"{size(unsent)} to be sent{age}"))
     put_off = [_put_off(signal, retries[signal], failures[signal]) for signal in sorted(retries)]
     return [*rows, *put_off, *_sidecars(run)]
 
@@ -94,23 +94,23 @@ def refusals(run: Run) -> str:
     return "; ".join(f"{answer} ({', '.join(sorted(signals))})" for answer, signals in sorted(answers.items()))
 
 
-def _put_off(signal: str, retries: Counter[tuple[str, str]], failures: set[str]) -> CheckResult:
+def _put_off(signal: str, retries: Counter[tuple[str, str]], failures: set[str]) -> Check:
     """Return how often requests were not accepted and why; it is wrong if that is so at present."""
     answers = ", ".join(
         f"{reason}{' (blocked)' if kind == 'blocked' else ''}: {count(number)}"
         for (kind, reason), number in sorted(retries.items())
     )
     last = f"; the last answer: {', '.join(sorted(failures))}" if failures else ""
-    return CheckResult("wrong" if failures else "note", f"{signal} put off", f"{answers}{last}")
+    return Check("wrong" if failures else "note", f"{signal} put off", f"{answers}{last}")
 
 
-def _sidecars(run: Run) -> list[CheckResult]:
+def _sidecars(run: Run) -> list[Check]:
     nodes = {journal.identity.boot_id: journal.identity.host for journal in run.journals}
     found = []
     for boot_id, host in sorted(nodes.items(), key=lambda item: item[1]):
         identity = owner.living(run.path, boot_id)
         detail = f"pid {identity.pid} on {identity.host}" if identity else f"none runs for the journals of {host}"
-        found.append(CheckResult("ok" if identity else "note", "sidecar", detail))
+        found.append(Check("ok" if identity else "note", "sidecar", detail))
     return found
 
 
@@ -123,17 +123,15 @@ def _expected(environ: Mapping[str, str] = os.environ) -> frozenset[Signal]:
     return frozenset(target.signal for target in found) if is_sent(environ) else frozenset(SIGNALS)
 
 
-def _target(target: Target) -> CheckResult:
+def _target(target: Target) -> Check:
     how = f"{target.shown} by {target.protocol}{', TLS' if target.secure else ''}"
     client = connect(replace(target, timeout_s=min(target.timeout_s, ANSWER_S)))
     outcome = client.send(b"")
     client.close()
     if outcome.kind == "accepted":
-        return CheckResult("ok", target.signal, how)
+        return Check("ok", target.signal, how)
     if outcome.kind in ("later", "blocked"):
         hint = "; check the certificates, too" if target.secure and outcome.kind == "later" else ""
         why = explain(outcome, target.signal) + hint * (not outcome.advice)
-        return CheckResult("wrong", target.signal, f"{how}: {why}; records wait in the journal")
-    return CheckResult(
-        "note", target.signal, f"{how}: the server answers, but refused an empty request ({outcome.reason})"
-    )
+        return Check("wrong", target.signal, f"{how}: {why}; records wait in the journal")
+    return Check("note", target.signal, f"{how}: the server answers, but refused an empty request ({outcome.reason})")

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.cli import app, checks, shipping
-from otel_rl.cli.checks import CheckResult, integrations, journal_root, protobuf, recorded, shown, standard_variables
+from otel_rl.cli.checks import Check, integrations, journal_root, protobuf, recorded, shown, standard_variables
 from otel_rl.cli.commands.doctor import _print
 from otel_rl.cli.console import stdout
 from otel_rl.cli.shipping import sending, sent
@@ -125,24 +125,24 @@ def test_a_variable_of_others_that_is_ignored_is_nothing_wrong(root: Path, monke
     samplers = "always_on, always_off or traceidratio, also with parentbased_ before it"
     without = "the OpenTelemetry SDK cannot be imported, so spans and metrics of other libraries are not recorded"
     expected = [
-        CheckResult("ok", "OTEL_EXPORTER_OTLP_COMPRESSION", "zstd  [honoured]"),
-        CheckResult(
+        Check("ok", "OTEL_EXPORTER_OTLP_COMPRESSION", "zstd  [honoured]"),
+        Check(
             "note",
             "OTEL_RESOURCE_ATTRIBUTES",
             "keys: set (hidden)  [ignored: it takes key=value pairs with commas between them; its default is used]",
         ),
-        CheckResult(
+        Check(
             "note",
             "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",
             f"lots  [ignored: it takes a whole number, 0 or above; {without}]",
         ),
-        CheckResult("note", "OTEL_TRACES_SAMPLER", f"xray  [ignored: it takes {samplers}; its default is used]"),
+        Check("note", "OTEL_TRACES_SAMPLER", f"xray  [ignored: it takes {samplers}; its default is used]"),
     ]
     assert expected == standard_variables({"OTEL_EXPORTER_OTLP_COMPRESSION"})
     assert 0 == cli.invoke(app, ["doctor"]).exit_code
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "http://127.0.0.1:9")
     said = "zstd  [ignored: it takes gzip or none; its default is used]"
-    assert CheckResult("note", "OTEL_EXPORTER_OTLP_COMPRESSION", said) == standard_variables(())[0]
+    assert Check("note", "OTEL_EXPORTER_OTLP_COMPRESSION", said) == standard_variables(())[0]
 
 
 @pytest.mark.parametrize(
@@ -192,12 +192,12 @@ def test_no_line_shows_the_password_of_an_address(
     assert (1, False, True) == (result.exit_code, "abc" in result.stdout, "(hidden)" in result.stdout), result.stdout
 
 
-def judged(endpoint: str, **variables: object) -> list[CheckResult]:
+def judged(endpoint: str, **variables: object) -> list[Check]:
     """What is said of sending traces to an address."""
     names = {f"OTEL_EXPORTER_OTLP_{name}": str(value) for name, value in variables.items()}
     none = {f"OTEL_{signal}_EXPORTER": "none" for signal in ("METRICS", "LOGS")}
     found = sending({"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, **none, **names})
-    return [CheckResult(row.state, row.name, row.detail.replace(endpoint.partition("//")[2], "HERE")) for row in found]
+    return [Check(row.state, row.name, row.detail.replace(endpoint.partition("//")[2], "HERE")) for row in found]
 
 
 SPOKEN = {"grpc": "grpc", "http": "http/protobuf"}
@@ -328,9 +328,9 @@ def test_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the C it says what to do; nothing is wrong then."""
     advice = "slower: install otel_rl again where there is a C compiler"
     monkeypatch.setattr(encode, "native", object())
-    assert CheckResult("ok", "compiled parts", "spans in C") == checks.compiled()
+    assert Check("ok", "compiled parts", "spans in C") == checks.compiled()
     monkeypatch.setattr(encode, "native", None)
-    assert CheckResult("note", "compiled parts", f"in Python, 3 to 16 us a span {advice}") == checks.compiled()
+    assert Check("note", "compiled parts", f"in Python, 3 to 16 us a span {advice}") == checks.compiled()
 
 
 def test_protobuf_in_python_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,7 +338,7 @@ def test_protobuf_in_python_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api_implementation, "Type", lambda: "python")
     assert "wrong" == protobuf().state
     monkeypatch.setattr(api_implementation, "Type", lambda: "upb")
-    assert CheckResult("ok", "protobuf", "implementation upb") == protobuf()
+    assert Check("ok", "protobuf", "implementation upb") == protobuf()
 
 
 def test_a_run_is_examined(root: Path) -> None:
@@ -356,7 +356,7 @@ def test_what_a_process_counted_is_shown(recording: Recording) -> None:
     rows = {row.name: row for row in recorded(recording.stop())}
     number = rows["traces"].detail.partition(" ")[0]
     for name in ("recorded traces", "encoded traces", "journaled traces"):
-        assert CheckResult("ok", name, number) == rows[name]
+        assert Check("ok", name, number) == rows[name]
 
 
 def test_counted_points_and_those_that_say_so_are_all(recording: Recording) -> None:
@@ -410,9 +410,9 @@ def test_what_the_other_side_answered_is_shown(root: Path, monkeypatch: pytest.M
         progress["traces"].put_off(kind, reason)
     save(path, name, {signal: row.row() for signal, row in progress.items()})
     found = {finding.name: finding for finding in sent(open_run(path))}
-    assert CheckResult("note", "logs put off", "gRPC UNAVAILABLE: 1") == found["logs put off"]
+    assert Check("note", "logs put off", "gRPC UNAVAILABLE: 1") == found["logs put off"]
     detail = "HTTP 401 (blocked): 1, HTTP 503: 2; the last answer: HTTP 503"
-    assert CheckResult("wrong", "traces put off", detail) == found["traces put off"]
+    assert Check("wrong", "traces put off", detail) == found["traces put off"]
     result = cli.invoke(app, ["doctor", str(path)])
     assert (1, True) == (result.exit_code, detail in result.stdout), result.stdout
 
@@ -437,7 +437,7 @@ def test_a_narrow_terminal_shows_marks_and_details(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("COLUMNS", "30")
     console = stdout()
     with console.capture() as capture:
-        _print(console, "settings", [CheckResult("wrong", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "no such setting")])
+        _print(console, "settings", [Check("wrong", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "no such setting")])
     lines = capture.get().splitlines()
     assert {"✗", "such", "setting"} <= {word for line in lines for word in line.split()}
     assert 30 >= max(map(len, lines))
@@ -447,6 +447,6 @@ def test_marks_differ_in_any_encoding() -> None:
     """A question mark would stand for each of them."""
     for encoding, expected in (("utf-8", "✓·✗"), ("ascii", "+-x")):
         out = io.TextIOWrapper(io.BytesIO(), encoding)
-        _print(Console(file=out), "title", [CheckResult(state, "name", "detail") for state in ("ok", "note", "wrong")])
+        _print(Console(file=out), "title", [Check(state, "name", "detail") for state in ("ok", "note", "wrong")])
         out.seek(0)
         assert expected == "".join(line[0] for line in out.read().splitlines()[1:4])

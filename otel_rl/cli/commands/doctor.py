@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from otel_rl.cli.checks import (
-    CheckResult,
+    Check,
     compiled,
     installed,
     integrations,
@@ -66,7 +66,7 @@ def doctor(
     console.print(Text("Nothing is wrong.", style=GOOD))
 
 
-def _print(console: Console, title: str, findings: list[CheckResult]) -> None:
+def _print(console: Console, title: str, findings: list[Check]) -> None:
     if not findings:
         return
     console.print(Text(printable(title), style=HEADING))
