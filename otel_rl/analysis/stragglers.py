@@ -152,7 +152,7 @@ def slow_rank(rank: RankT, own_s: Mapping[str, Mapping[RankT, float]], named: It
     excess_s = {stage: max(0.0, own - others) for stage, (own, others) in counted.items()}
     return SlowRank(
         rank,
-        tuple(sorted(excess_s, key=lambda stage: -excess_s[stage])),
+        tuple(sorted((stage for stage in excess_s if _is_slow(*times[stage])), key=lambda stage: -excess_s[stage])),
         is_everywhere,
         sum(own for own, _ in counted.values()),
         sum(others for _, others in counted.values()),
@@ -178,11 +178,15 @@ def _typical(rank: RankT, own_s: Mapping[RankT, float]) -> float:
     return compared_with(own_s[rank], [other_s for name, other_s in own_s.items() if name != rank])
 
 
+def _is_slow(own_s: float, others_s: float) -> bool:
+    return own_s >= STRAGGLER_RATIO * others_s > 0
+
+
 def _is_slow_in_most(times: Sequence[tuple[float, float]]) -> bool:
     """Return whether a rank is slow in most of the time of its peers, with the longest stage and without it."""
     ordered = sorted(times, key=lambda pair: -pair[1])
     for part in (ordered, ordered[1:]):
-        slow_s = sum(others for own, others in part if own >= STRAGGLER_RATIO * others)
+        slow_s = sum(others for own, others in part if _is_slow(own, others))
         if not 2 * slow_s > sum(others for _, others in part):
             return False
     return True
