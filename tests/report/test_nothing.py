@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from otel_rl.report.verdict import HOW_TO_BEGIN
 from rich.console import Console
 
 import otel_rl
@@ -19,7 +20,6 @@ from otel_rl.journal.read import open_run
 from otel_rl.process.state import state
 from otel_rl.report.build import build_report
 from otel_rl.report.terminal import document, render
-from otel_rl.report.verdict import HOW_TO_BEGIN
 from tests.fixtures import Recording
 from tests.made_runs import Plan, write_run
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given as property_of
 from hypothesis import strategies as st
+from otel_rl.report.verdict import verdict
 from rich.console import Console
 
 import otel_rl
@@ -26,7 +27,6 @@ from otel_rl.report.data.report import Report
 from otel_rl.report.schema import to_json
 from otel_rl.report.sections.request_times import REQUESTS, RequestPoints
 from otel_rl.report.terminal import render
-from otel_rl.report.verdict import verdict
 from otel_rl.requests import queue
 from otel_rl.requests.queue import record_requests
 from tests.fixtures import MS, Recording
