@@ -29,7 +29,14 @@ SLOW = SlowRanks(
     share=0.1,
 )
 EVERYWHERE = replace(
-    SLOW, where="everything", stage="rl.sample", own_s=0.097, others_s=0.058, cost_s=0.06, share=0.42, is_everywhere=True
+    SLOW,
+    where="everything",
+    stage="rl.sample",
+    own_s=0.097,
+    others_s=0.058,
+    cost_s=0.06,
+    share=0.42,
+    is_everywhere=True,
 )
 CALLS = SlowCalls(where="410 ms in rl.train.backward", stage="rl.train.backward", share=0.41, call_s=0.02)
 WAIT = PeerWait(share=0.2, longest_s=0.06, step_s=0.1)
@@ -124,7 +131,9 @@ def test_slow_communication_blames_no_rank() -> None:
     assert "largest" == first(replace(CLEAN, calls=replace(CALLS, call_s=0.009)))[0]
 
 
-@pytest.mark.parametrize("more", [{"calls": CALLS}, {"wait": replace(WAIT, share=0.5)}, {"wait": replace(WAIT, rank=1)}])
+@pytest.mark.parametrize(
+    "more", [{"calls": CALLS}, {"wait": replace(WAIT, share=0.5)}, {"wait": replace(WAIT, rank=1)}]
+)
 def test_who_waits_for_a_slow_rank_is_not_told_twice(more: dict[str, object]) -> None:
     """They are in a collective meanwhile."""
     assert ["slow_stage"] == [one.rule for one in found(replace(CLEAN, slow=SLOW, **more))]
@@ -148,8 +157,9 @@ def test_ranks_that_wait_for_each_other_in_turn() -> None:
     wait = replace(WAIT, share=0.4, is_spread=True)
     sentence = "The ranks wait 40 % of the step time for the slowest of them, now one rank, now another."
     assert ("uneven_ranks", "warning", sentence) == first(replace(CLEAN, wait=wait))
-    assert "The ranks wait at least 40 % of the step time for the slowest of them." == (
-        first(replace(CLEAN, wait=replace(wait, is_spread=False, is_exact=False)))[2]
+    assert (
+        "The ranks wait at least 40 % of the step time for the slowest of them."
+        == (first(replace(CLEAN, wait=replace(wait, is_spread=False, is_exact=False)))[2])
     )
     assert "largest" == first(replace(CLEAN, wait=replace(wait, share=0.29)))[0]
 
@@ -251,5 +261,7 @@ def test_what_takes_most_of_the_step_comes_first() -> None:
 
 def test_all_that_warns_gives_advice() -> None:
     """One sentence each."""
-    assert [] == [rule.name for rule in TIME if rule.severity == "warning" and rule.name != "no_step" and not rule.advice]
+    assert [] == [
+        rule.name for rule in TIME if rule.severity == "warning" and rule.name != "no_step" and not rule.advice
+    ]
     assert {1, 0} == {rule.advice.count(". ") + rule.advice.endswith(".") for rule in TIME}
