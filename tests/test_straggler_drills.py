@@ -36,6 +36,8 @@ WARMUP = 2
 """Steps that reports leave out."""
 STAGES = {"forward": v.FORWARD, "backward": v.BACKWARD, "reward": v.REWARD, "loader": f"{v.IDLE} data"}
 
+SLOW_RULES = frozenset(("starved_rank", "slow_rank", "slow_stage"))
+
 
 @dataclass
 class Drill:
@@ -49,8 +51,7 @@ class Drill:
 
     def slow(self) -> tuple[str, int, str]:
         """What is said of the slow rank: the rule, the rank and the stage."""
-        rules = "starved_rank", "slow_rank", "slow_stage"
-        (one,) = [one for one in self.report["findings"]["time"] if one["rule"] in rules]
+        (one,) = [one for one in self.report["findings"]["time"] if one["rule"] in SLOW_RULES]
         return one["rule"], one["values"]["rank"], one["values"]["stage"]
 
     def steps(self) -> list[list[StageCall[int]]]:

@@ -151,12 +151,12 @@ def _slow_calls(times: Efficiency) -> SlowCalls | None:
     if not stages:
         return None
     pipeline, slow = max(stages.items(), key=lambda item: sum(row.share for row in item[1]))
-    calls = sum(row.count for row in slow)
+    calls = max(1.0, sum(row.count for row in slow))  # a hidden one is not counted
     return SlowCalls(
         where=listed([f"{seconds(row.transfer_s)} {_inside(row.stage)}" for row in slow]),
         stage=slow[0].stage,
         share=sum(row.share for row in slow),
-        call_s=sum(row.transfer_s for row in slow) / calls if calls else 0.0,
+        call_s=sum(row.transfer_s for row in slow) / calls,
         peers=times.of_stage(pipeline),
     )
 
