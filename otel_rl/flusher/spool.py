@@ -35,10 +35,10 @@ class Spool:
             fold: it has the metrics that wait.
         """
         self.spans: list[Span] = []
-        """They wait, the first that ended first."""
+        """Spans that wait, in the order in which they ended."""
         self._fold = fold
         self._encoder: SpanEncoder | None = None
-        """It is not the journal's, which counts what it changes and drops."""
+        """Not the journal's encoder, which counts what it changes and drops."""
         self._spooled_spans: tuple[int, Attributes] = 0, {}
         """The number of spans on disk, and their resource."""
         self._spooled_metrics: list[OtlpRequest] = []

@@ -26,9 +26,9 @@ WAITS = ("wait", "wait_tensor", "wait_tensors")
 METHOD = "instancemethod"
 """Name of the type of pybind11's methods."""
 POINT_TO_POINT = ("send", "recv", "send_object_list", "recv_object_list")
-"""No collectives of the whole group: they have no place in its order."""
+"""They are not collectives of the whole group, so they have no place in its order."""
 FUNCTIONAL = "._functional_collectives:"
-"""In the target of a collective that gives tensors which wait when they are used."""
+"""The targets of collectives whose tensors wait when they are used contain this."""
 MOST_TENSORS = 1024
 """Tensors of one collective whose bytes are added up."""
 
@@ -42,7 +42,7 @@ class CollectiveHook(Hook):
     """
 
     position: int = 0
-    """Of this rank's input among the arguments."""
+    """Position of this rank's input among the arguments."""
     before: Before | None = None
     """Runs before every call, also where the process is alone."""
 
@@ -199,9 +199,9 @@ class _Operation:
 
 
 class _Making:
-    """The making of a group, in which its ranks wait for each other; others call it too, or not, as the program likes.
+    """A call that makes a group, in which the group's ranks wait for each other. Other ranks may make the same call.
 
-    So it counts in the order of no group, and which one it is of is known when it is made.
+    So it counts in no group's order, and its own group is known only once it is made.
     """
 
     def __init__(self, operation: str) -> None:

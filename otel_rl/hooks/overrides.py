@@ -181,7 +181,7 @@ def _is_special(name: str) -> bool:
 
 @not_counted
 def _as_method(owner: type, name: str, value: Any) -> Callable[..., Any] | None:
-    """Return a function that does as a method what a value of a class does when it is called on an object."""
+    """Return a function that, as a method, does what calling a class's attribute on an object does."""
     if type(value) is FunctionType:
         return value
     if not callable(value) and not isinstance(value, functools.partialmethod):

@@ -38,7 +38,7 @@ class SegmentFile:
     path: Path
     signal: str
     number: int
-    """The spool's is -1."""
+    """Number of the segment; -1 for the spool."""
 
     def items(self, size: int = -1) -> Iterator[Frame | Damage]:
         """Read whole frames, and the damage between them; a file that cannot be read is damage as a whole."""

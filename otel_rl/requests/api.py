@@ -145,14 +145,14 @@ def _nanoseconds(seconds: Any, shift: int) -> Any:
 
 
 def _read_seconds(seconds: Any) -> int | None:
-    """Read seconds of any type as whole ns; None of what is no number, or waits for a device."""
+    """Read seconds of any type as whole ns; None if it is no number, or waits for a device."""
     if _is_elsewhere(seconds) or not isfinite(seconds):  # that takes no text
         return None
     return round(float(seconds) * 1e9)
 
 
 def _count(number: Any) -> Any:
-    """Return a count; nan of what waits for a device."""
+    """Return a count; nan if it waits for a device."""
     if number is None:
         return UNKNOWN
     if type(number) is not int and _is_elsewhere(number):

@@ -38,7 +38,7 @@ class Request(NamedTuple):
     input_tokens: int = UNKNOWN
     output_tokens: int = UNKNOWN
     cached_tokens: int = UNKNOWN
-    """Of the input, read from the engine's prefix cache."""
+    """Input tokens that were read from the engine's prefix cache."""
     finish: str = ""
     """``stop``, ``length``, ``abort``, ``timeout``, ``error``, or the engine's own word."""
     error: str = ""
@@ -85,9 +85,9 @@ class KvCache(NamedTuple):
     time_ns: int
     """Time since 1970."""
     size: int | None
-    """Taken ahead of time: a pool, a static cache."""
+    """Bytes that are taken ahead of time: a pool, a static cache."""
     used: int | None
-    """Of the keys and values in it."""
+    """Bytes of the keys and values in it."""
 
 
 def record_requests(read: Callable[..., Iterable[Values]], *arguments: Any, parent: Any = None) -> None:
@@ -211,7 +211,7 @@ def _open_parent() -> Any:
 
 
 def _innermost(found: set[Stage], opened: dict[int, Stage]) -> Stage | None:
-    """Return of these stages the innermost one that each of the others contains, or is inside of; None if none is."""
+    """Return the innermost stage that each of the others contains or is inside of; None if there is none."""
     outer: set[int] = set()
     level = {one.parent_id for one in found}
     while level:  # of hundreds side by side few have a parent of their own, so this is short

@@ -26,7 +26,7 @@ class AlignedStep:
     since: float
     """When its first rank was there, monotonic, s."""
     steps: dict[int, ComparedStep] = field(default_factory=dict)
-    """By rank."""
+    """Keys are the ranks."""
 
 
 class Alignment:

@@ -45,9 +45,9 @@ class RankComparer:
         self._emitter = Emitter(directory, identity)
         self._tails: dict[str, SpanTail] = {}
         self._unknown: dict[str, SpanTail] = {}
-        """Of writers whose spans do not show yet who writes."""
+        """Tails of writers whose spans do not show yet who writes."""
         self._ranks: dict[str, tuple[Role, int]] = {}
-        """Of every writer whose first spans are there."""
+        """Role and rank of every writer whose first spans are there."""
         self._broken: set[str] = set()
         self._ours: set[Role] = set()
         """Roles whose lowest rank is on this node."""
@@ -56,7 +56,7 @@ class RankComparer:
         self._steps = StepCollector()
         self._alignment = Alignment()
         self._members: defaultdict[Role, defaultdict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-        """By process group, the ranks that were ever seen in it."""
+        """The ranks that were ever seen in each process group."""
         self._counts: Counter[str] = Counter()
         self._has_said = False
         self._set_back: set[str] = set()

@@ -144,7 +144,7 @@ class Shipper:
 
     @staticmethod
     def _date(followed: list[Followed]) -> None:
-        """Find out since when the streams wait whose turn did not come, since nothing is accepted at present."""
+        """Find out since when streams wait that had no turn because nothing is accepted at present."""
         for stream, progress, _ in followed:
             if not progress.oldest_ns:
                 with suppress(OSError):  # that is said once its turn comes
