@@ -70,11 +70,11 @@ class Spool:
             self._next = began + PAUSE * took_s
 
     def _write_spans(self, writer: Writer, resource: Attributes) -> None:
-        waiting = len(self.spans), resource
-        if waiting != self._spooled_spans:
+        pending = len(self.spans), resource
+        if pending != self._spooled_spans:
             requests = self._encoder_of(resource).encode(reversed(self.spans))
             if writer.spool("traces", requests):
-                self._spooled_spans = waiting
+                self._spooled_spans = pending
 
     def _write_metrics(self, writer: Writer, resource: Attributes) -> None:
         encoder = self._encoder_of(resource)

@@ -96,11 +96,11 @@ def request(  # noqa: PLR0913  a request has that many numbers, all but two by k
             replica, limit, clock, state.clock.anchor,
         )  # fmt: skip
         parent = parent or CURRENT.get()
-        waiting = state.queue.finished
-        if parent is not None and 0 < len(waiting) < MOST_WAITING:  # ``add_finished``, of which a call is 0.2 us
-            waiting += (_read, parent, 1, values)
-            if state.queue.finished is not waiting:
-                state.add(waiting)
+        queued = state.queue.finished
+        if parent is not None and 0 < len(queued) < MOST_WAITING:  # ``add_finished``, of which a call is 0.2 us
+            queued += (_read, parent, 1, values)
+            if state.queue.finished is not queued:
+                state.add(queued)
         else:
             add_finished((_read, parent or find_parent(), 1, values))
 

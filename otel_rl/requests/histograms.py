@@ -160,8 +160,8 @@ class RequestFold:
             return
         from otel_rl.requests.columns import bins, joined
 
-        waiting, self._derived, self._num_derived = self._derived, {}, 0
-        for labels, some in waiting.items():
+        pending, self._derived, self._num_derived = self._derived, {}, 0
+        for labels, some in pending.items():
             columns = joined(some)
             for (name, column, _, unit), bounds in zip(HISTOGRAMS, self._bounds, strict=True):
                 found = bins(getattr(columns, column), bounds)

@@ -104,17 +104,17 @@ def record_requests(read: Callable[..., Iterable[Values]], *arguments: Any, pare
 
 def add_finished(finished: tuple[Any, ...]) -> None:
     """Add finished requests to the queue: their reader, parent, number of arguments, and the arguments."""
-    waiting = state.queue.finished
-    if not waiting:  # or so it was a moment ago: queued twice it does no harm
-        if not state.add(waiting):
+    queued = state.queue.finished
+    if not queued:  # or so it was a moment ago: queued twice it does no harm
+        if not state.add(queued):
             return
-    elif len(waiting) > MOST_WAITING:
+    elif len(queued) > MOST_WAITING:
         dropped = state.dropped
         dropped["traces", "queue_full"] += 1
         return
-    waiting += finished  # in one piece: other threads add to it, too
-    if state.queue.finished is not waiting:  # the flusher has taken it meanwhile, perhaps too early for this
-        state.add(waiting)
+    queued += finished  # in one piece: other threads add to it, too
+    if state.queue.finished is not queued:  # the flusher has taken it meanwhile, perhaps too early for this
+        state.add(queued)
 
 
 def record_load(

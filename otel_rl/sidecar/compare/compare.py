@@ -164,10 +164,10 @@ class RankComparer:
     def _read(self, deadline: float) -> set[str]:
         """Read one frame of each in turn; return the writers of which everything was read."""
         read: set[str] = set()
-        waiting = [(tail, tail.read(KEYS)) for tail in self._followed()]
-        while waiting and monotonic() < deadline:
+        unread = [(tail, tail.read(KEYS)) for tail in self._followed()]
+        while unread and monotonic() < deadline:
             going_on = []
-            for tail, frames in waiting:
+            for tail, frames in unread:
                 try:
                     spans = next(frames, None)
                 except OSError as error:
@@ -180,7 +180,7 @@ class RankComparer:
                 for span in spans:
                     self._steps.add(span, tail.known_from_ns, now)
                 going_on.append((tail, frames))
-            waiting = going_on
+            unread = going_on
         return read
 
     def _check_clocks(self) -> None:
