@@ -153,7 +153,7 @@ class Flusher:
                 self._asked.popleft().set()
 
     def _serve(self) -> bool:
-        """Do a cycle and answer all who asked before it; the last one closes the journal. Says whether it was that."""
+        """Do a cycle and answer all who asked before it; return whether it was the last, which closes the journal."""
         with self.lock:
             asked = [self._asked.popleft() for _ in range(len(self._asked))]
             self._is_asked = bool(asked)

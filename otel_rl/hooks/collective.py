@@ -214,7 +214,7 @@ class _Making:
         return record
 
     def end(self, record: Collective, result: Any) -> None:
-        """Close the record; who is not in the group has no group to show."""
+        """Close the record; a rank outside the group has no group to show."""
         if hasattr(result, "group_name"):
             record.group = group_of(result)
         record.close()
@@ -227,7 +227,7 @@ class _Wait:
         self.name = name
 
     def begin(self, args: Args, kwargs: Kwargs) -> Collective:
-        """Open the record of a wait: of the collective that is waited for, as far as it is known."""
+        """Open the record of a wait for a collective, as far as that is known."""
         waited = args[0] if args else next(iter(kwargs.values()), None)  # its only argument, by its name
         if type(waited) is list:
             waited = waited[0] if waited else None
@@ -272,7 +272,7 @@ def input_bytes(value: Any) -> int:
 
 
 def is_on_device(value: Any) -> bool:
-    """Return whether what a collective sends lies on an accelerator; of a list the first decides."""
+    """Return whether what a collective sends lies on an accelerator; the first tensor of a list decides."""
     if isinstance(value, (list, tuple)):
         value = value[0] if value else None
     return getattr(value, "is_cpu", True) is False
@@ -282,5 +282,5 @@ _NOWHERE = 1 << 30
 
 
 def _position(names: list[str], name: str) -> tuple[int, str]:
-    """Return position and name of a parameter; a position that no call reaches where there is none."""
+    """Return position and name of a parameter; if there is none, a position that no call reaches."""
     return (names.index(name) if name in names else _NOWHERE), name

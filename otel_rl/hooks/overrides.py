@@ -33,8 +33,8 @@ class Overrides:
     def follow(self, trainer: object) -> None:
         """Hook what an object and its class have in place of hooked methods, now and at each ``hook_replacements``.
 
-        The stage holds what replaces the method, whether that calls the hooked method or not: of one call, only what
-        the object finds first is recorded.
+        The stage holds what replaces the method, whether that calls the hooked method or not: only what the object
+        finds first is recorded of a call.
 
         Args:
             trainer: most often of a class of the program that is derived from the framework's.

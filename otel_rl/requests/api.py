@@ -120,7 +120,7 @@ def _read(given: Values) -> tuple[Values]:
 
 
 def _shift(clock: str, anchor: int) -> int:
-    """Return what to add to a time of a clock to make it one of the monotonic clock, ns.
+    """Return what to add to a clock's times to get those of the monotonic clock, ns.
 
     Raises:
         ValueError: there is no such clock.
@@ -135,7 +135,7 @@ def _shift(clock: str, anchor: int) -> int:
 
 
 def _nanoseconds(seconds: Any, shift: int) -> Any:
-    """Return a time of the monotonic clock, ns; where it is none nan, which is counted when requests are cleaned."""
+    """Return a time of the monotonic clock, ns; nan if it is no time, which is counted when requests are cleaned."""
     if seconds is None:
         return 0
     if type(seconds) is float and -_LONGEST_S < seconds < _LONGEST_S:

@@ -324,7 +324,7 @@ class RequestFold:
 
 
 def _add_work(work: Any, key: Any, batch: RequestBatch, derived: Derived) -> None:
-    """Add tokens to a step without a framework; what resumes a request that failed has its tokens in the prompt."""
+    """Add tokens to a step without a framework; a request that resumes a failed one has its tokens in the prompt."""
     rollout = key.span_id if isinstance(key, Stage) and key.name in ROLLOUTS else 0
     numbers = batch.numbers[WHOLE.index("turn")], derived.columns.input, derived.columns.output
     for one, *counts in zip(batch.values, *(column.tolist() for column in numbers), strict=True):
@@ -333,7 +333,7 @@ def _add_work(work: Any, key: Any, batch: RequestBatch, derived: Derived) -> Non
 
 
 def _is_over(key: Any, rollout: RolloutRequests, now: int) -> bool:
-    """Whether a rollout is over that no stage of this process closes: none has come for long."""
+    """Return whether a rollout that no stage of this process closes is over: no request has come for long."""
     if isinstance(key, Stage) and key.ended:  # it will be counted in a moment
         return False
     container = tracing.container

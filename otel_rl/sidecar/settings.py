@@ -24,7 +24,7 @@ HEADER: Final = re.compile(r"[a-z0-9_.-]+(?<!-bin)")
 VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?|")
 TIMEOUT_S: Final = 10.0
 LONGEST_TIMEOUT_S: Final = (2**31 - 1) / 1000
-"""What a socket can wait: 24 days."""
+"""The longest that a socket can wait: 24 days."""
 
 
 @dataclass(frozen=True)

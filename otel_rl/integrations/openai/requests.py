@@ -88,7 +88,7 @@ class Reading:
         return self.choices.setdefault(index if type(index) is int else 0, Choice())
 
     def requests(self, now: int, ending: Ending | None) -> Iterable[Request]:
-        """Make the request of every choice, also those that never came where others or an error did."""
+        """Make the request of every choice, also of those that never came, if others or an error did."""
         call, identity = self.call, self.id or _new_id()
         expected = _expected(call.body)
         choices = self.choices
@@ -142,7 +142,7 @@ def get(value: Any, *path: str) -> Any:
 
 
 def _request(call: Any, index: int, choices: int, identity: str, usage: Any) -> Request:
-    """Make what the requests of a call share. ``usage`` sums over choices and prompts: it counts where one is alone."""
+    """Make what the requests of a call share. ``usage`` sums over choices and prompts: it counts for one alone."""
     prompts = _prompts(call.body)
     per_prompt = max(choices // prompts, 1)
     server = call.server

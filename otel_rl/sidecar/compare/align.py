@@ -12,7 +12,7 @@ from otel_rl.sidecar.compare.rank_step import ComparedStep, Role
 KEPT_STEPS: Final = 64
 """Steps of a role that wait for a rank."""
 KEPT_S: Final = 300.0
-"""A step waits for a rank no longer: asynchronous roles end theirs minutes apart."""
+"""A step waits this long for a rank at most: asynchronous roles end theirs minutes apart."""
 
 StepNumber = tuple[int, int]
 """The loop within its attempt, from 0, and the number of the step in it; both only rise."""

@@ -26,7 +26,7 @@ from otel_rl.sidecar.ship_node import Node
 from otel_rl.sidecar.streams import JournalStream
 
 WORK_S: Final = 0.5
-"""One call reads no longer; the directory is scanned between two."""
+"""A call reads this long at most; the directory is scanned between two calls."""
 PAUSE_S: Final = 1.0
 """If the files alone take long, twice as long passes before the next call, but no more than this."""
 BEHIND_BYTES: Final = 64 << 20
