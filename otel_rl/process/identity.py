@@ -53,7 +53,7 @@ class Identity:
     started_ns: int = 0
     host: str = ""
     device_id: str = ""
-    """Of the device that it uses, as its driver names it."""
+    """The device that it uses, as its driver names it."""
     coordinates: Mapping[str, int] = field(default_factory=dict)
     """Place along each axis of the parallel layout that is known, by the resource's key."""
     extra: Mapping[str, Value] = field(default_factory=dict)

@@ -64,7 +64,7 @@ class Stage(Settable):
         self.ended = 0
         """Monotonic, ns; 0 while open."""
         self.token: Token[Any] | None = None
-        """Ends its being current."""
+        """Makes it no longer current."""
         self.outside: Any = None
         """OpenTelemetry's context outside of it, if it is or was current there, too."""
         self.inner: Context | None = None
