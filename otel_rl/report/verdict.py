@@ -49,7 +49,7 @@ GROUPS: Final = {
     "the policy update": (v.TRAIN, v.FORWARD, v.BACKWARD, v.CLIP, v.OPTIMIZER),
     "evaluation": (v.EVALUATE,),
     "checkpoints": (v.CHECKPOINT,),
-    "logging": (v.LOG,),
+    "logging": (v.LOG, v.LOG_GATHER),
     "handing new weights to the rollout engine": (v.SYNC,),
 }
 

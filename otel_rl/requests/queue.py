@@ -12,7 +12,7 @@ from otel_rl.process.state import state
 from otel_rl.records import Count, Deferred
 from otel_rl.requests.memory import CountsUnfinished, generation
 from otel_rl.trace.memory import tracing
-from otel_rl.trace.stage import Stage, current_parent
+from otel_rl.trace.stage import Stage, current_parent, rollout_around
 
 UNKNOWN = -1
 """A count that the engine does not report; a time that it does not report is 0."""
@@ -204,6 +204,8 @@ def _open_parent() -> Any:
         opened = {one.span_id: one for one in tracing.open.copy() if one.__class__ is Stage}
         found = {one for one in opened.values() if one.name in SAYING or (one.attributes and v.MODE in one.attributes)}
         stage = _innermost(found, opened) if len(found) > 1 else next(iter(found), None)
+        if stage is not None and stage.name == v.SAMPLE_GENERATE:
+            stage = rollout_around(stage)
     if stage is None and tracing.container is None:  # requests that come before everything else
         with guard("find the parent of requests"):
             tracing.open_setup()

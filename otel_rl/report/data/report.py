@@ -313,6 +313,8 @@ class Report:
     model: str
     trainings: list[TrainingRow]
     """In order of time; loops in a row with the same algorithm and model are one."""
+    settings: dict[str, float]
+    """Of rank 0 in the newest attempt, by their names in the vocabulary without `rl.settings.`; empty if unknown."""
     begin_ns: int
     end_ns: int
     duration_s: float
