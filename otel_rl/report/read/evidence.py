@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from otel_rl.analysis.series.robust import median
+from otel_rl.findings.curves import Learning, Numbers
 from otel_rl.findings.health import Health
 from otel_rl.findings.judge import Findings, judge
-from otel_rl.findings.learning import Learning, Numbers
 from otel_rl.findings.timing import Timing
 
 if TYPE_CHECKING:
+    from otel_rl.report.data.report import Series
     from otel_rl.report.source import Source
 
 
@@ -19,12 +21,17 @@ def findings(source: Source) -> Findings:
 
 
 def learning(source: Source) -> Learning:
+    answers = [record.work.samples for record in source.found.steps if record.work.samples]
     return Learning(
-        series=[
-            Numbers(one.name, one.qualifiers, one.steps, [math.nan if x is None else x for x in one.values])
-            for one in source.series
-        ]
+        series=[_numbers(one) for one in source.series],
+        of_ranks=[_numbers(one, rank.rank) for rank, one in source.points.numbers.of_ranks(source.found.steps)],
+        answers=median(answers) if answers else None,
     )
+
+
+def _numbers(series: Series, rank: int | None = None) -> Numbers:
+    values = [math.nan if x is None else x for x in series.values]
+    return Numbers(series.name, series.qualifiers, series.steps, values, rank)
 
 
 def health(source: Source) -> Health:

@@ -22,9 +22,9 @@ from otel_rl.runs.format import count, number
 from otel_rl.runs.spans import text
 
 NAMES: Final = (
-    v.REWARD_SCORE, v.REWARD_STD, v.FUNCTION_SCORE, v.FUNCTION_STD, v.EVAL_REWARD, v.REWARD_ZERO_STD, v.LOSS,
-    v.LOSS_TERM, v.GRAD_NORM, v.KL_REFERENCE, v.KL_POLICY, v.ENTROPY, v.CLIP_FRACTION, v.CLIP_SIDE_FRACTION,
-    v.RESPONSE_LENGTH, v.RESPONSE_MIN, v.RESPONSE_MAX, v.RESPONSE_CLIPPED, v.LEARNING_RATE,
+    v.REWARD_SCORE, v.REWARD_STD, v.FUNCTION_SCORE, v.FUNCTION_STD, v.REWARD_NONFINITE, v.EVAL_REWARD,
+    v.REWARD_ZERO_STD, v.LOSS, v.LOSS_TERM, v.GRAD_NORM, v.KL_REFERENCE, v.KL_POLICY, v.ENTROPY, v.CLIP_FRACTION,
+    v.CLIP_SIDE_FRACTION, v.RESPONSE_LENGTH, v.RESPONSE_MIN, v.RESPONSE_MAX, v.RESPONSE_CLIPPED, v.LEARNING_RATE,
 )  # fmt: skip
 EXTREMES: Final = {v.RESPONSE_MIN: min, v.RESPONSE_MAX: max}
 
@@ -84,13 +84,38 @@ class SeriesPoints:
 
     def series(self, records: Iterable[StepRecord]) -> tuple[list[Series], list[Series]]:
         """Return the series of ``NAMES`` and the training's own, by step; the newest attempt of a step counts."""
-        calendar = _Calendar(records)
-        steps = [(self._ranks[process][0], *calendar.step(self._ranks[process], ns)) for process, ns in self._moments]
+        steps = self._steps(records)
         made = [_series(head, _by_step(steps, *points)) for head, points in self._points.items()]
         ours = [one for one in made if one.name in NAMES]
         own = [one for one in made if one.name not in NAMES]
         ours.sort(key=lambda one: (NAMES.index(one.name), sorted(one.qualifiers.items())))
         return ours, sorted(own, key=lambda one: one.name)
+
+    def of_ranks(self, records: Iterable[StepRecord]) -> list[tuple[Rank, Series]]:
+        """Return the series of each single rank of what was ever NaN or infinite, or counts answers that were."""
+        chosen = {
+            head: points
+            for head, points in self._points.items()
+            if head[0] in NAMES and (head[0] == v.REWARD_NONFINITE or not all(map(math.isfinite, points[1])))
+        }
+        if not chosen:
+            return []
+        steps, ranks = self._steps(records), [self._ranks[process][1] for process, _ in self._moments]
+        found = []
+        for head, (moments, values) in chosen.items():
+            for rank in sorted({ranks[moment] for moment in moments}):
+                of_rank = [index for index, moment in enumerate(moments) if ranks[moment] == rank]
+                own = (
+                    array("I", [moments[index] for index in of_rank]),
+                    array("d", [values[index] for index in of_rank]),
+                )
+                found.append((rank, _series(head, _by_step(steps, *own))))
+        return found
+
+    def _steps(self, records: Iterable[StepRecord]) -> list[tuple[str, StepKey, int]]:
+        """Return of each moment its attempt, its step and its time."""
+        calendar = _Calendar(records)
+        return [(self._ranks[process][0], *calendar.step(self._ranks[process], ns)) for process, ns in self._moments]
 
 
 def _by_step(
