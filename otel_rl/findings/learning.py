@@ -89,7 +89,7 @@ ALARMS: Final[tuple[Rule[Learning], ...]] = (
         condition="the reward lost 70 % of its gain and a quarter of its height, beyond noise, and stays low",
         window="the last fifth, against the highest of 20 levels",
         find=reward_rules.reward_collapsed,
-        sentence="The reward collapsed in step {step}: {best:number} to {final:number} (best until step {peak}).",
+        sentence="The reward collapsed in step {step}: {best:.3g} to {final:.3g} (best until step {peak}){by}.",
         advice="Go back to a checkpoint before that step; look at KL and learning rate there.",
         silenced_by=DEAD,
     ),
@@ -125,7 +125,7 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         condition="the gradient norm stays above ten times the highest of the first third",
         window="all steps, against the first third",
         find=policy_rules.gradient_explosion,
-        sentence="The gradient norm exploded in step {step}: {before:number} to {after:number}, and stays there.",
+        sentence="The gradient norm exploded in step {step}: {before:.3g} to {after:.3g}, and stays there.",
         advice="Lower the learning rate or clip the gradient.",
         silenced_by=DEAD,
     ),
@@ -136,7 +136,7 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         condition="the KL to the reference grows beyond the first entropy, and the reward does not rise with it",
         window="the second half, against the middle",
         find=policy_rules.kl_explosion,
-        sentence="KL to the reference grows from {middle:number} to {end:number} since step {step}{paid}.",
+        sentence="KL to the reference grows from {middle:.3g} to {end:.3g} since step {step}{paid}.",
         advice="Raise the KL coefficient or lower the learning rate.",
         silenced_by=DEAD,
     ),
@@ -173,8 +173,8 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         window="the last two evaluations, against the best",
         find=reward_rules.evaluation_falls,
         sentence=(
-            "Evaluation reward falls since step {step} ({best:number} to {last:number}) "
-            "while the training reward rises ({from:number} to {to:number})."
+            "Evaluation reward falls since step {step} ({best:.3g} to {last:.3g}) "
+            "while the training reward rises ({from:.3g} to {to:.3g})."
         ),
         advice="Stop at the best evaluation; look for what the training reward pays besides.",
         silenced_by=(*DEAD, "reward_collapsed"),
@@ -221,7 +221,7 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         condition="one of several reward functions gives all answers the same score, and had not risen to it",
         window="all steps",
         find=reward_rules.function_constant,
-        sentence="Reward {name} gives every answer {value:number} {when}: it teaches nothing.",
+        sentence="Reward {name} gives every answer {value:.3g} {when}: it teaches nothing.",
         advice="Look at what that reward function returns.",
         silenced_by=("reward_nan", "groups_equal"),
     ),
@@ -243,7 +243,7 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         condition="the responses stay below 15 % of their first length",
         window="all steps, against the first twentieth",
         find=response_rules.answers_short,
-        sentence="The responses shrank in step {step}: {before:number} to {after:number} tokens{went}.",
+        sentence="The responses shrank in step {step}: {before:.3g} to {after:.3g} tokens{went}.",
         advice="Read some responses; look at what the reward pays for short ones.",
         silenced_by=DEAD,
     ),
@@ -267,7 +267,7 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         find=policy_rules.gradient_spikes,
         sentence=(
             "The gradient norm spikes in {count:count} of {total:plural step} (first in {first}): "
-            "up to {top:number}, usually {usual:number}."
+            "up to {top:.3g}, usually {usual:.3g}."
         ),
         advice="Clip the gradient, or lower the learning rate.",
         silenced_by=(*DEAD, "gradient_explosion"),
@@ -290,7 +290,7 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         condition="the reward falls over the run, beyond noise and a tenth of its height",
         window="the last fifth, against the first twentieth",
         find=reward_rules.reward_falls,
-        sentence="The reward falls: {before:number} to {after:number} in {points:plural step}.",
+        sentence="The reward falls: {before:.3g} to {after:.3g} in {points:plural step}.",
         advice="Lower the learning rate; check the sign of the reward.",
         silenced_by=(*DEAD, "reward_collapsed"),
     ),
@@ -301,7 +301,7 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         condition="the loss rises over the run without a gain in reward",
         window="the last fifth, against the first twentieth",
         find=policy_rules.loss_rises,
-        sentence="The loss rises: {before:number} to {after:number} in {total:plural step}{rate}.",
+        sentence="The loss rises: {before:.3g} to {after:.3g} in {total:plural step}{rate}.",
         advice="Lower the learning rate.",
         silenced_by=(*DEAD, "reward_collapsed", "reward_falls", "groups_equal", "kl_explosion"),
     ),
@@ -312,7 +312,7 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         condition="in 50 or more steps the reward does not move beyond its noise",
         window="first and last third",
         find=reward_rules.reward_flat,
-        sentence="The reward stays at {level:number} in {points:plural step}, within its noise of {noise:number}.",
+        sentence="The reward stays at {level:.3g} in {points:plural step}, within its noise of {noise:.3g}.",
         advice="Raise the learning rate, or look at whether the reward can tell answers apart.",
         silenced_by=(*DEAD, "answers_nan", "groups_equal", "groups_mostly_equal", "gradient_vanished"),
     ),
@@ -336,7 +336,7 @@ NOTES: Final[tuple[Rule[Learning], ...]] = (
         condition="no alarm and no warning holds, and no reward was recorded",
         window="first and last step",
         find=reward_rules.loss_note,
-        sentence="Loss {first:number} to {last:number} in {points:plural step}; no reward was recorded.",
+        sentence="Loss {first:.3g} to {last:.3g} in {points:plural step}; no reward was recorded.",
         is_fallback=True,
     ),
     Rule(
@@ -347,7 +347,7 @@ NOTES: Final[tuple[Rule[Learning], ...]] = (
         window="first and last third",
         find=response_rules.cut_note,
         sentence="{last:percent} of the responses are cut{limit} in the last third (first third: {first:percent}).",
-        advice="Raise the limit if these answers are worth their end.",
+        advice="Raise the limit if answers need more room.",
         is_fallback=True,
     ),
     Rule(

@@ -10,7 +10,7 @@ from otel_rl.analysis.series.onset import onset
 from otel_rl.analysis.series.robust import high, mad, median
 from otel_rl.findings.curves import Curve, Learning
 from otel_rl.findings.rule import Found
-from otel_rl.runs.format import number, plural
+from otel_rl.runs.format import plural
 
 FEWEST: Final = 5
 FEW: Final = 15
@@ -36,7 +36,7 @@ def policy_collapse(learning: Learning) -> Found | None:
     rate = learning.curve(v.LEARNING_RATE)
     used = [value for value in rate.before(step + 1) if value > 0]
     values = {"step": step, "before": _early(entropy), "after": median(entropy.since(step))}
-    at_rate = f"; learning rate {number(max(used))}" if used else ""
+    at_rate = f"; learning rate {max(used):.3g}" if used else ""
     return Found({**values, "gradient": _no_gradient(learning, step), "rate": at_rate})
 
 
@@ -61,7 +61,7 @@ def gradient_vanished(learning: Learning) -> Found | None:
         return None
     total = plural(len(gradient), "step")
     before = median(gradient.values[:start]) if start else 0.0
-    was = f", {number(before)} before" if start else ""
+    was = f", {before:.3g} before" if start else ""
     when = f"since step {gradient.steps[start]} ({sum(flags[start:])} of {total}){was}" if start else f"in all {total}"
     return Found({"when": when})
 
@@ -109,7 +109,7 @@ def kl_explosion(learning: Learning) -> Found | None:
     if _gains_since(reward, step):
         return None
     before, after = median(reward.before(step)[-FEW:]), median(reward.since(step)[-tenth:])
-    paid = f" while the reward went from {number(before)} to {number(after)}" if reward.values else ""
+    paid = f" while the reward went from {before:.3g} to {after:.3g}" if reward.values else ""
     return Found({"middle": middle, "end": end, "step": step, "paid": paid})
 
 
@@ -138,7 +138,7 @@ def loss_rises(learning: Learning) -> Found | None:
     moved = loss.change
     if not moved.is_rise or moved.by < max(3 * moved.scatter, 0.5 * abs(moved.before)):
         return None
-    at_rate = f" at learning rate {number(median(rate.values))}" if rate.values else ""
+    at_rate = f" at learning rate {median(rate.values):.3g}" if rate.values else ""
     return Found({"before": moved.before, "after": moved.after, "total": len(loss), "rate": at_rate})
 
 

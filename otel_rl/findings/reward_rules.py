@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.series.change import change, over_run, peak
+from otel_rl.analysis.series.change import over_run, peak
 from otel_rl.analysis.series.correlation import monotony
 from otel_rl.analysis.series.onset import first_above, onset
-from otel_rl.analysis.series.robust import high, median, noise
+from otel_rl.analysis.series.robust import high, level, median, noise
 from otel_rl.analysis.summary import mean
 from otel_rl.findings.curves import Curve, Learning
 from otel_rl.findings.rule import Found
-from otel_rl.runs.format import number, percent, plural, shorten
+from otel_rl.runs.format import percent, plural, shorten
 
 FEW: Final = 15
 """A shorter run says nothing about a trend."""
@@ -20,10 +20,14 @@ MANY: Final = 50
 """A reward that does not move in so many steps is worth a word."""
 LOST: Final = 0.3
 """A collapse leaves at most this much of what was gained."""
+TREND: Final = 0.6
+"""Rank correlation with time of what moves."""
 QUARTER: Final = 0.25
 ALL: Final = 0.9
 """From this share of equal groups on a step teaches next to nothing."""
 MOST: Final = 0.8
+NEAR: Final = 0.6
+"""So much of its way a score has come when it is said to have arrived."""
 RECENT: Final = 10
 NAME_WIDTH: Final = 24
 NO_CHANGE: Final = 1e-6
@@ -44,7 +48,8 @@ def reward_collapsed(learning: Learning) -> Found | None:
     begin = onset([value < best / 2 + final / 2 for value in curve.values])
     if begin is None or len(curve) - begin < max(5, len(curve) // 10):
         return None
-    return Found({"step": curve.steps[begin], "best": best, "final": final, "peak": curve.steps[end - 1]})
+    values = {"step": curve.steps[begin], "best": best, "final": final, "peak": curve.steps[end - 1]}
+    return Found({**values, "by": _fallen_function(learning, curve.steps[begin])})
 
 
 def reward_falls(learning: Learning) -> Found | None:
@@ -64,11 +69,10 @@ def reward_flat(learning: Learning) -> Found | None:
     curve = learning.curve(v.REWARD_SCORE)
     if len(curve) < MANY:
         return None
-    moved, third = curve.change, len(curve) // 3
-    thirds = change(curve.values, slice(0, third), slice(len(curve) - third, len(curve)))
-    if moved.is_rise or moved.is_fall or thirds.is_rise or thirds.is_fall or abs(monotony(curve.values)) > 0.6:
+    moved = curve.change
+    if moved.is_rise or moved.is_fall or abs(monotony(curve.values)) > TREND:
         return None
-    values = {"level": median(curve.values), "noise": moved.scatter, "points": len(curve)}
+    values = {"level": level(curve.values), "noise": moved.scatter, "points": len(curve)}
     return Found({**values, "noun": _noun(learning, curve)})
 
 
@@ -116,7 +120,7 @@ def groups_equal(learning: Learning) -> Found | None:
     step, total = equal.steps[start], plural(len(equal), _noun(learning, equal))
     rewards = learning.curve(v.REWARD_SCORE).since(step)
     is_same = bool(rewards) and max(rewards) - min(rewards) <= NO_CHANGE * abs(rewards[0])
-    value = f" ({number(rewards[0])})" if is_same else ""
+    value = f" ({rewards[0]:.3g})" if is_same else ""
     taught = sum(value >= ALL for value in equal.values[start:])
     when = f"Since step {step}" if start else f"In all {total}"
     nothing = f"{taught} of {total} teach nothing" if start else "they teach nothing"
@@ -137,7 +141,7 @@ def reward_note(learning: Learning) -> Found | None:
     if not len(curve):
         return None
     if len(curve) == 1:
-        return Found({"text": f"Reward {number(curve.values[0])} in the only step"})
+        return Found({"text": f"Reward {curve.values[0]:.3g} in the only step"})
     return Found({"text": _way(learning, curve) + _groups(learning)})
 
 
@@ -149,20 +153,34 @@ def loss_note(learning: Learning) -> Found | None:
     return Found({"first": curve.values[0], "last": curve.values[-1], "points": len(curve)})
 
 
+def _fallen_function(learning: Learning, step: int) -> str:
+    """Name the one of several functions whose score fell since a step."""
+    falls = []
+    for name, one in learning.functions(v.FUNCTION_SCORE).items():
+        curve = one.good()
+        before, after = level(curve.before(step)[-RECENT:]), level(curve.since(step))
+        if before - after > 3 * noise(curve.values):
+            falls.append((name, before, after))
+    if len(learning.functions(v.FUNCTION_SCORE)) < 2 or len(falls) != 1:
+        return ""
+    name, before, after = falls[0]
+    return f"; of the functions only {shorten(name, NAME_WIDTH)} fell ({before:.3g} to {after:.3g})"
+
+
 def _way(learning: Learning, curve: Curve) -> str:
     """Write from where to where: single values in a short run, levels in a long one, whose values are noisy."""
     moved = curve.change
     steps = plural(len(curve), _noun(learning, curve))
     if len(curve) < FEW:
-        return f"Reward {number(curve.values[0])} to {number(curve.values[-1])} in {steps}."
+        return f"Reward {curve.values[0]:.3g} to {curve.values[-1]:.3g} in {steps}."
     first, last = _digits(moved.before, moved.by), _digits(moved.after, moved.by)
-    if moved.is_rise:
+    if moved.by > 3 * moved.scatter:
         limit = float(_digits(moved.before + 0.9 * moved.by, moved.by))
         where = first_above(curve.values, limit)
         return f"Reward {first} to {last}, first above {limit:g} in step {curve.steps[where or 0]}."
-    if moved.is_fall:
+    if moved.is_rise or moved.is_fall or abs(monotony(curve.values)) > TREND:
         return f"Reward {first} to {last} in {steps}."
-    return f"Reward {number(median(curve.values))}, within its noise of {number(moved.scatter)} in {steps}."
+    return f"Reward {level(curve.values):.3g}, within its noise of {moved.scatter:.3g} in {steps}."
 
 
 def _groups(learning: Learning) -> str:
@@ -175,7 +193,7 @@ def _groups(learning: Learning) -> str:
 
 def _digits(value: float, by: float) -> str:
     """Write a level with two digits of the change."""
-    return f"{value:.2f}" if abs(by) >= 0.1 and abs(value) < 10 else number(value)
+    return f"{value:.2f}" if abs(by) >= 0.1 and abs(value) < 10 else f"{value:.3g}"
 
 
 def _has_reached(score: Curve, start: int) -> bool:
@@ -184,20 +202,26 @@ def _has_reached(score: Curve, start: int) -> bool:
     if len(before) < 3:
         return False
     first, final = median(score.values[:3]), score.values[-1]
-    return final >= high(score.values, 0.9) and final > first and median(before) > first + 0.6 * (final - first)
+    return final >= high(score.values, 0.9) and final > first and median(before) > first + NEAR * (final - first)
 
 
 def _is_converged(learning: Learning, equal: Curve, start: int) -> bool:
     """Whether groups became equal bit by bit while the reward came to its highest level."""
-    reward = learning.curve(v.REWARD_SCORE)
-    step = equal.steps[start]
+    reward, step = learning.curve(v.REWARD_SCORE), equal.steps[start]
     before, after = reward.before(step), reward.since(step)
     if len(before) < 3 or not after:
         return False
-    first, final, recent = median(before[:3]), median(after), median(before[-RECENT:])
-    is_bit_by_bit = mean(equal.values[max(0, start - RECENT) : start]) >= 0.2
-    has_risen = final - first > noise(reward.values) and recent > first + 0.6 * (final - first)
-    return is_bit_by_bit and has_risen and final >= peak(reward.values)[1] - noise(reward.values)
+    first, final, recent = level(before[:3]), level(after), level(before[-3:])
+    has_risen = final - first > noise(reward.values) and recent > first + NEAR * (final - first)
+    is_best = final >= peak(reward.values)[1] - noise(reward.values)
+    return has_risen and is_best and _has_narrowed(learning, equal, start)
+
+
+def _has_narrowed(learning: Learning, equal: Curve, start: int) -> bool:
+    """Whether the rewards came closer to each other before a step."""
+    spread = learning.curve(v.REWARD_STD).before(equal.steps[start])
+    is_closer = len(spread) > 3 and median(spread[-3:]) < median(spread[: max(3, len(spread) // 2)]) / 2
+    return is_closer or mean(equal.values[max(0, start - RECENT) : start]) >= 0.2
 
 
 def _noun(learning: Learning, curve: Curve) -> str:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_rl.analysis.series.robust import finite, median, noise
+from otel_rl.analysis.series.robust import finite, level, noise
 from otel_rl.analysis.summary import buckets
 
 DEVIATIONS: Final = 4.0
-"""A difference of two levels counts from this many standard errors on."""
-MEDIAN_ERROR: Final = 1.25
-"""A median scatters so much more than a mean."""
+"""A difference of two levels counts from this many standard errors on, if it is larger than the noise of one step."""
+SMALL_DEVIATIONS: Final = 6.0
+"""A smaller one has to be surer: levels wander."""
 FEWEST: Final = 3
 """Values of the smallest window."""
 LEVELS: Final = 20
@@ -45,19 +45,28 @@ class Change:
 
 
 def change(values: Sequence[float], before: slice, after: slice) -> Change:
-    """Compare the medians of two stretches of finite values with their noise."""
+    """Compare the levels of two stretches of finite values with their noise."""
     scatter = noise(values)
     sizes = [max(1, len(values[stretch])) for stretch in (before, after)]
-    error = MEDIAN_ERROR * scatter * math.sqrt(sum(1 / size for size in sizes))
-    least = max(scatter, DEVIATIONS * error)
-    return Change(median(values[before]), median(values[after]), scatter, least)
+    error = scatter * math.sqrt(sum(1 / size for size in sizes))
+    least = min(max(scatter, DEVIATIONS * error), SMALL_DEVIATIONS * error)
+    return Change(level(values[before]), level(values[after]), scatter, least)
 
 
 def over_run(values: Sequence[float]) -> Change:
-    """Compare the last fifth of the finite values with the first twentieth, where learning begins."""
+    """Compare the end of finite values with their beginning.
+
+    The last fifth against the first twentieth, where learning begins; if that is noise, the last against the first
+    third.
+    """
     kept = finite(values)
-    early, late = max(FEWEST, len(kept) // 20), max(FEWEST, len(kept) // 5)
-    return change(kept, slice(0, early), slice(max(0, len(kept) - late), len(kept)))
+    third = max(1, len(kept) // 3)
+    found = change(kept, *_ends(kept, max(FEWEST, len(kept) // 20), max(FEWEST, len(kept) // 5)))
+    return found if found.is_rise or found.is_fall else change(kept, *_ends(kept, third, third))
+
+
+def _ends(values: Sequence[float], early: int, late: int) -> tuple[slice, slice]:
+    return slice(0, early), slice(max(0, len(values) - late), len(values))
 
 
 def peak(values: Sequence[float]) -> tuple[int, float]:

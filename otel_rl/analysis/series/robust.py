@@ -31,6 +31,16 @@ def median(values: Sequence[float]) -> float:
     return ordered[middle] if len(ordered) % 2 else ordered[middle - 1] / 2 + ordered[middle] / 2
 
 
+def level(values: Sequence[float]) -> float:
+    """Return the mean of the finite values without the highest and the lowest eighth; NaN without any.
+
+    A median would hide a reward that is 0 in most steps.
+    """
+    ordered = sorted(finite(values))
+    cut = len(ordered) // 8
+    return mean(ordered[cut : len(ordered) - cut]) if ordered else math.nan
+
+
 def mad(values: Sequence[float]) -> float:
     """Return the median distance from the median, scaled to a standard deviation; NaN without a finite value."""
     level = median(values)

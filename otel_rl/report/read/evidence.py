@@ -12,7 +12,6 @@ from otel_rl.findings.judge import Findings, judge
 from otel_rl.findings.timing import Timing
 
 if TYPE_CHECKING:
-    from otel_rl.report.data.report import Series
     from otel_rl.report.source import Source
 
 
@@ -22,16 +21,15 @@ def findings(source: Source) -> Findings:
 
 def learning(source: Source) -> Learning:
     answers = [record.work.samples for record in source.found.steps if record.work.samples]
+    found = source.points.numbers.of_ranks(source.found.steps)
     return Learning(
-        series=[_numbers(one) for one in source.series],
-        of_ranks=[_numbers(one, rank.rank) for rank, one in source.points.numbers.of_ranks(source.found.steps)],
+        series=[
+            Numbers(one.name, one.qualifiers, one.steps, [math.nan if x is None else x for x in one.values])
+            for one in source.series
+        ],
+        of_ranks=[Numbers(one.name, one.qualifiers, one.steps, one.values, one.rank) for one in found],
         answers=median(answers) if answers else None,
     )
-
-
-def _numbers(series: Series, rank: int | None = None) -> Numbers:
-    values = [math.nan if x is None else x for x in series.values]
-    return Numbers(series.name, series.qualifiers, series.steps, values, rank)
 
 
 def health(source: Source) -> Health:

@@ -7,7 +7,9 @@ from array import array
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Final
 
 from otel_rl import vocabulary as v
@@ -55,6 +57,17 @@ Value = tuple[int, str, float]
 RankOfAttempt = tuple[str, Rank]
 
 
+@dataclass(frozen=True, slots=True)
+class RankSeries:
+    """The values of one rank as it recorded them, the newest of each step."""
+
+    name: str
+    qualifiers: dict[str, str]
+    rank: int
+    steps: list[int | None]
+    values: list[float]
+
+
 class SeriesPoints:
     """The points of ``NAMES``, and those that a training recorded itself.
 
@@ -91,8 +104,8 @@ class SeriesPoints:
         ours.sort(key=lambda one: (NAMES.index(one.name), sorted(one.qualifiers.items())))
         return ours, sorted(own, key=lambda one: one.name)
 
-    def of_ranks(self, records: Iterable[StepRecord]) -> list[tuple[Rank, Series]]:
-        """Return the series of each single rank of what was ever NaN or infinite, or counts answers that were."""
+    def of_ranks(self, records: Iterable[StepRecord]) -> list[RankSeries]:
+        """Return by rank what was ever NaN or infinite, and the counts of answers that were."""
         chosen = {
             head: points
             for head, points in self._points.items()
@@ -104,12 +117,9 @@ class SeriesPoints:
         found = []
         for head, (moments, values) in chosen.items():
             for rank in sorted({ranks[moment] for moment in moments}):
-                of_rank = [index for index, moment in enumerate(moments) if ranks[moment] == rank]
-                own = (
-                    array("I", [moments[index] for index in of_rank]),
-                    array("d", [values[index] for index in of_rank]),
-                )
-                found.append((rank, _series(head, _by_step(steps, *own))))
+                own = [index for index, moment in enumerate(moments) if ranks[moment] == rank]
+                points = array("I", (moments[index] for index in own)), array("d", (values[index] for index in own))
+                found.append(_rank_series(head, rank, _by_step(steps, *points)))
         return found
 
     def _steps(self, records: Iterable[StepRecord]) -> list[tuple[str, StepKey, int]]:
@@ -166,6 +176,11 @@ def is_own(point: PointView) -> bool:
     if point.kind != "gauge" or point.name in v.METRICS:
         return False
     return not point.attributes or point.name.startswith(v.USER)
+
+
+def _rank_series(head: Head, rank: Rank, steps: dict[StepKey, list[Value]]) -> RankSeries:
+    rows = sorted((values[-1][0], key[1], max(values, key=itemgetter(1, 0))[2]) for key, values in steps.items())
+    return RankSeries(head[0], dict(head[2]), rank.rank, [step for _, step, _ in rows], [value for _, _, value in rows])
 
 
 def _series(head: Head, steps: dict[StepKey, list[Value]]) -> Series:
