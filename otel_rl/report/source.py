@@ -18,7 +18,7 @@ from otel_rl.report.read.attempts import add_now, add_open, attempt_rows, leave_
 from otel_rl.report.read.average import Averaged, average, set_aside, step_times
 from otel_rl.report.read.collect import FoldedSpans, collect
 from otel_rl.report.read.last_points import LastPoints
-from otel_rl.report.read.memory_peaks import KEYS as MEMORY_KEYS
+from otel_rl.report.read.memory_readings import KEYS as MEMORY_KEYS
 from otel_rl.report.read.span_attributes import KEYS, rank_of
 from otel_rl.report.sections.caveats import COUNTED, loss_rows
 from otel_rl.report.sections.flops_rates import FlopsPoints
