@@ -26,6 +26,7 @@ from otel_rl.report.read.containers import Bounds, Wall, skipped_calls, time_by_
 from otel_rl.report.read.memory_growth import MemoryGrowth
 from otel_rl.report.read.memory_peaks import MemoryPeaks
 from otel_rl.report.read.memory_readings import TraceMemory
+from otel_rl.report.read.request_spans import RequestSpans
 from otel_rl.report.read.span_attributes import ERROR, WorkSums, clock_set_ns, rank_of, work_of
 from otel_rl.report.read.step_stages import PackedStages, Shapes
 from otel_rl.runs.calls import Calls, Known, calls_in
@@ -132,7 +133,7 @@ class FoldedSpans:
     """Attempts in which a clock was set; their times are those of containers, which alone say by how much."""
     clocks: dict[tuple[str, Rank], set[str]] = field(default_factory=lambda: defaultdict(set))
     """By attempt and rank: name and boot of the host, which identify its clock."""
-    requests: int = 0
+    requests: RequestSpans = field(default_factory=RequestSpans)
 
     def widen(self, attempt: str, bounds: Bounds) -> None:
         self.attempts.setdefault(attempt, replace(bounds)).widen(bounds.begin_ns, bounds.end_ns)
@@ -176,7 +177,7 @@ class _Collector:
         writer = span.journal.identity.writer
         self._add_writer(span)
         if is_request(span):
-            self._found.requests += 1
+            self._found.requests.add(span)
             return
         if writer != self._writer:
             self._close_pending(self._writer, PENDING_STEPS)
