@@ -45,7 +45,7 @@ AREAS: Final = (
         "Steps and work",
         "From every trainer rank. A gauge has one point per step, at its end.",
         {
-            **of((v.STEP_TIME, v.TRAIN_TIME, v.SAMPLES, v.TRAIN_STEPS, v.TRAIN_STEPS_SKIPPED)),
+            **of((v.STEP_TIME, v.STEP_CPU_TIME, v.TRAIN_TIME, v.SAMPLES, v.TRAIN_STEPS, v.TRAIN_STEPS_SKIPPED)),
             **of((v.SAMPLE_TOKENS, v.TRAIN_TOKENS), v.TOKEN_KIND),
             **of((v.TOKENS_RATE, v.SAMPLES_RATE), v.WORK, v.WALL),
             **of((v.SAMPLE_PADDING,), v.MODE),

@@ -10,7 +10,8 @@ from otel_rl.findings.curves import Learning
 from otel_rl.findings.health import HEALTH, Health
 from otel_rl.findings.learning import LEARN
 from otel_rl.findings.rule import Evidence, Finding, Kind, Rule, Severity, say
-from otel_rl.findings.timing import TIME, Timing
+from otel_rl.findings.step_time import Timing
+from otel_rl.findings.timing import TIME
 
 ORDER: Final[tuple[Severity, ...]] = ("alarm", "warning", "note")
 
@@ -43,7 +44,7 @@ def apply(rules: Sequence[Rule[Evidence]], kind: Kind, evidence: Evidence) -> li
     found = [(rule, one) for rule, one in found if names.isdisjoint(rule.silenced_by)]
     is_wrong = any(rule.severity != "note" for rule, _ in found)
     found = [(rule, one) for rule, one in found if not (rule.is_fallback and is_wrong)]
-    found.sort(key=lambda pair: (ORDER.index(pair[0].severity), pair[0].is_fallback, -pair[1].weight))
+    found.sort(key=lambda pair: (ORDER.index(pair[0].severity), -pair[1].weight))
     return [
         Finding(
             rule=rule.name,

@@ -32,6 +32,7 @@ COMM_DURATION: Final = histogram(
 )
 COMM_IO: Final = counter("rl.comm.io", "By", "bytes of this rank's inputs to collectives")
 STEP_TIME: Final = gauge("rl.step.time", "s", "from this step's begin to the next one's; one point per step")
+STEP_CPU_TIME: Final = gauge("rl.step.cpu.time", "s", "CPU time of the training thread in it; one point per step")
 TRAIN_TIME: Final = gauge("rl.train.time", "s", "step time without evaluation and checkpoint; one point per step")
 SAMPLES: Final = counter("rl.sample.samples", "{sample}", "samples generated for training", PROPOSAL)
 SAMPLE_TOKENS: Final = counter("rl.sample.tokens", "{token}", "rollout tokens by `rl.token.kind`, each sample once")

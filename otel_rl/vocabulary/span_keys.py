@@ -11,6 +11,9 @@ LOOP_NAME: Final = attribute("rl.loop.name", "string", "`train`, then `train.2` 
 LOOP_RESTART_OF: Final = attribute(
     "rl.loop.restart_of", "string", "on steps that repeat those of an earlier loop: the name of that loop"
 )
+CPU_TIME: Final = attribute(
+    "rl.cpu.time", "double", "of a container: CPU seconds of the thread that began it, unless another one ended it"
+)
 ROLLOUT_ID: Final = attribute("rl.rollout.id", "string", "the rollout that a stage makes or consumes")
 MODE: Final = attribute("rl.mode", "string", "`train` or `eval`")
 OUTER_TRACE: Final = attribute("rl.outer.trace_id", "string", "trace id of another library's span around it, in hex")

@@ -39,6 +39,7 @@ from otel_rl.runs.spans import (
     is_derived,
     is_request,
     iteration_of,
+    nanoseconds,
     own_stages,
     place,
     rank_span,
@@ -83,6 +84,8 @@ class StepRecord:
     clock_set_ns: int = 0
     """By how much its process's wall clock had been set when it began; `step` is by the clock before that."""
     restart_of: str = ""
+    cpu_ns: int | None = None
+    """CPU time of the training thread; None if it is not known."""
     algorithm: str = ""
     model: str = ""
 
@@ -289,6 +292,7 @@ class _Collector:
             is_open=is_open,
             clock_set_ns=clock_set_ns(container),
             restart_of=text(container.attributes, v.LOOP_RESTART_OF),
+            cpu_ns=nanoseconds(container.attributes.get(v.CPU_TIME)),
             algorithm=text(container.attributes, v.ALGORITHM) or text(container.resource, v.ALGORITHM),
             model=text(container.attributes, v.MODEL_NAME) or text(container.resource, v.MODEL_NAME),
         )

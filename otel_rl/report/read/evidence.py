@@ -9,7 +9,7 @@ from otel_rl.analysis.series.robust import median
 from otel_rl.findings.curves import Learning, Numbers
 from otel_rl.findings.health import Health
 from otel_rl.findings.judge import Findings, judge
-from otel_rl.findings.timing import Timing
+from otel_rl.report.read.step_time import timing
 
 if TYPE_CHECKING:
     from otel_rl.report.source import Source
@@ -34,7 +34,3 @@ def learning(source: Source) -> Learning:
 
 def health(source: Source) -> Health:
     return Health()
-
-
-def timing(source: Source) -> Timing:
-    return Timing(sentence=source.verdict().sentence)

@@ -123,7 +123,7 @@ def _joined(facts: Iterable[str]) -> str:
 def _state(report: Report) -> Line:
     if not report.attempts:
         return Line("nothing recorded", "warning")
-    if report.state == "unknown" and report.verdict.kind == "nothing":
+    if report.state == "unknown" and not report.steps.recorded:
         return Line("ended", "note")  # who makes no step has nothing to tear down
     return STATES[report.state]
 
@@ -182,6 +182,6 @@ HEADER: Final = Section(
     blocks=_blocks,
 )
 VERDICT: Final = Section(
-    data={"verdict": lambda source: source.verdict(), "findings": findings},
-    blocks=lambda report: [Line(report.verdict.sentence, "heading")],
+    data={"findings": findings},
+    blocks=lambda report: [Line(finding.sentence, "heading") for finding in report.findings.time],
 )
