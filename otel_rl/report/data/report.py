@@ -234,7 +234,9 @@ class Series:
     """Attributes that distinguish it from others of the same name."""
     unit: str
     first: float | None
+    """The first finite value."""
     last: float | None
+    """The value of the last step; null if that is NaN or infinite, or if there is none."""
     mean: float | None
     low: float | None
     high: float | None
@@ -321,6 +323,8 @@ class Report:
     missing_ranks: int
     """Further ones of the last attempt, whose journals are not here."""
     attempts: list[Attempt]
+    settings: dict[str, float]
+    """Of the training, by name, such as `learning_rate`; empty if unknown."""
     steps: StepTimes
     stages: list[StageRow]
     balance: list[BalanceRow]
