@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,10 @@ LEAST_NAME: Final = 16
 """A longer name is not made shorter than this while another column can be left out."""
 LABEL: Final = 8
 """Cells that the label of a paragraph takes."""
+BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|us|ms|s|min|h|B|[KMGT]iB)(?:\W|$))")
+"""Where no line is broken."""
+GLUE: Final = "\ue000"
+"""A character of no meaning that stands for a space there: rich would break a line at any space."""
 SHORTEST_NAME: Final = 3
 LEAST_PICTURE: Final = 8
 
@@ -65,9 +70,9 @@ def laid_out(blocks: Iterable[Block], width: int) -> Group:
 
 def _block(block: Block, width: int) -> RenderableType:
     if isinstance(block, Line):
-        return Text(printable(block.text), style=STYLES[block.severity])
+        return _Wrapped(Paragraph("", [block]), width, 0)
     if isinstance(block, Paragraph):
-        return _Hanging(block, width)
+        return _Wrapped(block, width, LABEL)
     if isinstance(block, Table):
         return _table(block, width)
     state = block.state
@@ -77,18 +82,20 @@ def _block(block: Block, width: int) -> RenderableType:
 
 
 @dataclass(frozen=True, slots=True)
-class _Hanging:
-    """A paragraph in its lines."""
+class _Wrapped:
+    """A paragraph in its lines, all but the label indented."""
 
     paragraph: Paragraph
     width: int
+    indent: int
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        label = Text(shorten(printable(self.paragraph.label), LABEL - 1), style=HEADING)
-        label.append(" " * (LABEL - label.cell_len))
+        label = Text(shorten(printable(self.paragraph.label), max(1, self.indent - 1)), style=HEADING)
+        label.append(" " * (self.indent - label.cell_len))
         for line in self._lines(console):
+            line.plain = line.plain.replace(GLUE, " ").rstrip()
             yield label.append_text(line)
-            label = Text(" " * LABEL)
+            label = Text(" " * self.indent)
 
     def _lines(self, console: Console) -> Lines:
         first, rest, most = self.paragraph.first, self.paragraph.rest, self.paragraph.most
@@ -96,14 +103,15 @@ class _Hanging:
         for kept in range(len(rest), -1, -1):
             left = len(rest) - kept
             counted = [Line(f"and {left} more: --all", "note")] if left else []
-            lines = _sentences([*first, *rest[:kept], *counted]).wrap(console, max(1, self.width - LABEL))
+            lines = _sentences([*first, *rest[:kept], *counted]).wrap(console, max(1, self.width - self.indent))
             if len(lines) <= most:
                 break
         return lines
 
 
-def _sentences(lines: Iterable[Line]) -> Text:
-    return Text(" ").join(Text(printable(one.text), style=STYLES[one.severity]) for one in lines)
+def _sentences(lines: Sequence[Line]) -> Text:
+    texts = (BEFORE_UNIT.sub(GLUE, printable(one.text)) for one in lines)
+    return Text(" ").join(Text(text, style=STYLES[one.severity]) for text, one in zip(texts, lines, strict=True))
 
 
 @dataclass(slots=True, eq=False)

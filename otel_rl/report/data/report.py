@@ -315,6 +315,8 @@ class Report:
     model: str
     trainings: list[TrainingRow]
     """In order of time; loops in a row with the same algorithm and model are one."""
+    settings: dict[str, float]
+    """Of rank 0 in the newest attempt, by their names in the vocabulary without `rl.settings.`; empty if unknown."""
     begin_ns: int
     end_ns: int
     duration_s: float
@@ -323,8 +325,6 @@ class Report:
     missing_ranks: int
     """Further ones of the last attempt, whose journals are not here."""
     attempts: list[Attempt]
-    settings: dict[str, float]
-    """Of the training, by name, such as `learning_rate`; empty if unknown."""
     steps: StepTimes
     stages: list[StageRow]
     balance: list[BalanceRow]

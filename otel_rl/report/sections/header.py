@@ -33,9 +33,9 @@ SETTINGS: Final[dict[str, Callable[[float], str]]] = {
     "samples_per_rank": lambda value: f"{count(value)} answers a rank",
     "group_size": lambda value: f"groups of {count(value)}",
     "response_limit": lambda value: f"limit {plural(round(value), 'token')}",
-    "updates_per_rollout": lambda value: f"{plural(round(value), 'update')} a rollout",
+    "updates_per_rollout": lambda value: f"{number(value)} update{'' if value == 1 else 's'} a rollout",
 }
-"""How the settings of the training are written; others with their name."""
+"""How settings of the training are written."""
 
 
 def _resource_text(key: str) -> Callable[[Source], str]:
@@ -96,7 +96,7 @@ def _blocks(report: Report) -> list[Block]:
         for one in report.trainings
     ]
     attempts = [f"{STATES[attempt.state].text} after {plural(attempt.steps, 'step')}" for attempt in report.attempts]
-    lines = [_joined(facts), _settings(report), _sequence("trainings", trainings), _sequence("attempts", attempts)]
+    lines = [_joined(facts), _said_settings(report), _sequence("trainings", trainings), _sequence("attempts", attempts)]
     return [Title(report.run, _state(report)), *(Line(line) for line in lines if line)]
 
 
@@ -123,14 +123,13 @@ def _steps(report: Report) -> str:
     span = "" if is_plain else f" ({'-'.join(map(str, dict.fromkeys((steps.first, steps.last))))})"
     loops = f" in {plural(steps.loops, 'loop')}" if steps.loops > 1 else ""
     times = f", each {seconds(steps.median_s)} (p95 {seconds(steps.p95_s)})" if steps.averaged else ""
-    return plural(steps.recorded, "step") + span + loops + times
+    planned = report.settings.get("steps", 0)
+    of = f"{count(steps.recorded)} of " if steps.recorded < planned else ""
+    return of + plural(round(max(steps.recorded, planned)), "step") + span + loops + times
 
 
-def _settings(report: Report) -> str:
-    known = report.settings
-    said = [write(known[name]) for name, write in SETTINGS.items() if name in known]
-    said += [f"{name.replace('_', ' ')} {number(value)}" for name, value in known.items() if name not in SETTINGS]
-    return ", ".join(said)
+def _said_settings(report: Report) -> str:
+    return ", ".join(write(report.settings[name]) for name, write in SETTINGS.items() if name in report.settings)
 
 
 def _rate_blocks(report: Report) -> list[Block]:
@@ -182,6 +181,7 @@ HEADER: Final = Section(
         "algorithm": _resource_text(v.ALGORITHM),
         "model": _resource_text(v.MODEL_NAME),
         "trainings": _trainings,
+        "settings": lambda source: {},
         "begin_ns": lambda source: source.begin_ns,
         "end_ns": lambda source: source.end_ns,
         "duration_s": lambda source: (source.end_ns - source.begin_ns) / 1e9,
@@ -190,7 +190,6 @@ HEADER: Final = Section(
         "attempts": lambda source: source.attempts,
         "steps": lambda source: source.steps,
         "rates": _rates,
-        "settings": lambda source: {},
     },
     blocks=_blocks,
 )

@@ -11,7 +11,7 @@ from otel_rl.findings.learning import LEARN
 from otel_rl.findings.rule import Finding
 from otel_rl.report.data.report import Report, Series
 from otel_rl.report.section import Block, Section, Severity, foremost, more
-from otel_rl.report.sections.step_series import add_series, is_shown, series_table, title_of
+from otel_rl.report.sections.step_series import TITLES, add_series, is_shown, series_table, title_of
 from otel_rl.runs.format import percent
 
 ORDER: Final = (
@@ -27,10 +27,10 @@ READS: Final = {rule.name: rule.reads for table in (LEARN, HEALTH) for rule in t
 
 
 def _blocks(report: Report) -> list[Block]:
-    marks = {id(one): mark for one in report.series if (mark := _mark(report, one))}
+    marks = _marks(report)
     rows = sorted(_rows(report, marks), key=lambda one: (ORDER.index(one.name), len(one.qualifiers)))
     most = MOST_ROWS if len(rows) <= MOST_ROWS else MOST_ROWS - 1
-    shown = foremost(rows, lambda one: (id(one) not in marks, one.name == v.FUNCTION_SCORE), most)
+    shown = foremost(rows, lambda one: (id(one) not in marks and not one.nonfinite, one.name == v.FUNCTION_SCORE), most)
     own = report.numbers if len(report.numbers) <= min(MOST_OWN, most - len(shown)) else []
     table = series_table("learning", "first", "last", "min", "max")
     for one in shown:
@@ -45,31 +45,32 @@ def _rows(report: Report, marks: Mapping[int, Severity]) -> Iterator[Series]:
     has_reward = any(one.name in (v.REWARD_SCORE, v.FUNCTION_SCORE) for one in report.series)
     for one in report.series:
         is_left_out = one.name in ONLY_MARKED or (has_reward and one.name == v.LOSS)
-        if one.name in ORDER and is_shown(one) and (id(one) in marks or not is_left_out):
+        is_bad = id(one) in marks or one.nonfinite > 0
+        if one.name in ORDER and is_shown(one) and (is_bad or not is_left_out):
             yield one
 
 
-def _mark(report: Report, series: Series) -> Severity | None:
-    """Return the severity of the worst finding that names a series."""
-    found = [
-        finding
-        for severity in ("alarm", "warning")
-        for finding in (*report.findings.learn, *report.findings.health)
-        if finding.severity == severity and series.name in READS.get(finding.rule, ())
-    ]
-    own = next((one.severity for one in found if _is_about(report, one, series)), None)
-    return "alarm" if own == "alarm" else "warning" if own else None
+def _marks(report: Report) -> dict[int, Severity]:
+    """Return the severity of the worst finding that names a series, by the id of the series."""
+    found = [one for one in (*report.findings.learn, *report.findings.health) if one.severity != "note"]
+    marks: dict[int, Severity] = {}
+    for finding in sorted(found, key=lambda one: one.severity):  # alarms first
+        for series in _named(report, finding):
+            marks.setdefault(id(series), "alarm" if finding.severity == "alarm" else "warning")
+    return marks
 
 
-def _is_about(report: Report, finding: Finding, series: Series) -> bool:
-    """Whether a finding names this series, or none of those with the same name."""
-    texts = [value for value in finding.values.values() if isinstance(value, str)]
-    named = [one for one in report.series if one.name == series.name and _is_named(one, texts)]
-    return not named or any(one is series for one in named)
+def _named(report: Report, finding: Finding) -> list[Series]:
+    """Return the series that a finding names, or else all that its rule reads, the reward if it reads that first."""
+    reads = READS.get(finding.rule, ())
+    texts = [value.lower() for value in finding.values.values() if isinstance(value, str)]
+    rows = [one for one in report.series if one.name in reads and one.name in TITLES and v.MODE not in one.qualifiers]
+    named = [one for one in rows if any(name.lower() in text for name in _names(one) for text in texts)]
+    return named or [one for one in rows if one.name != v.REWARD_SCORE or one.name == reads[0]]
 
 
-def _is_named(series: Series, texts: list[str]) -> bool:
-    return any(value in text for key, value in series.qualifiers.items() if key != v.MODE for text in texts)
+def _names(series: Series) -> list[str]:
+    return list(series.qualifiers.values()) or [TITLES[series.name]]
 
 
 def _write(series: Series) -> Callable[[float], str]:

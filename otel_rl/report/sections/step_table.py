@@ -114,7 +114,7 @@ def _mean_step(report: Report) -> str:
     mean = f"mean step {seconds(fmean(row.step_s for row in rows))}"
     if len(rows) == 1:
         return f"{mean}: {_did(rows[0])}"
-    if len(rows) <= MOST_RANKS:
+    if len(rows) == 2:
         return f"{mean}: {'; '.join(f'{rank_name(report, row)} {_did(row)}' for row in rows)}"
     least, longest = min(rows, key=lambda row: row.wait_s), max(rows, key=lambda row: row.wait_s)
     ends = f"{rank_name(report, least)} {_did(least)}; {rank_name(report, longest)} {_did(longest)}"
@@ -122,9 +122,11 @@ def _mean_step(report: Report) -> str:
 
 
 def _did(row: RankTime) -> str:
+    cpu = getattr(row, "cpu_share", None)
     said = [f"works {seconds(row.active_s + row.inseparable_s)}"]
     said += [f"waits {'' if row.is_wait_exact else '>='}{seconds(row.wait_s)}"] if row.wait_s else []
     said += [f"sends {seconds(row.transfer_s)}"] if row.transfer_s else []
+    said += [f"CPU {percent(cpu)}"] if cpu is not None else []
     return ", ".join(said)
 
 
