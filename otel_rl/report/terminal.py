@@ -90,7 +90,7 @@ class _Wrapped:
     indent: int
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        label = Text(shorten(printable(self.paragraph.label), max(1, self.indent - 1)), style=HEADING)
+        label = Text().append(shorten(printable(self.paragraph.label), max(1, self.indent - 1)), HEADING)
         label.append(" " * (self.indent - label.cell_len))
         for line in self._lines(console):
             line.plain = line.plain.replace(GLUE, " ").rstrip()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
 
 from otel_rl import vocabulary as v
 from otel_rl.findings.health import HEALTH
 from otel_rl.findings.learning import LEARN
-from otel_rl.findings.rule import Finding
+from otel_rl.findings.rule import Finding, Rule
 from otel_rl.report.data.report import Report, Series
 from otel_rl.report.section import Block, Section, Severity, foremost, more
 from otel_rl.report.sections.step_series import TITLES, add_series, is_shown, series_table, title_of
@@ -23,7 +23,14 @@ ONLY_MARKED: Final = (v.KL_POLICY, v.CLIP_FRACTION, v.LEARNING_RATE)
 SHARES: Final = (v.REWARD_ZERO_STD, v.RESPONSE_CLIPPED, v.CLIP_FRACTION)
 MOST_ROWS: Final = 10
 MOST_OWN: Final = 4
-READS: Final = {rule.name: rule.reads for table in (LEARN, HEALTH) for rule in table}
+
+
+def reads_of(rules: Iterable[Rule[Any]]) -> dict[str, tuple[str, ...]]:
+    """Return the names of what each rule reads, by its name."""
+    return {rule.name: rule.reads for rule in rules}
+
+
+READS: Final = reads_of([*LEARN, *HEALTH])
 
 
 def _blocks(report: Report) -> list[Block]:
@@ -64,13 +71,13 @@ def _named(report: Report, finding: Finding) -> list[Series]:
     """Return the series that a finding names, or else all that its rule reads, the reward if it reads that first."""
     reads = READS.get(finding.rule, ())
     texts = [value.lower() for value in finding.values.values() if isinstance(value, str)]
-    rows = [one for one in report.series if one.name in reads and one.name in TITLES and v.MODE not in one.qualifiers]
+    rows = [one for one in report.series if one.name in reads and is_shown(one)]
     named = [one for one in rows if any(name.lower() in text for name in _names(one) for text in texts)]
     return named or [one for one in rows if one.name != v.REWARD_SCORE or one.name == reads[0]]
 
 
 def _names(series: Series) -> list[str]:
-    return list(series.qualifiers.values()) or [TITLES[series.name]]
+    return [value for key, value in series.qualifiers.items() if key != v.MODE] or [TITLES[series.name]]
 
 
 def _write(series: Series) -> Callable[[float], str]:

@@ -19,7 +19,7 @@ from otel_rl.runs.format import count, percent, plural, seconds
 LEAST_SHARE: Final = 0.01
 LEAST_OTHER: Final = 0.1
 """From this share of the step time on `rl.other` has a row."""
-MOST_ROWS: Final = 9
+MOST_ROWS: Final = 8
 MOST_RANKS: Final = 4
 UNNAMED: Final = "in no stage"
 
@@ -111,7 +111,7 @@ def _mean_step(report: Report) -> str:
     rows = report.efficiency.ranks
     if not rows:
         return ""
-    mean = f"mean step {seconds(fmean(row.step_s for row in rows))}"
+    mean = f"mean step {seconds(fmean(row.step_s for row in rows))} (p95 {seconds(report.steps.p95_s)})"
     if len(rows) == 1:
         return f"{mean}: {_did(rows[0])}"
     if len(rows) == 2:
