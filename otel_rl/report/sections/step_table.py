@@ -19,7 +19,7 @@ from otel_rl.runs.format import count, percent, plural, seconds
 LEAST_SHARE: Final = 0.01
 LEAST_OTHER: Final = 0.1
 """From this share of the step time on `rl.other` has a row."""
-MOST_ROWS: Final = 8
+MOST_ROWS: Final = 9
 MOST_RANKS: Final = 4
 UNNAMED: Final = "in no stage"
 
