@@ -233,7 +233,9 @@ class Series:
     """Attributes that distinguish it from others of the same name."""
     unit: str
     first: float | None
+    """The first finite value."""
     last: float | None
+    """The value of the last step; null if that is NaN or infinite, or if there is none."""
     mean: float | None
     low: float | None
     high: float | None

@@ -6,7 +6,7 @@ import math
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -19,7 +19,7 @@ from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report, Series
 from otel_rl.report.read.collect import StepRecord
 from otel_rl.report.read.span_attributes import rank_of
-from otel_rl.report.section import Block, Column, Line, Picture, Section, Table, foremost, more
+from otel_rl.report.section import Block, Column, Line, Picture, Section, Severity, Table, foremost, more
 from otel_rl.runs.format import count, number
 from otel_rl.runs.spans import text
 
@@ -34,7 +34,7 @@ TITLES: Final = {
     v.REWARD_SCORE: "reward",
     v.FUNCTION_SCORE: "reward",
     v.EVAL_REWARD: "evaluation reward",
-    v.REWARD_ZERO_STD: "groups of equal reward",
+    v.REWARD_ZERO_STD: "groups all equal",
     v.LOSS: "loss",
     v.LOSS_TERM: "loss",
     v.GRAD_NORM: "gradient norm",
@@ -43,7 +43,7 @@ TITLES: Final = {
     v.ENTROPY: "entropy",
     v.CLIP_FRACTION: "clip fraction",
     v.RESPONSE_LENGTH: "response length",
-    v.RESPONSE_CLIPPED: "responses cut",
+    v.RESPONSE_CLIPPED: "cut at the limit",
     v.LEARNING_RATE: "learning rate",
 }
 LONGEST_LINE: Final = 48
@@ -212,39 +212,52 @@ def _combine(numbers: Sequence[float], name: str) -> float:
 
 
 def _series_blocks(report: Report) -> list[Block]:
-    rows = [series for series in report.series if _is_shown(series)]
+    rows = [series for series in report.series if is_shown(series)]
     shown = foremost(rows, lambda one: one.name == v.FUNCTION_SCORE, MOST_ROWS)  # there may be many functions
-    table = _table("over the steps", "first", "last", "min", "max")
+    table = series_table("over the steps", "first", "last", "min", "max")
     for one in sorted(shown, key=lambda one: (list(TITLES).index(one.name), len(one.qualifiers))):
-        _add(table, _title(one), (one.first, one.last, one.low, one.high), one)
+        add_series(table, title_of(one), (one.first, one.last, one.low, one.high), one)
     return [table, *more(len(rows) - len(shown))] if rows else []
 
 
 def _number_blocks(report: Report) -> list[Block]:
     shown = foremost(report.numbers, lambda one: -len(one.values), OWN_ROWS)
-    table = _table("your numbers", "last", "mean", "min", "max")
+    table = series_table("your numbers", "last", "mean", "min", "max")
     for one in shown:
-        _add(table, one.name, (one.last, one.mean, one.low, one.high), one)
+        add_series(table, one.name, (one.last, one.mean, one.low, one.high), one)
     return [table, *more(len(report.numbers) - len(shown))] if shown else []
 
 
-def _table(name: str, *heads: str) -> Table:
+def series_table(name: str, *heads: str) -> Table:
     line, bad = Column("", "picture", LONGEST_LINE), Column("", "fact")
     return Table([Column(name, "name"), *map(Column, heads), line, bad])
 
 
-def _add(table: Table, name: str, numbers: Iterable[float | None], series: Series) -> None:
+def add_series(
+    table: Table,
+    name: str,
+    numbers: Iterable[float | None],
+    series: Series,
+    write: Callable[[float], str] = number,
+    mark: Severity | None = None,
+) -> None:
+    """Add the row of a series; what is not finite is said in red, a mark stands at the end."""
     values = [math.nan if value is None else value for value in series.values]
+    missing = Line("NaN", "alarm") if values else "-"
+    cells = [missing if value is None else write(value) for value in numbers]
     bad = f"{count(series.nonfinite)} NaN/Inf" if series.nonfinite else ""
-    table.add(name, *map(number, numbers), Picture(partial(sparkline, values)), Line(bad, "warning") if bad else "")
+    said = f"{bad} {'!' if mark else ''}".strip()
+    table.add(name, *cells, Picture(partial(sparkline, values)), Line(said, mark or "warning") if said else "")
 
 
-def _is_shown(series: Series) -> bool:
-    """Leave to JSON what has no title, and of evaluations all but their reward."""
+def is_shown(series: Series) -> bool:
+    """Leave to JSON what has no title, a clip fraction that is always 0, and of evaluations all but their reward."""
+    if series.name == v.CLIP_FRACTION and series.low == series.high == 0 and not series.nonfinite:
+        return False
     return series.name in TITLES and (series.qualifiers.get(v.MODE) != "eval" or series.name == v.EVAL_REWARD)
 
 
-def _title(series: Series) -> str:
+def title_of(series: Series) -> str:
     rest = [value for key, value in series.qualifiers.items() if key != v.MODE]
     return f"  {TITLES[series.name]} {' '.join(rest)}" if rest else TITLES[series.name]
 
