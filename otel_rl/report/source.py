@@ -19,7 +19,8 @@ from otel_rl.report.read.attempts import add_now, add_open, attempt_rows, leave_
 from otel_rl.report.read.average import Averaged, average, set_aside, step_times
 from otel_rl.report.read.collect import FoldedSpans, collect
 from otel_rl.report.read.last_points import LastPoints
-from otel_rl.report.read.memory_peaks import KEYS as MEMORY_KEYS
+from otel_rl.report.read.memory_readings import KEYS as MEMORY_KEYS
+from otel_rl.report.read.request_spans import KEYS as REQUEST_KEYS
 from otel_rl.report.read.span_attributes import KEYS, rank_of
 from otel_rl.report.sections.caveats import COUNTED, loss_rows
 from otel_rl.report.sections.flops_rates import FlopsPoints
@@ -78,8 +79,8 @@ class Fair:
 class Source:
     """A run, folded once, and what more than one section is made of.
 
-    Cost: three passes over the spans, one over metrics and logs; keeps 2 to 4 KB of each step of a rank, and 12 bytes
-    of each point of a series.
+    Cost: three passes over the spans, one over metrics and logs; keeps 2 to 4 KB of each step of a rank, 12 bytes of
+    each point of a series, and 64 bytes of each request that is a span.
     """
 
     def __init__(self, run: Run, now_ns: int, points: Points | None) -> None:
@@ -89,7 +90,7 @@ class Source:
         # a step journals its points after its spans: the spans of each are there if a run goes on
         self.points: Points = points or read_points(run)
         self.opened: list[OpenView] = run.open_stages()
-        found = collect(run.closed_spans({*KEYS, *MEMORY_KEYS}))
+        found = collect(run.closed_spans({*KEYS, *MEMORY_KEYS, *REQUEST_KEYS}))
         self.found: FoldedSpans = found
         add_open(found, self.opened)
         self.alive = living({journal.identity.writer for journal in run.journals if journal.alive()}, found)

@@ -54,9 +54,9 @@ class Loop:
         tracing.loops += 1
         self.name = _name(tracing.loops)
         self.tree: StepSpans | None = None
-        """Of the open step."""
+        """The spans of the open step."""
         self.last: StepSpans | None = None
-        """Of the step that began last, open or not."""
+        """The spans of the step that began last, open or not."""
         self.overlapping: dict[StepSpans, int] = {}
         """Steps of other tasks or threads whose block goes on, and when they began (monotonic, ns)."""
         self.number = -1

@@ -131,3 +131,11 @@ def open_setup() -> None:
         tracing.loop.resume()
     elif tracing.phase is None and not join_parent():
         open_phase(vocabulary.SETUP, 0, state.started_ns)
+
+
+def say_of_setup(said: dict[str, Value]) -> None:
+    """Set attributes on the container of set-up, if that is open."""
+    tree = tracing.phase
+    if tree is not None and tree.container.trace is not None and tree.container.trace.step.startswith(vocabulary.SETUP):
+        for key, value in said.items():
+            tree.container.set_attribute(key, value)

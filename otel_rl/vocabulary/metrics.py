@@ -64,11 +64,14 @@ FUNCTION_SCORE: Final = gauge(
     "rl.reward.function.score", "", "score of one reward function, mean of the samples, by `rl.reward.function`"
 )
 FUNCTION_STD: Final = gauge("rl.reward.function.std", "", "standard deviation of such a score, by `rl.reward.function`")
+REWARD_NONFINITE: Final = gauge(
+    "rl.reward.nonfinite", "{answer}", "answers to which a reward function gave NaN or infinity"
+)
 REWARD_ZERO_STD: Final = gauge("rl.reward.group.zero_std", "1", "share of groups whose rewards are all equal")
 RESPONSE_LENGTH: Final = gauge("rl.sample.response.length", "{token}", "mean length of the responses")
 RESPONSE_MIN: Final = gauge("rl.sample.response.min_length", "{token}", "length of the shortest response")
 RESPONSE_MAX: Final = gauge("rl.sample.response.max_length", "{token}", "length of the longest response")
-RESPONSE_CLIPPED: Final = gauge("rl.sample.response.clipped", "1", "share of responses cut at the length limit")
+RESPONSE_CLIPPED: Final = gauge("rl.sample.response.clipped", "1", "share of responses that ended at the length limit")
 EVAL_REWARD: Final = gauge("rl.environment.reward.mean", "", "mean reward of the evaluation", PROPOSAL)
 SETTABLE: Final = (
     REWARD_SCORE, REWARD_STD, EVAL_REWARD, REWARD_ZERO_STD, LOSS, GRAD_NORM, KL_REFERENCE, KL_POLICY, ENTROPY,

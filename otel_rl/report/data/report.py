@@ -233,7 +233,9 @@ class Series:
     """Attributes that distinguish it from others of the same name."""
     unit: str
     first: float | None
+    """The first finite value."""
     last: float | None
+    """The value of the last step; null if that is NaN or infinite, or if there is none."""
     mean: float | None
     low: float | None
     high: float | None
@@ -296,6 +298,8 @@ class Report:
     model: str
     trainings: list[TrainingRow]
     """In order of time; loops in a row with the same algorithm and model are one."""
+    settings: dict[str, float]
+    """Of rank 0 in the newest attempt, by their names in the vocabulary without `rl.settings.`; empty if unknown."""
     begin_ns: int
     end_ns: int
     duration_s: float
