@@ -25,11 +25,18 @@ rl.reward
   rl.reward short
   rl.reward ends
 rl.advantage
-rl.log
+rl.log.gather
 rl.sample.process
 """
 LOGPROBS = "rl.logprob old\nrl.logprob ref\n"
-ROLLOUT = "rl.sample\nrl.sample.process\n" + LOGPROBS + SCORED.lstrip()
+SAMPLED = """
+rl.sample
+  rl.sample.tokenize
+  rl.sample.generate
+  rl.sample.decode
+rl.sample.process
+"""
+ROLLOUT = SAMPLED.lstrip() + LOGPROBS + SCORED.lstrip()
 UPDATE = """
 rl.train.forward
 rl.train.backward
@@ -46,7 +53,7 @@ KEYS: dict[str, set[str]] = {
     v.SAMPLE: {v.MODE, v.ROLLOUT_ID, v.POLICY_VERSION, v.SAMPLE_BATCH_SIZE, v.GROUP_SIZE, v.TOKENS_PADDING}
     | {v.REQUEST_COUNT, v.REQUESTS_OMITTED, v.BUBBLE, v.KV_BYTES_PEAK_SPAN}
     | TOKENS,
-    v.SAMPLE_PROCESS: {v.MODE},
+    **dict.fromkeys((v.SAMPLE_TOKENIZE, v.SAMPLE_GENERATE, v.SAMPLE_DECODE, v.SAMPLE_PROCESS, v.LOG_GATHER), {v.MODE}),
     v.LOGPROB: {v.MODE, v.LOGPROB_KIND, v.BATCH_SIZE, v.ROLLOUT_ID, v.TOKENS, v.TOKENS_PADDING},
     v.REWARD: {v.MODE, v.BATCH_SIZE},
     v.ADVANTAGE: {v.MODE, v.BATCH_SIZE},
@@ -115,8 +122,7 @@ def test_attributes_are_complete(trained: tuple[Trained, Recorded]) -> None:
     steps = [root for root in recorded.roots if root.name == v.LOOP]
     for node in (node for step in steps for node in step.walk()):
         function = {v.MODE, v.REWARD_FUNCTION} if node.name.startswith(f"{v.REWARD} ") else set()
-        of_rollout = {v.MODE} & set(node.attributes) if node.name == v.LOG else set()
-        of_rollout |= {v.REQUESTS_CLIPPED, v.TAIL_10, v.TAIL_5, v.TAIL_1} & set(node.attributes)
+        of_rollout = {v.REQUESTS_CLIPPED, v.TAIL_10, v.TAIL_5, v.TAIL_1} & set(node.attributes)
         assert KEYS.get(node.name, set()) | function | of_rollout | MEMORY == set(node.attributes), node.name
 
 
@@ -366,7 +372,7 @@ def test_what_a_derived_trainer_overrides_belongs_to_the_stage(trainings: Traini
     assert ([], {}) == (recorded.orphans, recorded.errors())
     scored = [line for line in lines(SCORED) if not line.startswith("  ")]  # it calls no function of TRL's for rewards
     old = ["rl.logprob old"] if trainer == "rloo" else []
-    outline = lines("rl.idle\nrl.sample\nrl.sample.process", *old, *scored, UPDATE, LOGGED)
+    outline = lines("rl.idle", SAMPLED, *old, *scored, UPDATE, LOGGED)
     steps = recorded.steps()
     assert {1: outline, 2: [*outline, "rl.log"]} == {number: step.outline() for number, step in steps.items()}
     slept_s = 0.02
@@ -603,7 +609,7 @@ def test_an_exception_in_a_reward_function_closes_what_was_open(
     assert [1, 2] == sorted(recorded.values(v.STEP_TIME))
 
 
-@pytest.mark.parametrize("where", [v.SAMPLE, v.LOGPROB, v.FORWARD, v.BACKWARD])
+@pytest.mark.parametrize("where", [v.SAMPLE_GENERATE, v.LOGPROB, v.FORWARD, v.BACKWARD])
 def test_running_out_of_memory_names_every_open_stage(trainings: Trainings, where: str) -> None:
     """A record for each, with memory and what it worked on; the next training is not spoiled by what was left over."""
     config = {"gradient_accumulation_steps": 2, "max_steps": 3}
@@ -611,14 +617,15 @@ def test_running_out_of_memory_names_every_open_stage(trainings: Trainings, wher
     recorded = Recorded(result.runs)
     assert ["OutOfMemoryError('CUDA out of memory. Tried to allocate 20.00 GiB')"] == result.truth["errors"]
     records = list(recorded.run.logs(v.OUT_OF_MEMORY))
-    assert Counter([v.LOOP, f"{v.RANK_SPAN} 0", where]) == Counter(record.body for record in records)
+    around = [v.SAMPLE] if where == v.SAMPLE_GENERATE else []
+    assert Counter([v.LOOP, f"{v.RANK_SPAN} 0", *around, where]) == Counter(record.body for record in records)
     assert all(MEMORY <= set(record.attributes) for record in records)
     assert all(record.severity == 17 for record in records)
     assert {2} == {r.attributes[v.ITERATION] for r in records if v.ITERATION in r.attributes}
     logged = {entry["step"]: entry["loss"] for entry in result.truth["logs"] if "loss" in entry}
     assert logged == pytest.approx(one(recorded.values(v.LOSS, loop="train.2")), abs=1e-6)
     assert [1] == list(recorded.values(v.LOSS))
-    (exhausted,) = (record.attributes for record in records if record.body == where)
+    (exhausted,) = (record.attributes for record in records if record.body == (*around, where)[0])
     expected = work(where, result, recorded)
     assert expected == {key: exhausted.get(key) for key in expected}
     trained = [node.attributes[v.TOKENS_PROMPT] for node in forwards(recorded) if v.ERROR_TYPE not in node.attributes]
@@ -632,7 +639,7 @@ def forwards(recorded: Recorded) -> list[Node]:
 
 def work(where: str, result: Trained, recorded: Recorded) -> dict[str, Any]:
     """Say what the stage worked on in which memory ran out: one of two micro-batches of the second rollout, or all."""
-    if where == v.SAMPLE:
+    if where == v.SAMPLE_GENERATE:
         return {
             v.MODE: "train", v.POLICY_VERSION: 1, v.SAMPLE_BATCH_SIZE: 8, v.GROUP_SIZE: 4,
             v.TOKENS_PROMPT: result.truth["tokens"], v.TOKENS: None,
