@@ -121,5 +121,5 @@ class Learning:
         return max((len(one.values) for one in self.series), default=0)
 
     def noun(self, points: int) -> str:
-        """Say what so many points of a series are: of several updates with one rollout only one knows rewards."""
+        """Return what so many points of a series are: of several updates with one rollout only one knows rewards."""
         return "step" if points * 4 > self.steps * 3 else "rollout"

@@ -146,7 +146,7 @@ def _when(learning: Learning, one: Numbers, start: int) -> str:
 
 
 def _kind(learning: Learning, one: Numbers) -> str:
-    """Say NaN, or infinite if no rank recorded NaN."""
+    """Return NaN, or infinite if no rank recorded NaN."""
     same = [row for row in learning.of_ranks if (row.name, row.qualifiers) == (one.name, one.qualifiers)]
     wrong = [value for row in same for value in row.values if not math.isfinite(value)]
     return "infinite" if wrong and not any(map(math.isnan, wrong)) else "NaN"

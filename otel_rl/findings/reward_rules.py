@@ -133,7 +133,7 @@ def groups_mostly_equal(learning: Learning) -> Found | None:
 
 
 def reward_note(learning: Learning) -> Found | None:
-    """Say how the reward went, and how many groups teach nothing."""
+    """Describe how the reward went, and how many groups teach nothing."""
     curve = learning.curve(v.REWARD_SCORE)
     if not len(curve):
         return None
@@ -143,7 +143,7 @@ def reward_note(learning: Learning) -> Found | None:
 
 
 def loss_note(learning: Learning) -> Found | None:
-    """Say how the loss went where there is no reward."""
+    """Describe how the loss went where there is no reward."""
     curve = learning.curve(v.LOSS)
     if not len(curve) or len(learning.curve(v.REWARD_SCORE)):
         return None
