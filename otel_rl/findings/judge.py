@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from otel_rl.findings.health import HEALTH, Health
+from otel_rl.findings.health import HEALTH
 from otel_rl.findings.learning import LEARN, Learning
+from otel_rl.findings.mishaps import Health
 from otel_rl.findings.rule import Evidence, Finding, Kind, Rule, Severity, say
 from otel_rl.findings.timing import TIME, Timing
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from otel_rl.findings.health import Health
 from otel_rl.findings.judge import Findings, judge
 from otel_rl.findings.learning import Learning, Numbers
 from otel_rl.findings.timing import Timing
+from otel_rl.report.read.health import health
 
 if TYPE_CHECKING:
     from otel_rl.report.source import Source
@@ -25,10 +25,6 @@ def learning(source: Source) -> Learning:
             for one in source.series
         ]
     )
-
-
-def health(source: Source) -> Health:
-    return Health()
 
 
 def timing(source: Source) -> Timing:

@@ -51,13 +51,6 @@ def _trainings(source: Source) -> list[TrainingRow]:
     ]
 
 
-def _missing_ranks(source: Source) -> int:
-    """Count the training ranks of the last attempt of which nothing was read, by what the others say."""
-    found, last = source.found, next(reversed(source.found.attempts), "")
-    roles = {record.rank.role for record in found.steps if record.attempt == last}
-    return sum(max(0, found.worlds[last, role] - sum(rank.role == role for rank in source.ranks)) for role in roles)
-
-
 def _rates(source: Source) -> list[Rate]:
     averaged, total = source.averaged, work_of_all(source.averaged.steady)
     if total is None:
@@ -156,7 +149,7 @@ HEADER: Final = Section(
         "end_ns": lambda source: source.end_ns,
         "duration_s": lambda source: (source.end_ns - source.begin_ns) / 1e9,
         "ranks": lambda source: source.ranks,
-        "missing_ranks": _missing_ranks,
+        "missing_ranks": lambda source: source.missing_ranks,
         "attempts": lambda source: source.attempts,
         "steps": lambda source: source.steps,
         "rates": _rates,
