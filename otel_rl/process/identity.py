@@ -56,7 +56,7 @@ class Identity:
     memory_limit: int = 0
     """Bytes that all processes of the host have together; 0 if unknown."""
     device_id: str = ""
-    """Of the device that it uses, as its driver names it."""
+    """The device that it uses, as its driver names it."""
     coordinates: Mapping[str, int] = field(default_factory=dict)
     """Place along each axis of the parallel layout that is known, by the resource's key."""
     extra: Mapping[str, Value] = field(default_factory=dict)

@@ -26,6 +26,7 @@ from otel_rl.report.read.containers import Bounds, Wall, skipped_calls, time_by_
 from otel_rl.report.read.memory_growth import MemoryGrowth
 from otel_rl.report.read.memory_peaks import MemoryPeaks
 from otel_rl.report.read.memory_readings import TraceMemory
+from otel_rl.report.read.request_spans import RequestSpans
 from otel_rl.report.read.span_attributes import ERROR, WorkSums, clock_set_ns, rank_of, work_of
 from otel_rl.report.read.step_stages import PackedStages, Shapes
 from otel_rl.runs.calls import Calls, Known, calls_in
@@ -38,6 +39,7 @@ from otel_rl.runs.spans import (
     is_derived,
     is_request,
     iteration_of,
+    nanoseconds,
     own_stages,
     place,
     rank_span,
@@ -82,6 +84,8 @@ class StepRecord:
     clock_set_ns: int = 0
     """By how much its process's wall clock had been set when it began; `step` is by the clock before that."""
     restart_of: str = ""
+    cpu_ns: int | None = None
+    """CPU time of the training thread; None if it is not known."""
     algorithm: str = ""
     model: str = ""
 
@@ -132,7 +136,7 @@ class FoldedSpans:
     """Attempts in which a clock was set; their times are those of containers, which alone say by how much."""
     clocks: dict[tuple[str, Rank], set[str]] = field(default_factory=lambda: defaultdict(set))
     """By attempt and rank: name and boot of the host, which identify its clock."""
-    requests: int = 0
+    requests: RequestSpans = field(default_factory=RequestSpans)
 
     def widen(self, attempt: str, bounds: Bounds) -> None:
         self.attempts.setdefault(attempt, replace(bounds)).widen(bounds.begin_ns, bounds.end_ns)
@@ -176,7 +180,7 @@ class _Collector:
         writer = span.journal.identity.writer
         self._add_writer(span)
         if is_request(span):
-            self._found.requests += 1
+            self._found.requests.add(span)
             return
         if writer != self._writer:
             self._close_pending(self._writer, PENDING_STEPS)
@@ -288,6 +292,7 @@ class _Collector:
             is_open=is_open,
             clock_set_ns=clock_set_ns(container),
             restart_of=text(container.attributes, v.LOOP_RESTART_OF),
+            cpu_ns=nanoseconds(container.attributes.get(v.CPU_TIME)),
             algorithm=text(container.attributes, v.ALGORITHM) or text(container.resource, v.ALGORITHM),
             model=text(container.attributes, v.MODEL_NAME) or text(container.resource, v.MODEL_NAME),
         )

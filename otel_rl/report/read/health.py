@@ -21,6 +21,7 @@ from otel_rl.runs.spans import is_container
 if TYPE_CHECKING:
     from otel_rl.report.source import Source
 
+PLANNED: Final = v.SETTINGS_STEPS.removeprefix(v.SETTINGS)
 RECORDS: Final = {"traces": "span", "metrics": "metric point", "logs": "log record"}
 OF: Final[dict[MemoryKind, Of]] = {"host rss": "host", "device allocated": "device", "device reserved": "reserved"}
 MILD: Final = (Mismatch.OTHER_LOGPROBS.value, Mismatch.NONFINITE.value)
@@ -32,6 +33,7 @@ def health(source: Source) -> Health:
     disagreeing = [row for row in source.disagreements if last is not None and row.attempt == last.id]
     return Health(
         steps=last.steps if last is not None else 0,
+        planned=int(source.settings.get(PLANNED, 0)),
         memory=list(_memory(source)),
         hangs=[_hang(source, row) for row in source.open_stages if row.is_hanging],
         failures=_failures(source),
