@@ -214,7 +214,8 @@ def _faulty(health: Health, *, is_grave: bool) -> Found | None:
     if not faults:
         return None
     one = max(faults, key=lambda fault: len(fault.steps))
-    values: dict[str, Value] = {"fault": one.fault, "boundary": one.boundary, "who": one.who, "first": min(one.steps)}
+    fault = one.fault if is_grave else _first(one.fault)
+    values: dict[str, Value] = {"fault": fault, "boundary": one.boundary, "who": one.who, "first": min(one.steps)}
     return Found({**values, "steps": len(set(one.steps))}, weight=len(one.steps))
 
 
