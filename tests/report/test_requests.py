@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given as property_of
 from hypothesis import strategies as st
+from otel_rl.report.verdict import verdict
 from rich.console import Console
 
 import otel_rl
