@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from time import monotonic_ns
 
 from otel_rl import vocabulary as v
@@ -12,13 +13,13 @@ from otel_rl.journal.read import OpenView, Run
 from otel_rl.records import Attributes, Value
 from otel_rl.report.data.details import Requests
 from otel_rl.report.data.ranks import Rank
-from otel_rl.report.data.report import Attempt, Loss, Series, StageRow, StepTimes, Verdict
+from otel_rl.report.data.report import Attempt, LongStep, Loss, Series, StageRow, StepTimes
 from otel_rl.report.data.time_use import Efficiency
 from otel_rl.report.read.attempts import add_now, add_open, attempt_rows, leave_out_helpers, living
 from otel_rl.report.read.average import Averaged, average, set_aside, step_times
 from otel_rl.report.read.collect import FoldedSpans, collect
 from otel_rl.report.read.last_points import LastPoints
-from otel_rl.report.read.memory_peaks import KEYS as MEMORY_KEYS
+from otel_rl.report.read.memory_readings import KEYS as MEMORY_KEYS
 from otel_rl.report.read.request_spans import KEYS as REQUEST_KEYS
 from otel_rl.report.read.span_attributes import KEYS, rank_of
 from otel_rl.report.sections.caveats import COUNTED, loss_rows
@@ -28,7 +29,6 @@ from otel_rl.report.sections.rank_activity import efficiency
 from otel_rl.report.sections.request_times import RequestPoints
 from otel_rl.report.sections.stage_shares import stage_rows
 from otel_rl.report.sections.step_series import SeriesPoints, is_own
-from otel_rl.report.verdict import awaited, nothing, verdict
 
 
 @dataclass(slots=True)
@@ -63,6 +63,17 @@ def read_points(run: Run) -> Points:
             points.stepped[rank_of(point.resource)] += 1
             points.resource, points.end_ns = point.resource, max(points.end_ns, point.time_ns)
     return points
+
+
+@dataclass(frozen=True, slots=True)
+class Fair:
+    """What rules judge by."""
+
+    averaged: Averaged
+    stages: list[StageRow]
+    efficiency: Efficiency
+    long_step: LongStep | None = None
+    """A step that is left aside."""
 
 
 class Source:
@@ -103,13 +114,10 @@ class Source:
         self.series, self.numbers = self.points.numbers.series(found.steps)
         self.losses: list[Loss] = loss_rows(self.points.counts.points())
 
-    def verdict(self) -> Verdict:
-        """Judge the run without the one step that would outweigh the others."""
-        if not self.steps.averaged:
-            return nothing(self.run, self.found, self.opened, is_counted=bool(self.points.stepped))
-        fair, long_step = set_aside(self.averaged)
-        stages, times = self.stages, self.efficiency
-        if long_step is not None:
-            stages, times = stage_rows(fair), efficiency(self.found, fair)
-        waits = awaited(fair, times.ranks)
-        return verdict(step_times(fair), stages, times, long_step, self.requests.tails, waits)
+    @cached_property
+    def fair(self) -> Fair:
+        """The averaged steps without the one that would outweigh the others."""
+        averaged, long_step = set_aside(self.averaged)
+        if long_step is None:
+            return Fair(averaged, self.stages, self.efficiency)
+        return Fair(averaged, stage_rows(averaged), efficiency(self.found, averaged), long_step)
