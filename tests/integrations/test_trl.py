@@ -52,7 +52,7 @@ KEYS: dict[str, set[str]] = {
     v.ADVANTAGE: {v.MODE, v.BATCH_SIZE},
     v.FORWARD: {v.MODE, v.TRAIN_BATCH_SIZE, v.GROUP_SIZE, v.POLICY_VERSION, v.ROLLOUT_ID, v.TOKENS_PADDING} | TOKENS,
     v.OPTIMIZER: {v.OPTIMIZER_SKIPPED},
-    f"{v.RANK_SPAN} 0": {v.ITERATION, v.LOOP_NAME, v.RSS_PEAK, v.RSS_PEAK_EXACT},
+    f"{v.RANK_SPAN} 0": {v.ITERATION, v.LOOP_NAME, v.CPU_TIME, v.RSS_PEAK, v.RSS_PEAK_EXACT},
     v.LOOP: {v.ITERATION, v.LOOP_NAME},
 }
 """What a stage says besides memory."""
@@ -409,7 +409,7 @@ def test_a_training_whose_steps_are_not_told_is_not_denied(trainings: Trainings)
     """The report says what is missing, and which method was replaced."""
     result = trainings.train("untold", config={"max_steps": 2}, play="train_unhooked", unhooked="get_batch_samples")
     report = build_report(Recorded(result.runs).run, time.time_ns())
-    assert report.verdict.sentence.startswith("trl trained, but no step was recorded: ")
+    assert report.findings.time[0].sentence.startswith("trl trained, but no step was recorded: ")
     (error,) = [loss for loss in report.losses if loss.what == "error"]
     assert "Trainer.get_batch_samples: " in error.reason
 

@@ -95,7 +95,7 @@ class SlowCommunication:
     share: float
     """Of the step, median."""
     count: float
-    """Collectives per step."""
+    """Collectives per step, without hidden ones."""
     pipeline: int | None
     """The pipeline stage (`rl.rank.pp`); null if unknown."""
 
