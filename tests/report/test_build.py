@@ -120,7 +120,7 @@ def test_evaluation_is_no_training_work(healthy: Report) -> None:
             samples=12 * 16,
             prompt_tokens=12 * 80,
             response_tokens=12 * 160,
-            environment_tokens=0,
+            environment_tokens=None,
             padding_tokens=12 * 32,
             train_tokens=12 * 240,
         )
@@ -175,8 +175,9 @@ def test_padding_that_is_not_said_is_not_known(
     render(report, Console(file=out, width=400))
     lines = out.getvalue().splitlines()
     _, rank_0, *_ = lines[next(place for place, line in enumerate(lines) if line.startswith("in all steps")) :]
-    trained = 4 * sum(int(one.get(v.TOKENS, 0)) for one in forwards)  # type: ignore[arg-type]
-    assert ["-" if padding is None else str(padding), str(trained)] == rank_0.split()[-2:]
+    tokens = [int(one[v.TOKENS]) for one in forwards if v.TOKENS in one]  # type: ignore[arg-type]
+    trained = str(4 * sum(tokens)) if tokens else "-"
+    assert ["-" if padding is None else str(padding), trained] == rank_0.split()[-2:]
     assert shown in out.getvalue()
 
 
