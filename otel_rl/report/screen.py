@@ -42,7 +42,8 @@ PARTS: Final[tuple[Part, ...]] = get_args(Part)
 def sections(report: Report, parts: Collection[Part]) -> Iterator[tuple[str, list[Block]]]:
     """Return title and blocks of each section that has something to show."""
     yield from _shown(report, SCREEN)
-    yield "", [*RATES.blocks(report), *_more(report, parts)]
+    if blocks := [*RATES.blocks(report), *_more(report, parts)]:
+        yield "", blocks
     if "all" in parts:
         yield from _shown(report, BELOW["all"])
     for part in PARTS[:-1]:

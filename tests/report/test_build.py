@@ -423,7 +423,7 @@ def test_trainings_of_one_process_are_told_apart(recording: Recording) -> None:
     out = io.StringIO()
     render(report, Console(file=out, width=120))
     lines = out.getvalue().splitlines()
-    assert "trl · GRPO and RLOO · tiny and small · 1 rank · 10 steps (1-2) in 5 loops" == lines[1].rstrip()
+    assert "trl · GRPO and RLOO · tiny and small · 1 rank · 10 steps (1-2) in 5 loops, each 10.0 ms" == lines[1]
     names = "GRPO of tiny for 2", "RLOO of tiny for 4", "RLOO of small for 2", "GRPO of tiny for 2"
     assert f"4 trainings: {' steps, then '.join(names)} steps" in " ".join(map(str.strip, lines))
 

@@ -143,7 +143,7 @@ def test_what_became_of_them_and_what_is_wrong_is_said(recording: Recording) -> 
     report = build_report(recording.stop(), recording.clock.ns)
     assert [BadRequests(reason="tokens", count=1)] == report.requests.bad
     text = shown(report)
-    first = "engine m, streamed: 8 requests, 1 aborted (12 %), 1 clipped (12 %) and 2 \npreemptions\n"
+    first = "engine m, streamed: 8 requests, 1 aborted (12 %), 1 clipped (12 %) and 2\npreemptions\n"
     for line in (first, "engine m, evaluation: 1 request\n", "1 request with a number of tokens that cannot be\n"):
         assert line in text, text
 
