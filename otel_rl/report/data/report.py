@@ -10,12 +10,11 @@ from otel_rl.report.data.details import Flops, Ledger, MemoryParts, OpenStageRow
 from otel_rl.report.data.ranks import OfRank, Rank
 from otel_rl.report.data.time_use import Efficiency
 
-FORMAT: Final = "otel_rl.report/1"
+FORMAT: Final = "otel_rl.report/2"
 """Changes when a field goes or changes its meaning; a new field does not change it."""
 
 State = Literal["alive", "finished", "failed", "killed", "interrupted", "unknown"]
 Wall = Literal["step", "stage"]
-VerdictKind = Literal["nothing", "straggler", "slow communication", "idle", "comm", "other", "tail", "stage"]
 MemoryKind = Literal["host rss", "device allocated", "device reserved"]
 
 
@@ -283,22 +282,6 @@ class LongStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What holds the run back: the first rule of docs/report.md that applies."""
-
-    kind: VerdictKind
-    sentence: str
-    stage: str | None
-    share: float | None
-    """Of the step time."""
-    rank: Rank | None
-    """The first that is slow, or for which the others wait."""
-    ratio: float | None
-    long_step: LongStep | None
-    """A step that the rules leave aside."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Everything that `otel-rl report` says about a run; times in seconds, sizes in bytes, shares 0..1."""
 
@@ -354,4 +337,3 @@ class Report:
     losses: list[Loss]
     damage: list[DamagedFile]
     findings: Findings
-    verdict: Verdict

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
+from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 from otel_rl import vocabulary as v
@@ -13,6 +14,7 @@ from otel_rl.journal.read import Run
 from otel_rl.report.data.report import Rate, Report, TrainingRow
 from otel_rl.report.read.average import work_of_all
 from otel_rl.report.read.evidence import findings
+from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.report.section import Block, Line, Section, Title
 from otel_rl.runs.format import clock, count, listed, number, percent, plural, seconds
 from otel_rl.runs.spans import text
@@ -65,6 +67,21 @@ def _missing_ranks(source: Source) -> int:
     return sum(max(0, found.worlds[last, role] - sum(rank.role == role for rank in source.ranks)) for role in roles)
 
 
+def _settings(source: Source) -> dict[str, float]:
+    """Return the settings that the first training rank of the newest attempt said in its set-up."""
+    spans = source.found.phases.get(next(reversed(source.found.attempts), ""), [])
+    for span in sorted(spans, key=lambda span: rank_of(span.resource)):
+        found = {key: span.attributes.get(key) for key in v.ALL_SETTINGS}
+        said = {
+            key.removeprefix(v.SETTINGS): float(value)
+            for key, value in found.items()
+            if isinstance(value, (int, float)) and isfinite(value)
+        }
+        if said:
+            return said
+    return {}
+
+
 def _rates(source: Source) -> list[Rate]:
     averaged, total = source.averaged, work_of_all(source.averaged.steady)
     if total is None:
@@ -107,7 +124,7 @@ def _joined(facts: Iterable[str]) -> str:
 def _state(report: Report) -> Line:
     if not report.attempts:
         return Line("nothing recorded", "warning")
-    is_missed = report.state == "unknown" and report.steps.averaged > 0  # who makes no step has nothing to tear down
+    is_missed = report.state == "unknown" and report.steps.recorded > 0  # who makes no step has nothing to tear down
     state = STATES[report.state] if report.state != "unknown" or is_missed else Line("ended", "note")
     setup = report.attempts[-1].setup_s
     least = "at least " if report.state == "killed" else ""
@@ -181,7 +198,7 @@ HEADER: Final = Section(
         "algorithm": _resource_text(v.ALGORITHM),
         "model": _resource_text(v.MODEL_NAME),
         "trainings": _trainings,
-        "settings": lambda source: {},
+        "settings": _settings,
         "begin_ns": lambda source: source.begin_ns,
         "end_ns": lambda source: source.end_ns,
         "duration_s": lambda source: (source.end_ns - source.begin_ns) / 1e9,
@@ -193,6 +210,6 @@ HEADER: Final = Section(
     },
     blocks=_blocks,
 )
-VERDICT: Final = Section(data={"verdict": lambda source: source.verdict(), "findings": findings})
+VERDICT: Final = Section(data={"findings": findings})
 RATES: Final = Section(blocks=_rate_blocks)
 DETAILS: Final = Section(title="Run", blocks=_detail_blocks)

@@ -62,8 +62,10 @@ def efficiency(found: FoldedSpans, averaged: Averaged) -> Efficiency:
             peers = [record for record in records if record.pipeline == stage]
             if all(id(record) in steady for record in peers):
                 times.add(peers, calls, waited)
+    stragglers = times.stragglers(averaged.median_ns / 1e9, averaged.mean_ns / 1e9)
     return Efficiency(
-        stragglers=times.stragglers(averaged.median_ns / 1e9, averaged.mean_ns / 1e9),
+        stragglers=stragglers,
+        slow_ranks=times.slow_ranks(stragglers),
         slow_communication=times.slow_communication(),
         ranks=times.ranks(),
         slowdowns=times.slowdowns(),

@@ -7,7 +7,9 @@ from array import array
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Final
 
 from otel_rl import vocabulary as v
@@ -22,9 +24,9 @@ from otel_rl.runs.format import count, number
 from otel_rl.runs.spans import text
 
 NAMES: Final = (
-    v.REWARD_SCORE, v.REWARD_STD, v.FUNCTION_SCORE, v.FUNCTION_STD, v.EVAL_REWARD, v.REWARD_ZERO_STD, v.LOSS,
-    v.LOSS_TERM, v.GRAD_NORM, v.KL_REFERENCE, v.KL_POLICY, v.ENTROPY, v.CLIP_FRACTION, v.CLIP_SIDE_FRACTION,
-    v.RESPONSE_LENGTH, v.RESPONSE_MIN, v.RESPONSE_MAX, v.RESPONSE_CLIPPED, v.LEARNING_RATE,
+    v.REWARD_SCORE, v.REWARD_STD, v.FUNCTION_SCORE, v.FUNCTION_STD, v.REWARD_NONFINITE, v.EVAL_REWARD,
+    v.REWARD_ZERO_STD, v.LOSS, v.LOSS_TERM, v.GRAD_NORM, v.KL_REFERENCE, v.KL_POLICY, v.ENTROPY, v.CLIP_FRACTION,
+    v.CLIP_SIDE_FRACTION, v.RESPONSE_LENGTH, v.RESPONSE_MIN, v.RESPONSE_MAX, v.RESPONSE_CLIPPED, v.LEARNING_RATE,
 )  # fmt: skip
 EXTREMES: Final = {v.RESPONSE_MIN: min, v.RESPONSE_MAX: max}
 
@@ -53,6 +55,17 @@ Head = tuple[str, str, Qualifiers]
 StepKey = tuple[str, int | None, int]
 Value = tuple[int, str, float]
 RankOfAttempt = tuple[str, Rank]
+
+
+@dataclass(frozen=True, slots=True)
+class RankSeries:
+    """The values of one rank as it recorded them, the newest of each step."""
+
+    name: str
+    qualifiers: dict[str, str]
+    rank: int
+    steps: list[int | None]
+    values: list[float]
 
 
 class SeriesPoints:
@@ -84,13 +97,35 @@ class SeriesPoints:
 
     def series(self, records: Iterable[StepRecord]) -> tuple[list[Series], list[Series]]:
         """Return the series of ``NAMES`` and the training's own, by step; the newest attempt of a step counts."""
-        calendar = _Calendar(records)
-        steps = [(self._ranks[process][0], *calendar.step(self._ranks[process], ns)) for process, ns in self._moments]
+        steps = self._steps(records)
         made = [_series(head, _by_step(steps, *points)) for head, points in self._points.items()]
         ours = [one for one in made if one.name in NAMES]
         own = [one for one in made if one.name not in NAMES]
         ours.sort(key=lambda one: (NAMES.index(one.name), sorted(one.qualifiers.items())))
         return ours, sorted(own, key=lambda one: one.name)
+
+    def of_ranks(self, records: Iterable[StepRecord]) -> list[RankSeries]:
+        """Return by rank what was ever NaN or infinite, and the counts of answers that were."""
+        chosen = {
+            head: points
+            for head, points in self._points.items()
+            if head[0] in NAMES and (head[0] == v.REWARD_NONFINITE or not all(map(math.isfinite, points[1])))
+        }
+        if not chosen:
+            return []
+        steps, ranks = self._steps(records), [self._ranks[process][1] for process, _ in self._moments]
+        found = []
+        for head, (moments, values) in chosen.items():
+            for rank in sorted({ranks[moment] for moment in moments}):
+                own = [index for index, moment in enumerate(moments) if ranks[moment] == rank]
+                points = array("I", (moments[index] for index in own)), array("d", (values[index] for index in own))
+                found.append(_rank_series(head, rank, _by_step(steps, *points)))
+        return found
+
+    def _steps(self, records: Iterable[StepRecord]) -> list[tuple[str, StepKey, int]]:
+        """Return of each moment its attempt, its step and its time."""
+        calendar = _Calendar(records)
+        return [(self._ranks[process][0], *calendar.step(self._ranks[process], ns)) for process, ns in self._moments]
 
 
 def _by_step(
@@ -141,6 +176,11 @@ def is_own(point: PointView) -> bool:
     if point.kind != "gauge" or point.name in v.METRICS:
         return False
     return not point.attributes or point.name.startswith(v.USER)
+
+
+def _rank_series(head: Head, rank: Rank, steps: dict[StepKey, list[Value]]) -> RankSeries:
+    rows = sorted((values[-1][0], key[1], max(values, key=itemgetter(1, 0))[2]) for key, values in steps.items())
+    return RankSeries(head[0], dict(head[2]), rank.rank, [step for _, step, _ in rows], [value for _, _, value in rows])
 
 
 def _series(head: Head, steps: dict[StepKey, list[Value]]) -> Series:
