@@ -9,7 +9,7 @@ from otel_rl.report.data.report import Report
 from otel_rl.report.section import Block, Section, brief, notes, whole
 from otel_rl.report.sections.caveats import CAVEATS, DISAGREEMENTS, FAILURES, UNSEEN_STEPS
 from otel_rl.report.sections.flops_rates import FLOPS
-from otel_rl.report.sections.header import DETAILS, HEADER, RATES, VERDICT
+from otel_rl.report.sections.header import DETAILS, HEADER, RATES
 from otel_rl.report.sections.learning_table import LEARNING
 from otel_rl.report.sections.ledger_faults import LEDGER
 from otel_rl.report.sections.memory_use import MEMORY, MEMORY_PARTS
@@ -26,7 +26,7 @@ from otel_rl.report.sections.wall_time import GOODPUT
 Part = Literal["ranks", "requests", "compute", "memory", "goodput", "all"]
 
 TROUBLE: Final = (HANGING, FAILURES, LEDGER, UNSEEN_STEPS, DISAGREEMENTS, OPEN_STAGES, PENDING, CAVEATS)
-SCREEN: Final = (HEADER, VERDICT, FINDINGS, *map(brief, TROUBLE), LEARNING, STEP)
+SCREEN: Final = (HEADER, FINDINGS, *map(brief, TROUBLE), LEARNING, STEP)
 BELOW: Final[dict[Part, tuple[Section, ...]]] = {
     "ranks": (OWN_TIME, RANKS, COLLECTIVES),
     "requests": (REQUESTS,),

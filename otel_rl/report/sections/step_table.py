@@ -127,11 +127,10 @@ def _mean_step(report: Report) -> str:
 
 
 def _did(row: RankTime) -> str:
-    cpu = getattr(row, "cpu_share", None)
     said = [f"works {seconds(row.active_s + row.inseparable_s)}"]
     said += [f"waits {'' if row.is_wait_exact else '>='}{seconds(row.wait_s)}"] if row.wait_s else []
     said += [f"sends {seconds(row.transfer_s)}"] if row.transfer_s else []
-    said += [f"CPU {percent(cpu)}"] if cpu is not None else []
+    said += [f"CPU {percent(row.cpu_share)}"] if row.cpu_share is not None else []
     return ", ".join(said)
 
 
