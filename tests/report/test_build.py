@@ -140,10 +140,10 @@ SAID, UNSAID = {v.TOKENS: 90, v.TOKENS_PADDING: 10}, {v.TOKENS: 90}
         ([SAID, {}], 40, 0.1, " 10 % of the trained positions are padding.\n"),
         ([SAID, {v.TOKENS_PADDING: 10}], 40, 0.1, " 10 % of the trained positions are padding.\n"),
         ([{v.TOKENS: 0, v.TOKENS_PADDING: 10}], 40, 1.0, " 100 % of the trained positions are padding.\n"),
-        ([{v.TOKENS_PADDING: 10}], None, None, "in none.\n"),
-        ([SAID, UNSAID], None, None, "in none.\n"),
-        ([UNSAID], None, None, "in none.\n"),
-        ([{}], None, None, "in none.\n"),
+        ([{v.TOKENS_PADDING: 10}], None, None, "rollout to update.\n"),
+        ([SAID, UNSAID], None, None, "rollout to update.\n"),
+        ([UNSAID], None, None, "rollout to update.\n"),
+        ([{}], None, None, "rollout to update.\n"),
     ],
     ids=[
         "all",
@@ -420,7 +420,7 @@ def test_trainings_of_one_process_are_told_apart(recording: Recording) -> None:
     out = io.StringIO()
     render(report, Console(file=out, width=120))
     lines = out.getvalue().splitlines()
-    assert "trl · GRPO and RLOO · tiny and small · 1 rank · 10 steps (1-2) in 5 loops" == lines[1].rstrip()
+    assert "trl · GRPO and RLOO · tiny and small · 1 rank · 10 steps (1-2) in 5 loops, each 10.0 ms" == lines[1]
     names = "GRPO of tiny for 2", "RLOO of tiny for 4", "RLOO of small for 2", "GRPO of tiny for 2"
     assert f"4 trainings: {' steps, then '.join(names)} steps" in " ".join(map(str.strip, lines))
 

@@ -21,10 +21,13 @@ from otel_rl.report.read.span_attributes import WorkSums
 from otel_rl.report.section import Block, Section, Table, notes
 from otel_rl.runs.format import percent, plural, seconds
 
-NOTE: Final = (
-    "productive: rollout to update; overhead: set-up, weight sync, checkpoints, evaluation, logs; idle: waits; wasted: "
-    "steps made again, skipped updates; other: stages of your own, and what is in none."
-)
+NOTES: Final[dict[GoodputKind, str]] = {
+    "productive": "rollout to update",
+    "overhead": "set-up, weight sync, checkpoints, evaluation, logs",
+    "idle": "waits",
+    "wasted": "steps made again, skipped updates",
+    "other": "stages of your own, and what is in none",
+}
 LEAST_NOTE: Final = ">=: more may be waits in collectives, so productive, overhead and other may be less."
 MOST_ATTEMPTS: Final = 4
 KINDS: Final[tuple[GoodputKind, ...]] = ("productive", "overhead", "idle", "wasted", "other")
@@ -177,7 +180,8 @@ def _blocks(report: Report) -> list[Block]:
     share = everything.padding_share
     padding = "" if share is None else f" {percent(share)} of the trained positions are padding."
     least = "" if everything.is_idle_exact else f" {LEAST_NOTE}"
-    return [table, *notes(f"Wall time{ranks}: {seconds(everything.wall_ns / 1e9)}; {NOTE}{least}{padding}")]
+    kinds = "; ".join(f"{part.kind}: {NOTES[part.kind]}" for part in everything.parts if part.time_ns)
+    return [table, *notes(f"Wall time{ranks}: {seconds(everything.wall_ns / 1e9)}; {kinds}.{least}{padding}")]
 
 
 def _table(attempts: Sequence[GoodputRow], everything: GoodputRow, most: int) -> Table:
