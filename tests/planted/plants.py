@@ -126,25 +126,32 @@ def limit(training: Training) -> None:
 
 
 def kl_explosion(training: Training) -> None:
-    def pay(completions: list[str], **_: Any) -> Rewards:
-        return [sum(character in "?v" for character in text) / max(len(text), 6) for text in completions]
-
-    training.rewards = replaced(pay)
-    training.config.update(learning_rate=10 * LR, beta=1e-5)
+    """Update 20 times with each rollout, without clipping: what was sampled becomes impossible."""
+    training.config.update(learning_rate=3 * LR, lr_scheduler_type="constant")
+    training.config.update(num_iterations=20, epsilon=100.0, beta=1e-6)
 
 
 def entropy_collapse(training: Training) -> None:
-    def pay(completions: list[str], **_: Any) -> Rewards:
-        return [text.count("7") / max(len(text), 6) for text in completions]
+    """Pay for sevens, in answers that end."""
+
+    def pay(completions: list[str], completion_ids: list[list[int]], **_: Any) -> Rewards:
+        shares = [text.count("7") / max(len(text), 6) for text in completions]
+        return [share * (ids[-1] == task.EOS) for share, ids in zip(shares, completion_ids, strict=True)]
 
     training.rewards = replaced(pay)
-    training.config.update(beta=0.0)
+    training.config.update(beta=0.0, max_steps=200, lr_scheduler_type="constant")
 
 
 def eval_falls(training: Training) -> None:
-    """Evaluate on a task that wants the other parity."""
-    other = {"even": "odd", "odd": "even"}
-    training.evaluation = training.evaluation.map(lambda row: {"wanted": other[row["wanted"]]})
+    """Evaluate on a task that wants letters, which the training's does not."""
+
+    def pay(completions: list[str], wanted: list[str], **_: Any) -> Rewards:
+        if wanted[0] == "letters":
+            return [sum(map(str.isalpha, text)) / max(len(text), 6) for text in completions]
+        return parity(completions, wanted)
+
+    training.rewards = replaced(pay)
+    training.evaluation = training.evaluation.map(lambda _: {"wanted": "letters"})
     training.config.update(eval_strategy="steps", eval_steps=10)
 
 

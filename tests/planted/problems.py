@@ -42,8 +42,10 @@ PROBLEMS: Final = (
     Problem("slow_core", "rank 1 shares its core with 4 busy processes", "time", (r"rank 1\b",), ranks=2),
     Problem("two_slow_of_four", "ranks 1 and 3 sleep 60 ms in each generation", "time", (r"\b1\b.*\b3\b",), ranks=4),
     Problem("slower_middle", "from step 31 on steps take twice as long", "time", (r"slow|long|half|twice",)),
-    Problem("kl_explosion", "the policy runs away from the reference", "learn", (r"\bKL\b|reference",)),
-    Problem("entropy_collapse", "the reward pays for one character only", "learn", (r"entropy|collaps",)),
+    Problem("kl_explosion", "20 updates with each rollout, and no clipping", "learn", (r"\bKL\b|reference",)),
+    Problem(
+        "entropy_collapse", "the reward pays for one character only, for 200 steps", "learn", (r"entropy|collaps",)
+    ),
     Problem("constant_function", "one of two reward functions is constant", "learn", (r"polite",)),
     Problem("nan_rank", "all rewards of rank 1 are NaN", "learn", (r"NaN",), ranks=2),
     Problem("eval_falls", "the evaluation's reward falls while the training's rises", "learn", (r"evaluation",)),
