@@ -40,7 +40,7 @@ class Clock:
     def __init__(self) -> None:
         self.anchor = measure_anchor()
         self.set_ns = 0
-        """By how much the wall clock has been set so far."""
+        """How far the wall clock has been set so far."""
 
     def re_anchor(self) -> int:
         """Follow the wall clock if it was set; return by how many ns, else 0."""

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Final, Generic
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.stage_calls import RankT, StageCall
+from otel_rl.analysis.stage_calls import RankT, StageCall, keyed
 from otel_rl.analysis.stragglers import EXCESS_SHARE, compared_with, own_times, slow_in
 from otel_rl.analysis.waits import Waited, transfers
 
@@ -57,6 +57,8 @@ class SlowComm:
     transfer_s: float
     """The least time of any rank in the collectives without waiting, as the median over the steps."""
     share: float
+    count: float
+    """Collectives per step on the rank that has most."""
 
 
 def is_at_times(slow_steps: int, steps: int) -> bool:
@@ -79,6 +81,7 @@ class ManySteps(Generic[RankT]):
         self._slow: Counter[tuple[RankT, str]] = Counter()
         self._transfers: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         self._inseparable: set[str] = set()
+        self._counts: Counter[str] = Counter()
 
     def add(
         self, calls: Iterable[StageCall[RankT]], time_ns: int, waited: Waited[RankT], between_s: Mapping[RankT, float]
@@ -87,6 +90,8 @@ class ManySteps(Generic[RankT]):
         listed = list(calls)
         own = own_times(listed, between_s)
         self._steps_ns.append(time_ns)
+        for ranks in keyed(listed).values():
+            self._counts.update({call.stage: call.count for call in [max(ranks.values(), key=lambda one: one.count)]})
         self._inseparable.update(call.stage for call in listed if not call.is_separable)
         for stage, times in own.items():
             self._keep(stage, times)
@@ -100,6 +105,15 @@ class ManySteps(Generic[RankT]):
         """Return the own times of the stages whose collectives can be separated in every step."""
         left_out = {*self._inseparable, v.OTHER}
         return {stage: own for stage, own in self.own_s.items() if stage not in left_out}
+
+    def mean_own_s(self) -> dict[str, dict[RankT, float]]:
+        """Return own times in the mean step, of the same stages and of what is under no stage, s."""
+        steps = len(self._steps_ns) or 1
+        return {
+            stage: {rank: sum(time_s for time_s in times if not isnan(time_s)) / steps for rank, times in own.items()}
+            for stage, own in self.own_s.items()
+            if stage not in self._inseparable
+        }
 
     def stragglers(self) -> list[Straggler[RankT]]:
         """Return the ranks that are slow in a stage again and again, the costliest first.
@@ -137,7 +151,8 @@ class ManySteps(Generic[RankT]):
             absent = [0.0] * (len(self._steps_ns) - len(pairs))
             share = median([transfer / whole if whole else 0.0 for transfer, whole in pairs] + absent)
             if share >= COMM_SHARE:
-                slow.append(SlowComm(stage, median([transfer / 1e9 for transfer, _ in pairs] + absent), share))
+                transfer_s = median([transfer / 1e9 for transfer, _ in pairs] + absent)
+                slow.append(SlowComm(stage, transfer_s, share, self._counts[stage] / len(self._steps_ns)))
         return sorted(slow, key=lambda one: -one.transfer_s)
 
     def _num_steps(self, stage: str) -> int:

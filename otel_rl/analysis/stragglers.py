@@ -115,3 +115,78 @@ def slow_in(own_s: Mapping[str, Mapping[RankT, float]], whole_ns: int) -> dict[s
     found = {stage: one for stage, own in own_s.items() if (one := slowest(own)) is not None}
     slow = [(stage, one) for stage, one in found.items() if is_straggler(one) and one.excess_s >= limit_s]
     return dict(sorted(slow, key=lambda item: -item[1].excess_s))
+
+
+@dataclass(frozen=True, slots=True)
+class SlowRank(Generic[RankT]):
+    """A rank that is slower than its peers, over all its stages; times are those of a mean step."""
+
+    rank: RankT
+    stages: tuple[str, ...]
+    """Those in which it is slow, the costliest first."""
+    is_everywhere: bool
+    """It is slow in most of its stages by time, so that not one of them is the reason."""
+    own_s: float
+    """In these stages; if it is slow everywhere, in all."""
+    others_s: float
+    """What its peers take there."""
+    excess_s: float
+    """What it takes longer, stage by stage: what it takes less in another one makes up for nothing."""
+
+    @property
+    def ratio(self) -> float:
+        return self.own_s / self.others_s if self.others_s else 1.0
+
+
+def slow_rank(rank: RankT, own_s: Mapping[str, Mapping[RankT, float]], named: Iterable[str]) -> SlowRank[RankT]:
+    """Sum up a slow rank.
+
+    Args:
+        rank: one that is slow in some stage again and again.
+        own_s: of the ranks in their mean step, by stage, of stages in which they can be compared.
+        named: the stages in which it is slow.
+    """
+    times = {stage: (own[rank], _typical(rank, own)) for stage, own in own_s.items() if len(own) > 1 and rank in own}
+    is_everywhere = _is_slow_in_most(list(times.values()))
+    counted = times if is_everywhere else {stage: times[stage] for stage in named if stage in times}
+    excess_s = {stage: max(0.0, own - others) for stage, (own, others) in counted.items()}
+    return SlowRank(
+        rank,
+        tuple(sorted((stage for stage in excess_s if _is_slow(*times[stage])), key=lambda stage: -excess_s[stage])),
+        is_everywhere,
+        sum(own for own, _ in counted.values()),
+        sum(others for _, others in counted.values()),
+        sum(excess_s.values()),
+    )
+
+
+def inside_collectives(transfer_s: float, ratio: float) -> float:
+    """Return how much of the time in collectives a rank costs that is so many times as slow in everything.
+
+    With too little of a core it does its part of each collective as slowly as its own work, and all ranks are in there
+    until it has.
+    """
+    return transfer_s * (1 - 1 / ratio) if ratio > 1 else 0.0
+
+
+def is_starved(core_share: float | None, others: float | None) -> bool:
+    """Return whether a rank gets so much less of a core than its peers that this makes it slow."""
+    return core_share is not None and others is not None and STRAGGLER_RATIO * core_share <= others
+
+
+def _typical(rank: RankT, own_s: Mapping[RankT, float]) -> float:
+    return compared_with(own_s[rank], [other_s for name, other_s in own_s.items() if name != rank])
+
+
+def _is_slow(own_s: float, others_s: float) -> bool:
+    return own_s >= STRAGGLER_RATIO * others_s > 0
+
+
+def _is_slow_in_most(times: Sequence[tuple[float, float]]) -> bool:
+    """Return whether a rank is slow in most of the time of its peers, with the longest stage and without it."""
+    ordered = sorted(times, key=lambda pair: -pair[1])
+    for part in (ordered, ordered[1:]):
+        slow_s = sum(others for own, others in part if _is_slow(own, others))
+        if not 2 * slow_s > sum(others for _, others in part):
+            return False
+    return True

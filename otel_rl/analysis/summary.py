@@ -48,23 +48,22 @@ def summarize(values: Sequence[float]) -> Summary:
 
 
 def trend(values: Sequence[float]) -> dict[str, float | None]:
-    """Return ends, mean and extremes of the finite values in order of their steps; None without any."""
+    """Return first, mean and extremes of the finite values, and the last value; None without any, or if not finite."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return dict.fromkeys(("first", "last", "mean", "low", "high"))
-    return {
-        "first": finite[0], "last": finite[-1], "mean": mean(finite), "low": min(finite), "high": max(finite),
-    }  # fmt: skip
+    last = values[-1] if math.isfinite(values[-1]) else None
+    return {"first": finite[0], "last": last, "mean": mean(finite), "low": min(finite), "high": max(finite)}
 
 
 def buckets(values: Sequence[float], width: int) -> list[float]:
-    """Shrink values to at most ``width`` means of equal stretches; NaN where a stretch has no finite value."""
+    """Shrink values to at most ``width`` means of equal stretches; NaN where at least half of one is not finite."""
     size = min(width, len(values))
     means: list[float] = []
     for index in range(size):
         stretch = values[index * len(values) // size : (index + 1) * len(values) // size]
         finite = [value for value in stretch if math.isfinite(value)]
-        means.append(mean(finite) if finite else math.nan)
+        means.append(mean(finite) if 2 * len(finite) > len(stretch) else math.nan)
     return means
 
 

@@ -65,7 +65,7 @@ class Conclusion:
         report = build_report(run, time.time_ns(), points)
         with console.capture() as shown:
             console.print()
-            render(report, console)
+            render(report, console, ())
         self.shown, self.is_whole = shown.get(), True
 
     def print(self) -> None:

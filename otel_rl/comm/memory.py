@@ -21,11 +21,11 @@ class Communication(Memory):
     worlds: int = 0
     """How many default process groups this process has made; the names of groups begin anew with each."""
     groups: dict[int, tuple[ref[Any], Group]] = field(default_factory=dict)
-    """By ``id()`` of the process group."""
+    """Keys are the ``id()`` of the process group."""
     kinds: set[str] = field(default_factory=set)
     """Descriptions of groups that are labels of metrics."""
     launched: dict[int, tuple[ref[Any], Collective]] = field(default_factory=dict)
-    """By ``id()`` of what the program can wait for."""
+    """Keys are the ``id()`` of what the program can wait for."""
     seen_in: Stage | None = None
     """The stage of the last collective."""
     in_backward: bool = False

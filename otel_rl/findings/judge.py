@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from otel_rl.findings.curves import Learning
 from otel_rl.findings.health import HEALTH, Health
-from otel_rl.findings.learning import LEARN, Learning
+from otel_rl.findings.learning import LEARN
 from otel_rl.findings.rule import Evidence, Finding, Kind, Rule, Severity, say
-from otel_rl.findings.timing import TIME, Timing
+from otel_rl.findings.step_time import Timing
+from otel_rl.findings.timing import TIME
 
 ORDER: Final[tuple[Severity, ...]] = ("alarm", "warning", "note")
 
@@ -38,9 +40,11 @@ def judge(timing: Timing, learning: Learning, health: Health) -> Findings:
 def apply(rules: Sequence[Rule[Evidence]], kind: Kind, evidence: Evidence) -> list[Finding]:
     """Return what the rules of one table find, the worst first."""
     found = [(rule, one) for rule in rules if (one := rule.find(evidence)) is not None]
+    names = {rule.name for rule, _ in found}
+    found = [(rule, one) for rule, one in found if names.isdisjoint(rule.silenced_by)]
     is_wrong = any(rule.severity != "note" for rule, _ in found)
     found = [(rule, one) for rule, one in found if not (rule.is_fallback and is_wrong)]
-    found.sort(key=lambda pair: (ORDER.index(pair[0].severity), pair[0].is_fallback, -pair[1].weight))
+    found.sort(key=lambda pair: (ORDER.index(pair[0].severity), -pair[1].weight))
     return [
         Finding(
             rule=rule.name,

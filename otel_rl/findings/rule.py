@@ -54,6 +54,8 @@ class Rule(Generic[Evidence]):
     advice: str = ""
     is_fallback: bool = False
     """It speaks only if its table found no alarm and no warning."""
+    silenced_by: tuple[str, ...] = ()
+    """Rules of its table that find the cause of what it finds: then it is silent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

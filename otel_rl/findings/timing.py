@@ -1,33 +1,365 @@
-"""Where the time goes, and what would gain most: the rules, and what they read."""
+"""Where the time goes, and what would gain most: the rules."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from otel_rl.findings.rule import Found, Rule
+from otel_rl import vocabulary as v
+from otel_rl.findings.rule import Found, Rule, Value
+from otel_rl.findings.step_time import SlowRanks, Timing, Use
+
+SLOW_SHARE: Final = 0.05
+"""Of the mean step: what a slow rank costs at least."""
+CALL_S: Final = 0.01
+"""Collectives are slow from this time on each: many short ones are a matter of short steps."""
+AWAITED_SHARE: Final = 0.2
+UNEVEN_SHARE: Final = 0.3
+IDLE_SHARE: Final = 0.2
+OTHER_SHARE: Final = 0.2
+TINY_STEP_S: Final = 0.01
+"""Of shorter steps what runs between the stages is always a large part."""
+TAIL_STEP_SHARE: Final = 0.1
+TAIL_RATIO: Final = 3.0
+"""The slowest requests must take this multiple of what as many of the others would take, too."""
+AROUND_SHARE: Final = 0.5
+AROUND_STEP_SHARE: Final = 0.2
+SLOWER: Final = 1.5
+LEAST_USE: Final = 0.005
+
+GENERATE: Final = f"{v.SAMPLE}.generate"
+DOING: Final = {f"{v.SAMPLE}.tokenize": "tokenizing", f"{v.SAMPLE}.decode": "decoding"}
+IDLING: Final = {"data": "for data", "queue": "for a queue", "pipeline": "for a neighbour in the pipeline"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """What the rules of time read."""
-
-    sentence: str = ""
+def _no_step(timing: Timing) -> Found | None:
+    return Found({"sentence": timing.no_step}) if timing.no_step and not timing.goes_on else None
 
 
-def _sentence(timing: Timing) -> Found | None:
-    return Found({"sentence": timing.sentence})
+def _no_step_yet(timing: Timing) -> Found | None:
+    return Found({"sentence": timing.no_step}) if timing.no_step and timing.goes_on else None
 
 
+def _slow(applies: Callable[[SlowRanks], bool]) -> Callable[[Timing], Found | None]:
+    def find(timing: Timing) -> Found | None:
+        slow = timing.slow
+        if slow is None or slow.share < SLOW_SHARE or not applies(slow):
+            return None
+        names = "rank", "stage", "are", "where", "often", "own_s", "others_s", "cost_s", "share", "core_share", "others"
+        return Found({"who": _upper(slow.who)} | _values(slow, *names), slow.share)
+
+    return find
+
+
+def _is_someone_slow(timing: Timing) -> bool:
+    return timing.slow is not None and timing.slow.share >= SLOW_SHARE
+
+
+def _slow_calls(timing: Timing) -> Found | None:
+    calls = timing.calls
+    if calls is None or calls.call_s < CALL_S or _is_someone_slow(timing):
+        return None
+    return Found(_values(calls, "where", "stage", "share", "call_s", "peers"), calls.share)
+
+
+def _awaited(timing: Timing) -> Found | None:
+    wait = timing.wait
+    if wait is None or wait.rank is None or not wait.step_s or _is_someone_slow(timing):
+        return None
+    share = wait.longest_s / wait.step_s
+    if share < AWAITED_SHARE:
+        return None
+    least = "" if wait.is_exact else "at least "
+    return Found(
+        _values(wait, "who", "rank", "reason") | {"least": least, "wait_s": wait.longest_s, "share": share}, share
+    )
+
+
+def _uneven(timing: Timing) -> Found | None:
+    wait = timing.wait
+    if wait is None or wait.rank is not None or wait.share < UNEVEN_SHARE or _is_someone_slow(timing):
+        return None
+    spread = ", now one rank, now another" if wait.is_spread else ""
+    return Found({"least": "" if wait.is_exact else "at least ", "share": wait.share, "spread": spread}, wait.share)
+
+
+def _data(timing: Timing) -> Found | None:
+    return _idle_for(timing, is_data=True)
+
+
+def _idle(timing: Timing) -> Found | None:
+    return _idle_for(timing, is_data=False)
+
+
+def _idle_for(timing: Timing, *, is_data: bool) -> Found | None:
+    total = sum(timing.idle.values())
+    reason = max(timing.idle, key=lambda one: timing.idle[one], default="")
+    if total < IDLE_SHARE or (reason == "data") is not is_data:
+        return None
+    share = timing.idle[reason] if is_data else total
+    what = IDLING.get(reason, f"in {v.IDLE}")
+    return Found({"idle_s": share * timing.step_s, "step_s": timing.step_s, "share": share, "what": what}, share)
+
+
+def _around(timing: Timing) -> Found | None:
+    one = timing.sampling
+    if one is None or GENERATE not in one.inside:
+        return None
+    others = {stage: share for stage, share in one.inside.items() if stage != GENERATE}
+    stage = max(others, key=lambda name: others[name], default="")
+    if not stage or others[stage] < AROUND_SHARE or others[stage] * one.share < AROUND_STEP_SHARE:
+        return None
+    values: dict[str, Value] = {
+        "sample_s": one.call_s,
+        "generate_s": one.inside[GENERATE] * one.call_s,
+        "what": DOING.get(stage, stage),
+        "stage": stage,
+        "time_s": others[stage] * one.call_s,
+        "share": others[stage] * one.share,
+    }
+    return Found(values, others[stage] * one.share)
+
+
+def _tail(timing: Timing) -> Found | None:
+    """Name the fewest requests that hold up the steps far longer than as many others do."""
+    for tail in sorted(timing.tails, key=lambda one: one.slowest):
+        if tail.step_share >= TAIL_STEP_SHARE and tail.share >= TAIL_RATIO * tail.slowest:
+            values = {"slowest": round(100 * tail.slowest), "share": tail.share, "step_share": tail.step_share}
+            return Found(values, tail.step_share)
+    return None
+
+
+def _slower(timing: Timing) -> Found | None:
+    one = timing.slower
+    if one is None or one.after_s < SLOWER * one.before_s:
+        return None
+    ratio = one.after_s / one.before_s
+    return Found(_values(one, "step", "before_s", "after_s", "where") | {"ratio": ratio}, 1 - 1 / ratio)
+
+
+def _other(timing: Timing) -> Found | None:
+    if timing.other < OTHER_SHARE or timing.median_s < TINY_STEP_S:
+        return None
+    return Found({"share": timing.other}, timing.other)
+
+
+def _long(timing: Timing) -> Found | None:
+    one = timing.long
+    if one is None:
+        return None
+    return Found(_values(one, "step", "time_s", "ratio", "stage"))
+
+
+def _no_stage(timing: Timing) -> Found | None:
+    return Found() if not timing.no_step and not _uses(timing) else None
+
+
+def _largest(timing: Timing) -> Found | None:
+    uses = _uses(timing)
+    if timing.no_step or not uses:
+        return None
+    slow = {2: " Neither rank is slow."}.get(timing.num_ranks, " No rank is slow." if timing.num_ranks > 2 else "")
+    first, *rest = uses
+    second = f", {rest[0].name} {rest[0].share * 100:.0f} %" if rest else ""
+    values: dict[str, Value] = {"first": _upper(first.name), "share": first.share, "second": second, "slow": slow}
+    return Found({**values, "second_share": rest[0].share if rest else 0.0}, first.share)
+
+
+def _uses(timing: Timing) -> Sequence[Use]:
+    return [use for use in timing.uses if use.share >= LEAST_USE] if any(use.share for use in timing.uses) else ()
+
+
+def _values(of: object, *names: str) -> dict[str, Value]:
+    return {name: getattr(of, name) for name in names}
+
+
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+SLOW: Final = "own time {own_s:seconds} against {others_s:seconds}), which costs {cost_s:seconds} per step"
+PER_STAGE: Final = ("stages of every rank",)
+AVERAGED: Final = "the averaged steps"
 TIME: Final[tuple[Rule[Timing], ...]] = (
+    Rule(
+        name="no_step",
+        severity="warning",
+        reads=(v.LOOP,),
+        condition="no step is finished, and none will be: why, and what to do",
+        window="all that was recorded",
+        find=_no_step,
+        sentence="{sentence}",
+    ),
+    Rule(
+        name="no_step_yet",
+        severity="note",
+        reads=(v.LOOP,),
+        condition="no step is finished yet, but the run goes on",
+        window="all that was recorded",
+        find=_no_step_yet,
+        sentence="{sentence}",
+    ),
+    Rule(
+        name="starved_rank",
+        severity="warning",
+        reads=(v.CPU_TIME, *PER_STAGE),
+        condition="a rank is slow in most of its stages by time and gets at most 1 / 1.2 of the core that its peers "
+        "get, and that costs at least 5 % of the mean step",
+        window=AVERAGED,
+        find=_slow(lambda slow: slow.is_everywhere and slow.is_starved),
+        sentence=f"{{who}} {{are}} slower in everything ({SLOW} ({{share:percent}}). "
+        "It got {core_share:percent} of a core.{others}",
+        advice="See what else runs on the cores of this rank: other programs, or other threads of its own.",
+    ),
+    Rule(
+        name="slow_rank",
+        severity="warning",
+        reads=PER_STAGE,
+        condition="a rank is slow in most of its stages by time, and that costs at least 5 % of the mean step",
+        window=AVERAGED,
+        find=_slow(lambda slow: slow.is_everywhere and not slow.is_starved),
+        sentence=f"{{who}} {{are}} slower in everything ({SLOW} ({{share:percent}}).{{others}}",
+        advice="Compare its machine and its share of the work with the other ranks'.",
+    ),
+    Rule(
+        name="slow_stage",
+        severity="warning",
+        reads=PER_STAGE,
+        condition="a rank is slow in some stages, and that costs at least 5 % of the mean step",
+        window=AVERAGED,
+        find=_slow(lambda slow: not slow.is_everywhere),
+        sentence=f"{{who}} {{are}} slower in {{where}}{{often}} ({SLOW} ({{share:percent}}).{{others}}",
+        advice="See what this rank does differently there: its data, its files, its hardware.",
+    ),
+    Rule(
+        name="slow_communication",
+        severity="warning",
+        reads=(v.COMM_COUNT, v.COMM_TIME),
+        condition="the collectives of a stage take at least 30 % of the step on every rank without waiting, and at "
+        "least 10 ms each; no rank is slow",
+        window=AVERAGED,
+        find=_slow_calls,
+        sentence="Communication holds the run back: collectives take {where} per step on every rank{peers} "
+        "({share:percent}), {call_s:seconds} each.",
+        advice="Look at the network between the ranks, and at the size of what they exchange.",
+    ),
+    Rule(
+        name="awaited_rank",
+        severity="warning",
+        reads=(v.COMM_TIME, *PER_STAGE),
+        condition="the others wait at least 20 % of the step for the same ranks, which are not slow in any stage that "
+        "all have",
+        window=AVERAGED,
+        find=_awaited,
+        sentence="The other ranks wait {least}{wait_s:seconds} per step ({share:percent}) for {who}{reason}.",
+        advice="Give this work to all ranks, or do it in the background.",
+    ),
+    Rule(
+        name="uneven_ranks",
+        severity="warning",
+        reads=(v.COMM_TIME,),
+        condition="the ranks wait at least 30 % of the step time for each other, and not for the same again and again",
+        window=AVERAGED,
+        find=_uneven,
+        sentence="The ranks wait {least}{share:percent} of the step time for the slowest of them{spread}.",
+        advice="Give the ranks equal work: batches of equal length, or one queue for all.",
+    ),
+    Rule(
+        name="slow_data",
+        severity="warning",
+        reads=(v.IDLE, v.IDLE_REASON),
+        condition="`rl.idle` takes at least 20 % of the step time, also inside other stages, above all for data",
+        window=AVERAGED,
+        find=_data,
+        sentence="The data loader holds the run back: {idle_s:seconds} of {step_s:seconds} per step wait for the next "
+        "batch ({share:percent}).",
+        advice="Use more workers, prefetch, or prepare the data before the training.",
+    ),
+    Rule(
+        name="idle",
+        severity="warning",
+        reads=(v.IDLE, v.IDLE_REASON),
+        condition="`rl.idle` takes at least 20 % of the step time, above all for another reason",
+        window=AVERAGED,
+        find=_idle,
+        sentence="Waiting holds the run back: {idle_s:seconds} of {step_s:seconds} per step are spent waiting {what} "
+        "({share:percent}).",
+        advice="Look at who makes what is waited for, and whether that can begin earlier.",
+    ),
+    Rule(
+        name="around_generation",
+        severity="warning",
+        reads=(v.SAMPLE, GENERATE, *DOING),
+        condition="a stage inside `rl.sample` other than `rl.sample.generate` takes at least half of it, and 20 % of "
+        "the step",
+        window=AVERAGED,
+        find=_around,
+        sentence="rl.sample takes {sample_s:seconds}, of which generating {generate_s:seconds} and {what} "
+        "{time_s:seconds} ({share:percent} of the step).",
+        advice="Speed up this part first: the engine is not what takes the time.",
+    ),
+    Rule(
+        name="slower_since",
+        severity="warning",
+        reads=(v.STEP_TIME, *PER_STAGE),
+        condition="from one step on, steps take at least 1.5 times as long as before, at once and by more than three "
+        "times their scatter (medians; Pettitt's test)",
+        window="the averaged steps of the last attempt, at least eight before and after",
+        find=_slower,
+        sentence="Steps take {ratio:times} as long since step {step} ({before_s:seconds} to {after_s:seconds}), above "
+        "all {where}.",
+        advice="Look at what changed then: other programs on the machine, longer prompts or responses, a file system.",
+    ),
+    Rule(
+        name="slow_tail",
+        severity="warning",
+        reads=(v.SAMPLE,),
+        condition="the slowest 1, 5 or 10 % of the requests alone take at least 10 % of the step, and of the rollout "
+        "at least three times their number",
+        window=AVERAGED,
+        find=_tail,
+        sentence="The slowest {slowest} % of the responses alone take {share:percent} of the rollout, "
+        "{step_share:percent} of the step.",
+        advice="Lower the limit of the length, or let other work begin before the last responses end.",
+    ),
+    Rule(
+        name="unknown_time",
+        severity="warning",
+        reads=(v.OTHER,),
+        condition="at least 20 % of the step time lies under no stage, and the median step takes at least 10 ms",
+        window=AVERAGED,
+        find=_other,
+        sentence="{share:percent} of the step time lies under no stage.",
+        advice='Put `with otel_rl.stage("name"):` around what runs there.',
+    ),
+    Rule(
+        name="long_step",
+        severity="note",
+        reads=(v.STEP_TIME,),
+        condition="a single step took at least five times the median and a tenth of all time; the other rules leave "
+        "it aside",
+        window=AVERAGED,
+        find=_long,
+        sentence="Step {step} is left aside: it took {time_s:seconds}, {ratio:times} the median, above all in {stage}.",
+    ),
+    Rule(
+        name="no_stage",
+        severity="note",
+        reads=PER_STAGE,
+        condition="steps have no stages, or these take no time",
+        window=AVERAGED,
+        find=_no_stage,
+        sentence="No stage that takes time was recorded, so nothing can be said about where the time goes.",
+        advice='Put `with otel_rl.stage("name"):` around the parts of a step.',
+    ),
     Rule(
         name="largest",
         severity="note",
-        reads=(),
-        condition="no other rule of time holds",
-        window="the averaged steps",
-        find=_sentence,
-        sentence="{sentence}",
+        reads=PER_STAGE,
+        condition="no other rule of time warns",
+        window=AVERAGED,
+        find=_largest,
+        sentence="Nothing stands out. {first} takes {share:percent} of a step{second}.{slow}",
         is_fallback=True,
     ),
 )

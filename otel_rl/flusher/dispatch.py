@@ -73,10 +73,8 @@ class Dispatcher:
             self._collectives,  # last: `_choose` leaves it out
         )
         self._by_name: tuple[dict[str, Completers], dict[str, Completers]] = {}, {}
-        """Those that concern a stage by its name, without and with the one of collectives, of which there may be none.
-
-        A call for nothing costs as much as one that adds.
-        """
+        """Completers by name of the stage, without and with the one of collectives: a stage may have none, and a call
+        for nothing costs as much as one that adds."""
         self._pending: list[Stage] = []
         """Finished stages that wait for numbers of their device."""
         self._ended: list[Stage] = []

@@ -35,10 +35,10 @@ class Spool:
             fold: it has the metrics that wait.
         """
         self.spans: list[Span] = []
-        """They wait, the first that ended first."""
+        """Spans that wait, in the order in which they ended."""
         self._fold = fold
         self._encoder: SpanEncoder | None = None
-        """It is not the journal's, which counts what it changes and drops."""
+        """Not the journal's encoder, which counts what it changes and drops."""
         self._spooled_spans: tuple[int, Attributes] = 0, {}
         """The number of spans on disk, and their resource."""
         self._spooled_metrics: list[OtlpRequest] = []
@@ -70,11 +70,11 @@ class Spool:
             self._next = began + PAUSE * took_s
 
     def _write_spans(self, writer: Writer, resource: Attributes) -> None:
-        waiting = len(self.spans), resource
-        if waiting != self._spooled_spans:
+        pending = len(self.spans), resource
+        if pending != self._spooled_spans:
             requests = self._encoder_of(resource).encode(reversed(self.spans))
             if writer.spool("traces", requests):
-                self._spooled_spans = waiting
+                self._spooled_spans = pending
 
     def _write_metrics(self, writer: Writer, resource: Attributes) -> None:
         encoder = self._encoder_of(resource)

@@ -20,7 +20,7 @@ LABELS = (
 )  # fmt: skip
 """The span attributes that a stage's duration keeps: few values each, never a step or a sample."""
 EXEMPLARS_S = 30.0
-"""So often a histogram points at a span: Prometheus keeps 100,000 exemplars of all ranks together."""
+"""How often a histogram points at a span: Prometheus keeps 100,000 exemplars of all ranks together."""
 Ended = tuple[int, Stage]
 """A stage and its duration, ns."""
 MOST_NAMES = 20_000
@@ -36,7 +36,7 @@ class StageMetrics:
         self._plain: dict[str, list[Ended]] = {}
         """Likewise by name, of stages whose attributes add nothing."""
         self._longest: dict[tuple[str, Labels], Exemplar] = {}
-        """By metric and labels, the longest sampled stage since the last exemplar."""
+        """The longest sampled stage since the last exemplar, by metric and labels."""
         self._exemplars_s = -inf
         """When the last exemplars were folded, s."""
 

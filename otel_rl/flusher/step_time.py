@@ -63,9 +63,9 @@ class StepTime:
     def __init__(self, fold: Fold) -> None:
         self._fold = fold
         self._steps: dict[Trace | None, EndedStages | None] = {}
-        """By trace of ours, oldest first; None where its container has ended. What has no trace is no key."""
+        """What has ended in each trace of ours, oldest first; None once its container has ended. No key is None."""
         self._foreign: dict[int, EndedStages] = {}
-        """By trace id, what ended below a span of another library: part of a step, if that has the same trace."""
+        """What ended below a span of another library, by trace id: part of a step if that has the same trace."""
         self._layers: dict[str, tuple[int, int]] = {}
         self._total_ns = [0] * len(KINDS)
         self._folded_ns = [0] * len(KINDS)
@@ -202,7 +202,7 @@ class StepTime:
     def _count(self, parts_ns: Sequence[int], window: Interval) -> None:
         """Add to the time by kind, in ns, so that the kinds add up however long a run lasts.
 
-        Behind a step that raised there is none until the next one begins: that time is other.
+        After a step that raised, nothing counts until the next one begins: that time is other.
         """
         between_ns = max(0, window[0] - self._until) if self._until else 0
         self._until = max(self._until, window[1])

@@ -45,8 +45,8 @@ IMPORT = "<frozen importlib._bootstrap>"
 """The file of Python's functions that import."""
 HEARTBEAT_S = 5.0
 FREEZE_S = 10.0
-"""So long after the first span the resource is final even without a step. Set-up itself may take longer: importing
-torch and TRL on a cold machine does, and only then is it known what trains. So long metrics wait for it at most."""
+"""The resource is final this long after the first span, even without a step. Set-up itself may take longer: importing
+torch and TRL on a cold machine does, and only then is it known what trains. Metrics wait for it as long at most."""
 HOLD_LIMIT = 20_000
 """Spans, and points, that may wait for the attempt to become known; then a rank above 0 reports alone."""
 
@@ -83,12 +83,12 @@ class Flusher:
         self._asked: deque[_Answer] = deque()
         self._spool = Spool(self.fold)
         self._is_asked = False
-        """Somebody waits for this cycle: what was recorded must be on disk after it."""
+        """Whether somebody waits for this cycle: what was recorded must be on disk after it."""
         self.dispatcher = Dispatcher(self.fold)
         self._keeper = make_keeper(is_forbidden=not state.config.sidecar)
         """Keeps the process alive that sends the records; None where nothing is to be sent."""
         self._first = 0.0
-        self._waiting = 0.0
+        self._pending_since = 0.0
         self._counts_written: tuple[int, ...] = ()
         self._beat = monotonic()
         self._thread = threading.Thread(target=self._run, name="otel_rl-flusher", daemon=True)
@@ -153,7 +153,7 @@ class Flusher:
                 self._asked.popleft().set()
 
     def _serve(self) -> bool:
-        """Do a cycle and answer all who asked before it; the last one closes the journal. Says whether it was that."""
+        """Do a cycle and answer all who asked before it; return whether it was the last, which closes the journal."""
         with self.lock:
             asked = [self._asked.popleft() for _ in range(len(self._asked))]
             self._is_asked = bool(asked)
@@ -217,13 +217,13 @@ class Flusher:
         """
         queue = self._queue
         opened: set[Any] = set()
-        waiting = 0
+        queued = 0
         for _ in range(8):
-            waiting = len(queue)
+            queued = len(queue)
             opened = tracing.open.copy()
-            if len(queue) == waiting:
+            if len(queue) == queued:
                 break
-        return opened, [queue.popleft() for _ in range(min(waiting, len(queue), SLICE))]
+        return opened, [queue.popleft() for _ in range(min(queued, len(queue), SLICE))]
 
     # --- attempt, resource, journal -----------------------------------------------------------------------------------
 
@@ -280,8 +280,8 @@ class Flusher:
         now = monotonic()
         if not self._first and self.encoded["traces"]:
             self._first = now
-        if not self._waiting and self.fold.is_pending:
-            self._waiting = now
+        if not self._pending_since and self.fold.is_pending:
+            self._pending_since = now
         if self._stopping or (self._first and now - self._first > FREEZE_S):
             if not identifying.frozen:
                 learn_device()
@@ -289,7 +289,7 @@ class Flusher:
         is_full = self.fold.num_points > HOLD_LIMIT
         if is_full:
             report_alone()
-        waited = bool(self._waiting) and now - self._waiting > FREEZE_S
+        waited = bool(self._pending_since) and now - self._pending_since > FREEZE_S
         return (identifying.frozen or waited or is_full) and state.identity.known
 
     def _counts(self, writer: Writer, encoder: SpanEncoder) -> tuple[int, ...]:

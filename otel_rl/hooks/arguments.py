@@ -22,11 +22,11 @@ def parameters(function: Any) -> list[str]:
 
 
 def binder(function: Any, base: Any = None, *, by_name: bool = False) -> Bind | None:
-    """Return what brings arguments into one form; None for a function without named parameters.
+    """Return a function that brings arguments into one form; None for a function without named parameters.
 
-    ``args`` then holds every argument that has a position; of a call with keywords also the defaults of those that were
-    left out. ``kwargs`` is what was given by keyword. A call without keywords has this form already. Cost of another:
-    0.3 us (``benchmarks/hotpath.py``).
+    ``args`` then holds every argument that has a position; if the call has keywords, also the defaults of those that
+    were left out. ``kwargs`` is what was given by keyword. A call without keywords has this form already. Any other
+    costs 0.3 us (``benchmarks/hotpath.py``).
 
     Args:
         function: what is called.

@@ -26,9 +26,9 @@ WAITS = ("wait", "wait_tensor", "wait_tensors")
 METHOD = "instancemethod"
 """Name of the type of pybind11's methods."""
 POINT_TO_POINT = ("send", "recv", "send_object_list", "recv_object_list")
-"""No collectives of the whole group: they have no place in its order."""
+"""They are not collectives of the whole group, so they have no place in its order."""
 FUNCTIONAL = "._functional_collectives:"
-"""In the target of a collective that gives tensors which wait when they are used."""
+"""The targets of collectives whose tensors wait when they are used contain this."""
 MOST_TENSORS = 1024
 """Tensors of one collective whose bytes are added up."""
 
@@ -42,7 +42,7 @@ class CollectiveHook(Hook):
     """
 
     position: int = 0
-    """Of this rank's input among the arguments."""
+    """Position of this rank's input among the arguments."""
     before: Before | None = None
     """Runs before every call, also where the process is alone."""
 
@@ -199,9 +199,9 @@ class _Operation:
 
 
 class _Making:
-    """The making of a group, in which its ranks wait for each other; others call it too, or not, as the program likes.
+    """A call that makes a group, in which the group's ranks wait for each other. Other ranks may make the same call.
 
-    So it counts in the order of no group, and which one it is of is known when it is made.
+    So it counts in no group's order, and its own group is known only once it is made.
     """
 
     def __init__(self, operation: str) -> None:
@@ -214,7 +214,7 @@ class _Making:
         return record
 
     def end(self, record: Collective, result: Any) -> None:
-        """Close the record; who is not in the group has no group to show."""
+        """Close the record; a rank outside the group has no group to show."""
         if hasattr(result, "group_name"):
             record.group = group_of(result)
         record.close()
@@ -227,7 +227,7 @@ class _Wait:
         self.name = name
 
     def begin(self, args: Args, kwargs: Kwargs) -> Collective:
-        """Open the record of a wait: of the collective that is waited for, as far as it is known."""
+        """Open the record of a wait for a collective, as far as that is known."""
         waited = args[0] if args else next(iter(kwargs.values()), None)  # its only argument, by its name
         if type(waited) is list:
             waited = waited[0] if waited else None
@@ -272,7 +272,7 @@ def input_bytes(value: Any) -> int:
 
 
 def is_on_device(value: Any) -> bool:
-    """Return whether what a collective sends lies on an accelerator; of a list the first decides."""
+    """Return whether what a collective sends lies on an accelerator; the first tensor of a list decides."""
     if isinstance(value, (list, tuple)):
         value = value[0] if value else None
     return getattr(value, "is_cpu", True) is False
@@ -282,5 +282,5 @@ _NOWHERE = 1 << 30
 
 
 def _position(names: list[str], name: str) -> tuple[int, str]:
-    """Return position and name of a parameter; a position that no call reaches where there is none."""
+    """Return position and name of a parameter; if there is none, a position that no call reaches."""
     return (names.index(name) if name in names else _NOWHERE), name

@@ -50,7 +50,7 @@ class Watch(Protocol):
 
 
 NOTHING: Final[Kwargs] = {}
-"""In place of the empty dict that each call without keywords has: one object less to keep for each."""
+"""Stands for the empty keywords of a call, so that one object less is kept for each call."""
 Begin = Callable[[Args, Kwargs], Watch | None]
 """``(args, kwargs)``: returns what watches the call, or None where it is of no interest. A generator begins with its
 first item, as its own code does."""

@@ -29,7 +29,7 @@ class Patch:
     original: Any
     replacement: Any
     inherited: bool
-    """The owner had the attribute from a base class only."""
+    """Whether the owner only inherits the attribute."""
 
 
 class Patches:
@@ -38,7 +38,7 @@ class Patches:
     def __init__(self) -> None:
         self.applied: list[Patch] = []
         self.lock = threading.RLock()
-        """For what changes a place."""
+        """Held while a target is replaced or restored."""
         self._wanted: set[Hook | Attachment] = set()
         self._detach: list[Callable[[], object]] = []
 

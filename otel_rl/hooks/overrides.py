@@ -33,8 +33,8 @@ class Overrides:
     def follow(self, trainer: object) -> None:
         """Hook what an object and its class have in place of hooked methods, now and at each ``hook_replacements``.
 
-        The stage holds what replaces the method, whether that calls the hooked method or not: of one call, only what
-        the object finds first is recorded.
+        The stage holds what replaces the method, whether that calls the hooked method or not: only what the object
+        finds first is recorded of a call.
 
         Args:
             trainer: most often of a class of the program that is derived from the framework's.
@@ -181,7 +181,7 @@ def _is_special(name: str) -> bool:
 
 @not_counted
 def _as_method(owner: type, name: str, value: Any) -> Callable[..., Any] | None:
-    """Return a function that does as a method what a value of a class does when it is called on an object."""
+    """Return a function that, as a method, does what calling a class's attribute on an object does."""
     if type(value) is FunctionType:
         return value
     if not callable(value) and not isinstance(value, functools.partialmethod):

@@ -13,6 +13,8 @@ from otel_rl.metrics.record import as_number, count, gauge
 from otel_rl.probes import deferred
 from otel_rl.process.state import state
 from otel_rl.records import Value
+from otel_rl.trace.gap import end_between
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import current_stage
 from otel_rl.trace.training import training
 
@@ -53,6 +55,12 @@ def _keep_norm(args: Args, kwargs: Kwargs, result: Any) -> None:
         deferred.gauge(vocabulary.GRAD_NORM, result, GLOBAL)  # DeepSpeed returns a number
 
 
+def _decoded(args: Args, kwargs: Kwargs) -> None:
+    """End the decoding of a rollout: what a trainer gathers then are lengths."""
+    if tracing.between is not None and tracing.between.name == vocabulary.SAMPLE_DECODE:
+        end_between()
+
+
 INTEGRATION = Integration(
     name="accelerate",
     package="accelerate",
@@ -71,9 +79,10 @@ INTEGRATION = Integration(
             for module in ("utils.operations", "utils", "accelerator")
             for name in ("gather", "gather_object", "broadcast", "broadcast_object_list", "reduce")
         ),
+        CollectiveHook(target=f"{ACCELERATOR}.gather", position=1, before=_decoded),
         *(
             CollectiveHook(target=f"{ACCELERATOR}.{name}", position=1)
-            for name in ("gather", "gather_for_metrics", "reduce", "wait_for_everyone")
+            for name in ("gather_for_metrics", "reduce", "wait_for_everyone")
         ),
     ),
 )

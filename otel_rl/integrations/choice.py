@@ -36,14 +36,14 @@ def asked_for() -> tuple[str, ...]:
 
 
 def every_status() -> list[Status]:
-    """Return of every integration whether it applies here, and why not."""
+    """Return whether each integration applies here, and if not, why."""
     known = registered()
     chosen = _chosen(asked_for(), known)
     return [_status(name, load(name, path), chosen) for name, path in known.items()]
 
 
 def wanted(names: tuple[str, ...], source: str = "") -> list[Integration]:
-    """Return the integrations that are asked for and apply; of the others a log line says why not.
+    """Return the integrations that are asked for and apply; a log line says why the others do not.
 
     Args:
         names: of integrations.

@@ -19,7 +19,10 @@ from otel_rl.trace.stage import current_stage
 from otel_rl.trace.training import training
 
 ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
-FORWARDS = (vocabulary.FORWARD, vocabulary.LOGPROB, vocabulary.VALUE, vocabulary.SAMPLE, vocabulary.EVALUATE)
+FORWARDS = (
+    *(vocabulary.FORWARD, vocabulary.LOGPROB, vocabulary.VALUE, vocabulary.EVALUATE),
+    *(vocabulary.SAMPLE, vocabulary.SAMPLE_GENERATE),
+)
 """Stages of frameworks that call the engine's forward: it is part of them."""
 FORMAT = ((vocabulary.CHECKPOINT_FORMAT, "deepspeed"),)
 

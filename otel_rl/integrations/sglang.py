@@ -29,7 +29,7 @@ PACKAGE = "sglang"
 SUPPORTS = ">=0.4.10,<0.6"
 
 HEALTH_CHECK = "HEALTH_CHECK"
-"""So begins the id of a request that only asks whether the server lives."""
+"""The id of a request that only asks whether the server lives begins with this."""
 TIMES = "sglang.srt.observability.req_time_stats"
 """Since 0.5.10 it turns ``time.perf_counter()``, which is the monotonic clock here, into wall time."""
 CLOCKED = ("request_received_ts", "forward_entry_time", "prefill_finished_time")
@@ -54,8 +54,8 @@ class GenerateRequest:
         self.model = getattr(manager, "served_model_name", None) or getattr(manager, "model_path", None)
         self.sample = 0
         self.seen: dict[Any, tuple[int, Any, int | None]] | None = {} if obj.stream else None
-        """By id, of each streamed sequence that goes on: when its first token came, 0 before; its last output, and the
-        place of that among those that came with it."""
+        """When each streamed sequence that goes on had its first token (0 before), its last output, and the place of
+        that output among those that came with it; by id."""
         self.finished = 0
         """How many of its sequences are over."""
 
@@ -70,7 +70,7 @@ class GenerateRequest:
         return self.seen is None and self.finished > 0  # what is not streamed comes at once
 
     def _read_sequence(self, output: Any, place: int | None, now: int) -> None:
-        """Read the output of one sequence; of one that goes on, its last output is kept until the next one comes."""
+        """Read the output of one sequence; if it goes on, keep that output until the next one comes."""
         meta, seen, first = output["meta_info"], self.seen, 0
         if seen is not None:
             before = seen.get(meta["id"])
@@ -85,7 +85,7 @@ class GenerateRequest:
             record_requests(_finished, self, meta.copy(), first, now, output.get("index", place), parent=self.parent)
 
     def end(self, result: Any, error: BaseException | None) -> None:
-        """Record the sequences that were not finished: of a caller that left, of an error."""
+        """Record the sequences that did not finish, because the caller left or an error came."""
         if error is not None and self.recording is generation.recording:
             left = [
                 (output["meta_info"].copy(), first, output.get("index", place))
@@ -95,7 +95,7 @@ class GenerateRequest:
 
 
 def _first(asked: GeneratorCall, value: Any, error: BaseException | None) -> GenerateRequest | None:
-    """Record the answer, or follow a stream; of the only answer of one sequence nothing is read here."""
+    """Record the answer, or follow a stream; the only answer of one sequence is not read here."""
     if not state.on:
         return None
     args = asked.args
@@ -168,7 +168,7 @@ def _finished(call: GenerateRequest, meta: Meta, first: int, now: int, index: in
 def _unfinished(
     call: GenerateRequest, left: Sequence[tuple[Meta, int, int | None]], finished: int, how: Ending, now: int
 ) -> list[Values]:
-    """Make the requests that are given up: first those of which something was seen."""
+    """Make the requests that are given up, first those that showed something."""
     made = [_values(call, meta, index, _clocked(meta), (first, 0, now), how) for meta, first, index in left]
     unseen = _values(call, {}, None, (0, 0, 0), (0, 0, now), how)
     return made + [unseen] * (min(_sequences(call.obj)[0], MAX_LEFT) - finished - len(left))
@@ -238,7 +238,7 @@ def _sequences(obj: Any) -> tuple[int, int]:
 
 
 def _versions(meta: Meta) -> tuple[int, int]:
-    """Read the policy's version where it is a number: of the first and last token since 0.5.20, before at the end."""
+    """Read the policy's version where it is a number: at first and last token since 0.5.20, at the end before."""
     spans = meta.get("weight_versions")
     if spans:
         return _number(spans[0]["version"]), _number(spans[-1]["version"])

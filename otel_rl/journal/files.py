@@ -38,7 +38,7 @@ class SegmentFile:
     path: Path
     signal: str
     number: int
-    """The spool's is -1."""
+    """Number of the segment; -1 for the spool."""
 
     def items(self, size: int = -1) -> Iterator[Frame | Damage]:
         """Read whole frames, and the damage between them; a file that cannot be read is damage as a whole."""
@@ -113,7 +113,7 @@ class Journal:
 
     @property
     def spans_known_from(self) -> int:
-        """The time from which on every finished span is here; it is 0 unless the size cap removed older segments."""
+        """The time since which every finished span is here; 0 unless the size cap removed older segments."""
         traces = [segment for segment in self.segments if segment.signal == "traces"]
         if not traces or traces[0].number <= 0:
             return 0

@@ -15,7 +15,7 @@ KEEP_S: Final = 60.0
 """The clock of a file system is asked at most once in this time."""
 
 _clocks: dict[int, tuple[float, float]] = {}
-"""By file system: when its clock was asked (monotonic), and how far it is ahead of the monotonic clock, s."""
+"""When each file system's clock was asked (monotonic), and how far it is ahead of the monotonic clock, s."""
 
 
 def make_directory(directory: Path) -> None:

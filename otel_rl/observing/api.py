@@ -30,7 +30,7 @@ LIMIT_BYTES: Final = 256 << 20
 LIMIT_CONFIGURATIONS: Final = 32
 HOST: Final = ("cpu", "meta")
 NOTHING: Final[frozenset[str]] = frozenset()
-"""Of a batch whose masks alone are shown the ledger notes nothing."""
+"""What the ledger notes of a batch that shows only its masks."""
 
 
 def observe(*, model: Any = None, batch: Mapping[str, Any] | None = None) -> None:

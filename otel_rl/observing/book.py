@@ -49,7 +49,7 @@ class ShownBatch(NamedTuple):
     boundary: str = ""
     """Name of the stage itself, where that is a user's own: what the ledger calls the place on every rank."""
     kind: str = ""
-    """Of log-probabilities: `old` or `ref`."""
+    """Kind of log-probabilities: `old` or `ref`."""
     has_adapters: bool = True
     """The adapters of the model were on."""
     logits: int | None = None
@@ -79,7 +79,7 @@ class Book(Memory):
     is_open: bool = False
     """Whether anything was observed."""
     models: WeakKeyDictionary[Any, Network] = field(default_factory=WeakKeyDictionary)
-    """By module. The training thread owns this field and the next ones."""
+    """Keys are the modules. The training thread owns this field and the next ones."""
     trainers: WeakKeyDictionary[Any, tuple[Network | None, Network | None]] = field(default_factory=WeakKeyDictionary)
     ledger_ns: int = 0
     """When the ledger read a trainer's last rollout, monotonic."""

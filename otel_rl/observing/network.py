@@ -44,7 +44,7 @@ class Formula:
     """Width of the head; None: the vocabulary."""
     reason: str = ""
     costs: tuple[Costs, Costs] | None = None
-    """Of a forward and of forward and backward; None where layers see windows of different widths."""
+    """Costs of a forward, and of forward and backward; None where layers see windows of different widths."""
 
     def count(self, lengths: list[int], logits: int | None, *, is_training: bool, has_adapters: bool = True) -> int:
         if self.costs is not None and has_adapters:

@@ -21,15 +21,15 @@ class BatchCall:
 
     boundary: str
     rows: int = 0
-    """Samples: of packed sequences more than rows of an array."""
+    """Number of samples; packed sequences have more of them than an array has rows."""
     model: Any = None
-    """That handles it: parts of a batch are joined only where the same one has seen them."""
+    """The model that handles it: parts of a batch are joined only where the same one has seen them."""
     logprobs: frozenset[str] = frozenset()
     """Kinds of log-probabilities; one model may compute old and reference ones by turns."""
     samples: tuple[int, int] | None = None
     """Sum of the samples' numbers, and of their hashes; None of samples without numbers."""
     kind: str = ""
-    """Of the token ids' type."""
+    """Kind of the token ids' type."""
     is_response: bool = False
     """The sums are of responses, not of whole sequences: the two are never compared."""
     tokens: TokenSums | None = None
@@ -40,7 +40,7 @@ class BatchCall:
     misfit: int = 0
     pairs: Pairs | None = None
     is_updated: bool = False
-    """They are of a policy that may have been updated since the rollout."""
+    """Whether they are of a policy that may have been updated since the rollout."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class TimedStage(NamedTuple):
     """The stage that it is in."""
     time: Interval
     device_s: float | None
-    """Of the device, where it knows."""
+    """Time of the device, where it is known."""
 
 
 @dataclass(slots=True)

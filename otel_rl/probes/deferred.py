@@ -20,7 +20,7 @@ from otel_rl.records import Count, Deferred, Labels, Point
 LIMIT = 256
 """Groups of numbers that may wait for their device; more are dropped and counted."""
 DRAIN_S = 1.0
-"""So long the end of a journal waits for numbers that are on their way from a device."""
+"""The end of a journal waits this long for numbers that are on their way from a device."""
 
 Use = Callable[[list[float]], Iterable[Any]]
 """Makes records of the numbers; runs in the flusher."""

@@ -12,10 +12,10 @@ from otel_rl.probes.memory import Device, probes
 OWN_EVERY_NS: Final = 4_000_000
 """Memory is read for one of a user's own stages in this time on average, since these may be many and short."""
 OWN_AT_ONCE: Final = 512
-"""So many of them are read at once, however short, if there were fewer before."""
+"""This many of them are read at once, however short, if there were fewer before."""
 UNUSED: Final = Device(0, 0, 0, 0)
 USAGE_NS: Final = 1_000_000_000
-"""The driver is asked at most so often what of the device is in use: its cost is not known, and it changes seldom."""
+"""Least time between two questions to the driver for what is in use: their cost is not known, and it changes seldom."""
 
 
 class DeviceInUse:

@@ -36,9 +36,22 @@ ASYNCHRONOUS: Final = frozenset(
     )
 )
 """Stages whose work an accelerator does after the host has asked for it: their host duration is that of the launch."""
-UNTIMED: Final = frozenset((vocabulary.LOOP, vocabulary.SETUP, vocabulary.TEARDOWN, vocabulary.IDLE, vocabulary.COMM))
-"""What is not timed on the device, beside the containers of ranks: spans that hold a trace, waits of the host, and
-collectives, of which there are hundreds; what their stage waits for them is timed instead (``exposed.py``)."""
+UNTIMED: Final = frozenset(
+    (
+        vocabulary.LOOP,
+        vocabulary.SETUP,
+        vocabulary.TEARDOWN,
+        vocabulary.IDLE,
+        vocabulary.COMM,
+        vocabulary.SAMPLE_TOKENIZE,
+        vocabulary.SAMPLE_DECODE,
+    )
+)
+"""What is not timed on the device, beside the containers of ranks: spans that hold a trace, waits of the host and its
+work on texts, and collectives, of which there are hundreds; what their stage waits for them is timed instead
+(``exposed.py``)."""
+ROLLOUTS: Final = frozenset((vocabulary.SAMPLE, vocabulary.SAMPLE_GENERATE))
+"""Stages that may do nothing on this device but wait for a server."""
 LIMIT: Final = 1024
 """Stages of a thread that may wait for their device; then the oldest goes without its time, and is counted."""
 KEPT: Final = 2048
@@ -105,7 +118,7 @@ class DeviceClock:
         """Mark that this thread generates: the rollout stages open on it do not only wait for a server."""
         me = get_ident()
         for stage, begun in self._begun.copy().items():
-            if stage.name == vocabulary.SAMPLE and begun.thread == me:
+            if stage.name in ROLLOUTS and begun.thread == me:
                 self._here.add(stage)
 
     def end(self, stage: Any) -> None:
@@ -117,7 +130,7 @@ class DeviceClock:
         waits = self.exposed.close(stage)
         if stage in self._here:
             self._here.discard(stage)
-        elif stage.name == vocabulary.SAMPLE:
+        elif stage.name in ROLLOUTS:
             self._keep(begun.stream, begun.event)
             return
         stage.attributes = self.stop(begun, stage.attributes, waits)

@@ -48,7 +48,7 @@ class Exposed:
         self._device, self._mark = device, mark
         self._open: dict[Any, Waits] = {}
         self._untimed: dict[str, int] = {}
-        """By name, how many stages go without before the next one is timed."""
+        """How many stages of each name go untimed before the next one is timed."""
 
     # --- a stage ------------------------------------------------------------------------------------------------------
 

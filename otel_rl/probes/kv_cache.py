@@ -15,9 +15,9 @@ class CacheBytes(NamedTuple):
     """What is known of a cache; None is not."""
 
     size: int | None
-    """Of the memory that is reserved for it."""
+    """Bytes of the memory that is reserved for it."""
     used: int | None
-    """Of the keys and values that it keeps."""
+    """Bytes of the keys and values that it keeps."""
 
 
 def of_layers(cache: Any) -> CacheBytes | None:

@@ -28,9 +28,9 @@ class NvidiaDevice:
     labels: SampleLabels
     totals: Totals
     whole: Any = None
-    """Of a part: the handle of the whole device."""
+    """The handle of the whole device, if this is a part."""
     instance: int = 0
-    """Of a part: its number there."""
+    """The number of this part in the whole device."""
 
 
 Question = Callable[[NvidiaDevice], list[Sample]]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from otel_rl import ids, vocabulary
 from otel_rl.config import Config, ProcessKind
 from otel_rl.process.memory import Memory
+from otel_rl.process.memory_limit import memory_limit
 from otel_rl.records import Value
 from otel_rl.version import __version__
 
@@ -52,8 +53,10 @@ class Identity:
     pid: int = 0
     started_ns: int = 0
     host: str = ""
+    memory_limit: int = 0
+    """Bytes that all processes of the host have together; 0 if unknown."""
     device_id: str = ""
-    """Of the device that it uses, as its driver names it."""
+    """The device that it uses, as its driver names it."""
     coordinates: Mapping[str, int] = field(default_factory=dict)
     """Place along each axis of the parallel layout that is known, by the resource's key."""
     extra: Mapping[str, Value] = field(default_factory=dict)
@@ -104,6 +107,8 @@ class Identity:
             vocabulary.HW_ID: self.device_id,
             **self.coordinates,
         }
+        if self.memory_limit:
+            attributes[vocabulary.MEMORY_LIMIT] = self.memory_limit
         if self.local_rank != UNKNOWN:
             attributes[vocabulary.LOCAL_RANK] = self.local_rank
         return {**self.extra, **{key: value for key, value in attributes.items() if value != ""}}
@@ -131,6 +136,7 @@ def from_launcher(config: Config, environ: Mapping[str, str] = os.environ) -> Id
         pid=os.getpid(),
         started_ns=time.time_ns(),
         host=socket.gethostname(),
+        memory_limit=memory_limit(),
         extra={key: value for key, value in config.resource_attributes if key != vocabulary.SERVICE_NAME},
     )
     if config.attempt_id:

@@ -59,7 +59,7 @@ class Layout(Memory):
     of_experts: Coordinates = field(default_factory=dict)
     """From a mesh of their own: they are laid out anew over the same ranks."""
     _weight: tuple[bool, int] = (False, -1)
-    """Of the mesh that ``of_meshes`` comes from."""
+    """The weight of the mesh that ``of_meshes`` comes from."""
 
     def read_mesh(self, mesh: Any, world_size: int) -> None:
         """Read a device mesh that the program has made.

@@ -27,7 +27,7 @@ FOLDER: Final = ".ranks"
 ANSWER: Final = "answer"
 DONE: Final = "done"
 LIMIT_S: Final = 60.0
-"""So long a rank searches for rank 0, and rank 0 for the others: of many they begin so far apart."""
+"""A rank searches this long for rank 0, and rank 0 for the others: many ranks begin that far apart."""
 PAUSE_S: Final = 0.1, 5.0
 """Between two polls, at first and at last."""
 SAME: Final = ("MASTER_PORT", "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE")

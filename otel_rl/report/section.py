@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from otel_rl.report.data.report import Report
     from otel_rl.report.source import Source
 
-Severity = Literal["", "note", "good", "warning", "heading"]
+Severity = Literal["", "note", "good", "warning", "alarm", "heading"]
 T = TypeVar("T")
 MOST_RANKS: Final = 16
+MOST_LINES: Final = 4
+"""Of one kind of trouble on the screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,17 @@ class Title:
 
     name: str
     state: Line
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """Sentences behind a label, indented below it."""
+
+    label: str
+    first: Sequence[Line]
+    rest: Sequence[Line] = ()
+    """As many of these as fit into ``most`` lines; the others are counted."""
+    most: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +94,7 @@ class Table:
         self.rows.append(TableRow(cells, severity))
 
 
-Block = Title | Line | Table
+Block = Title | Line | Paragraph | Table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +113,25 @@ def cell(value: float | None, write: Callable[[float], str]) -> str:
 
 def notes(*texts: str) -> list[Block]:
     return [Line(text, "note") for text in texts if text]
+
+
+def brief(section: Section, most: int = MOST_LINES) -> Section:
+    """Return a section that shows the first blocks of another, and counts the others."""
+    return Section(title=section.title, blocks=lambda report: _first(section.blocks(report), most))
+
+
+def _first(blocks: list[Block], most: int) -> list[Block]:
+    return blocks if len(blocks) <= most else [*blocks[: most - 1], *more(len(blocks) - most + 1, " lines: --all")]
+
+
+def whole(section: Section, most: int = MOST_LINES) -> Section:
+    """Return a section that shows another if ``brief`` leaves something of it out."""
+
+    def blocks(report: Report) -> list[Block]:
+        found = section.blocks(report)
+        return found if len(found) > most else []
+
+    return Section(title=section.title, data=section.data, blocks=blocks)
 
 
 def by_rank(ranks: list[Rank], make: Callable[[list[Rank]], Table]) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from time import monotonic_ns
 
 from otel_rl import vocabulary as v
@@ -12,13 +13,14 @@ from otel_rl.journal.read import OpenView, Run
 from otel_rl.records import Attributes, Value
 from otel_rl.report.data.details import Requests
 from otel_rl.report.data.ranks import Rank
-from otel_rl.report.data.report import Attempt, Loss, Series, StageRow, StepTimes, Verdict
+from otel_rl.report.data.report import Attempt, LongStep, Loss, Series, StageRow, StepTimes
 from otel_rl.report.data.time_use import Efficiency
 from otel_rl.report.read.attempts import add_now, add_open, attempt_rows, leave_out_helpers, living
 from otel_rl.report.read.average import Averaged, average, set_aside, step_times
 from otel_rl.report.read.collect import FoldedSpans, collect
 from otel_rl.report.read.last_points import LastPoints
-from otel_rl.report.read.memory_peaks import KEYS as MEMORY_KEYS
+from otel_rl.report.read.memory_readings import KEYS as MEMORY_KEYS
+from otel_rl.report.read.request_spans import KEYS as REQUEST_KEYS
 from otel_rl.report.read.span_attributes import KEYS, rank_of
 from otel_rl.report.sections.caveats import COUNTED, loss_rows
 from otel_rl.report.sections.flops_rates import FlopsPoints
@@ -27,7 +29,6 @@ from otel_rl.report.sections.rank_activity import efficiency
 from otel_rl.report.sections.request_times import RequestPoints
 from otel_rl.report.sections.stage_shares import stage_rows
 from otel_rl.report.sections.step_series import SeriesPoints, is_own
-from otel_rl.report.verdict import awaited, nothing, verdict
 
 
 @dataclass(slots=True)
@@ -64,11 +65,22 @@ def read_points(run: Run) -> Points:
     return points
 
 
+@dataclass(frozen=True, slots=True)
+class Fair:
+    """What rules judge by."""
+
+    averaged: Averaged
+    stages: list[StageRow]
+    efficiency: Efficiency
+    long_step: LongStep | None = None
+    """A step that is left aside."""
+
+
 class Source:
     """A run, folded once, and what more than one section is made of.
 
-    Cost: three passes over the spans, one over metrics and logs; keeps 2 to 4 KB of each step of a rank, and 12 bytes
-    of each point of a series.
+    Cost: three passes over the spans, one over metrics and logs; keeps 2 to 4 KB of each step of a rank, 12 bytes of
+    each point of a series, and 64 bytes of each request that is a span.
     """
 
     def __init__(self, run: Run, now_ns: int, points: Points | None) -> None:
@@ -78,7 +90,7 @@ class Source:
         # a step journals its points after its spans: the spans of each are there if a run goes on
         self.points: Points = points or read_points(run)
         self.opened: list[OpenView] = run.open_stages()
-        found = collect(run.closed_spans({*KEYS, *MEMORY_KEYS}))
+        found = collect(run.closed_spans({*KEYS, *MEMORY_KEYS, *REQUEST_KEYS}))
         self.found: FoldedSpans = found
         add_open(found, self.opened)
         self.alive = living({journal.identity.writer for journal in run.journals if journal.alive()}, found)
@@ -102,13 +114,10 @@ class Source:
         self.series, self.numbers = self.points.numbers.series(found.steps)
         self.losses: list[Loss] = loss_rows(self.points.counts.points())
 
-    def verdict(self) -> Verdict:
-        """Judge the run without the one step that would outweigh the others."""
-        if not self.steps.averaged:
-            return nothing(self.run, self.found, self.opened, is_counted=bool(self.points.stepped))
-        fair, long_step = set_aside(self.averaged)
-        stages, times = self.stages, self.efficiency
-        if long_step is not None:
-            stages, times = stage_rows(fair), efficiency(self.found, fair)
-        waits = awaited(fair, times.ranks)
-        return verdict(step_times(fair), stages, times, long_step, self.requests.tails, waits)
+    @cached_property
+    def fair(self) -> Fair:
+        """The averaged steps without the one that would outweigh the others."""
+        averaged, long_step = set_aside(self.averaged)
+        if long_step is None:
+            return Fair(averaged, self.stages, self.efficiency)
+        return Fair(averaged, stage_rows(averaged), efficiency(self.found, averaged), long_step)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from rich.cells import cell_len
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.containers import Lines
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from otel_rl.report.build import SECTIONS
 from otel_rl.report.data.report import Report
-from otel_rl.report.section import Block, Cell, Column, Line, Picture, Severity, Table
+from otel_rl.report.screen import PARTS, Part, sections
+from otel_rl.report.section import Block, Cell, Column, Line, Paragraph, Picture, Severity, Table
 from otel_rl.report.sections.open_now import MOST_OPEN
 from otel_rl.runs.format import printable, shorten
 
@@ -22,11 +24,20 @@ HEADING: Final = "bold"
 NOTE: Final = "dim"
 GOOD: Final = "green"
 WARNING: Final = "yellow"
-STYLES: Final[dict[Severity, str]] = {"": "", "note": NOTE, "good": GOOD, "warning": WARNING, "heading": HEADING}
+ALARM: Final = "bold red"
+STYLES: Final[dict[Severity, str]] = {
+    "": "", "note": NOTE, "good": GOOD, "warning": WARNING, "alarm": ALARM, "heading": HEADING,
+}  # fmt: skip
 PICTURE: Final = "cyan"
 GAP: Final = 2
 LEAST_NAME: Final = 16
 """A longer name is not made shorter than this while another column can be left out."""
+LABEL: Final = 8
+"""Cells that the label of a paragraph takes."""
+BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|us|ms|s|min|h|B|[KMGT]iB)(?:\W|$))")
+"""Where no line is broken."""
+GLUE: Final = "\ue000"
+"""A character of no meaning that stands for a space there: rich would break a line at any space."""
 SHORTEST_NAME: Final = 3
 LEAST_PICTURE: Final = 8
 
@@ -36,21 +47,21 @@ def plain_table() -> RichTable:
     return RichTable(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style=HEADING, collapse_padding=True)
 
 
-def render(report: Report, console: Console) -> None:
+def render(report: Report, console: Console, parts: Collection[Part] = PARTS) -> None:
     """Print a report; colours and width are the console's. Paths come in one piece, so that they can be copied."""
-    console.print(document(report, console.width), highlight=False)
-    console.print()
+    console.print(document(report, console.width, parts), highlight=False)
+    if parts:
+        console.print()
     for path in (report.path, *(one.path for one in report.pending[:MOST_OPEN])):
         console.print(Text(printable(path), style=NOTE), soft_wrap=True)
 
 
-def document(report: Report, width: int) -> RenderableType:
+def document(report: Report, width: int, parts: Collection[Part] = PARTS) -> RenderableType:
     """Lay a report out for a terminal of ``width`` columns; texts of the journal cannot order that terminal about."""
-    parts: list[RenderableType] = []
-    for section in SECTIONS:
-        if blocks := section.blocks(report):
-            parts += [laid_out(blocks, width), Text()]
-    return Group(*parts[:-1])
+    found: list[RenderableType] = []
+    for _, blocks in sections(report, parts):
+        found += [laid_out(blocks, width), Text()]
+    return Group(*found[:-1])
 
 
 def laid_out(blocks: Iterable[Block], width: int) -> Group:
@@ -59,13 +70,48 @@ def laid_out(blocks: Iterable[Block], width: int) -> Group:
 
 def _block(block: Block, width: int) -> RenderableType:
     if isinstance(block, Line):
-        return Text(printable(block.text), style=STYLES[block.severity])
+        return _Wrapped(Paragraph("", [block]), width, 0)
+    if isinstance(block, Paragraph):
+        return _Wrapped(block, width, LABEL)
     if isinstance(block, Table):
         return _table(block, width)
     state = block.state
     title = Text(shorten(f"otel_rl  {printable(block.name)}", max(1, width - cell_len(state.text) - 2)), style=HEADING)
     title.append(" " * max(2, width - title.cell_len - cell_len(state.text)))
     return title.append(state.text, style=STYLES[state.severity])
+
+
+@dataclass(frozen=True, slots=True)
+class _Wrapped:
+    """A paragraph in its lines, all but the label indented."""
+
+    paragraph: Paragraph
+    width: int
+    indent: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        label = Text().append(shorten(printable(self.paragraph.label), max(1, self.indent - 1)), HEADING)
+        label.append(" " * (self.indent - label.cell_len))
+        for line in self._lines(console):
+            line.plain = line.plain.replace(GLUE, " ").rstrip()
+            yield label.append_text(line)
+            label = Text(" " * self.indent)
+
+    def _lines(self, console: Console) -> Lines:
+        first, rest, most = self.paragraph.first, self.paragraph.rest, self.paragraph.most
+        lines = Lines()
+        for kept in range(len(rest), -1, -1):
+            left = len(rest) - kept
+            counted = [Line(f"and {left} more: --all", "note")] if left else []
+            lines = _sentences([*first, *rest[:kept], *counted]).wrap(console, max(1, self.width - self.indent))
+            if len(lines) <= most:
+                break
+        return lines
+
+
+def _sentences(lines: Sequence[Line]) -> Text:
+    texts = (BEFORE_UNIT.sub(GLUE, printable(one.text)) for one in lines)
+    return Text(" ").join(Text(text, style=STYLES[one.severity]) for text, one in zip(texts, lines, strict=True))
 
 
 @dataclass(slots=True, eq=False)

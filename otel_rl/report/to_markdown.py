@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
-from otel_rl.report.build import SECTIONS
 from otel_rl.report.data.report import Report
-from otel_rl.report.section import Block, Cell, Line, Picture, Severity, Table, Title
+from otel_rl.report.screen import PARTS, Part, sections
+from otel_rl.report.section import Block, Cell, Line, Paragraph, Picture, Severity, Table, Title
 from otel_rl.runs.format import printable
 
 SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>|~#&$])")
@@ -18,14 +18,13 @@ LIST: Final = re.compile(r"^([-+=](?=[-+=\s])|\d+[.)](?=\s))")
 PICTURE_WIDTH: Final = 16
 
 
-def to_markdown(report: Report) -> str:
+def to_markdown(report: Report, parts: Collection[Part] = PARTS) -> str:
     """Write a report as Markdown without colours; names from the journal are escaped."""
-    parts: list[str] = []
-    for section in SECTIONS:
-        blocks = section.blocks(report)
-        parts += [f"### {section.title}"] if blocks and section.title else []
-        parts += [_block(block) for block in blocks]
-    return "\n\n".join((*parts, escape(report.path))) + "\n"
+    found: list[str] = []
+    for title, blocks in sections(report, parts):
+        found += [f"### {title}"] if title else []
+        found += [_block(block) for block in blocks]
+    return "\n\n".join((*found, escape(report.path))) + "\n"
 
 
 def escape(text: str) -> str:
@@ -39,11 +38,14 @@ def _block(block: Block) -> str:
         return f"## otel\\_rl: {escape(block.name)} ({block.state.text})"
     if isinstance(block, Line):
         return _marked(block.text, block.severity)
+    if isinstance(block, Paragraph):
+        label = f"**{escape(block.label)}** " if block.label else ""
+        return label + " ".join(_marked(one.text, one.severity) for one in (*block.first, *block.rest))
     return "\n".join(_table(block))
 
 
 def _marked(text: str, severity: Severity) -> str:
-    return f"**{escape(text)}**" if severity in ("heading", "warning") and text.strip() else escape(text)
+    return f"**{escape(text)}**" if severity in ("heading", "warning", "alarm") and text.strip() else escape(text)
 
 
 def _table(table: Table) -> Iterator[str]:

@@ -96,11 +96,11 @@ def request(  # noqa: PLR0913  a request has that many numbers, all but two by k
             replica, limit, clock, state.clock.anchor,
         )  # fmt: skip
         parent = parent or CURRENT.get()
-        waiting = state.queue.finished
-        if parent is not None and 0 < len(waiting) < MOST_WAITING:  # ``add_finished``, of which a call is 0.2 us
-            waiting += (_read, parent, 1, values)
-            if state.queue.finished is not waiting:
-                state.add(waiting)
+        queued = state.queue.finished
+        if parent is not None and 0 < len(queued) < MOST_WAITING:  # ``add_finished``, of which a call is 0.2 us
+            queued += (_read, parent, 1, values)
+            if state.queue.finished is not queued:
+                state.add(queued)
         else:
             add_finished((_read, parent or find_parent(), 1, values))
 
@@ -120,7 +120,7 @@ def _read(given: Values) -> tuple[Values]:
 
 
 def _shift(clock: str, anchor: int) -> int:
-    """Return what to add to a time of a clock to make it one of the monotonic clock, ns.
+    """Return what to add to a clock's times to get those of the monotonic clock, ns.
 
     Raises:
         ValueError: there is no such clock.
@@ -135,7 +135,7 @@ def _shift(clock: str, anchor: int) -> int:
 
 
 def _nanoseconds(seconds: Any, shift: int) -> Any:
-    """Return a time of the monotonic clock, ns; where it is none nan, which is counted when requests are cleaned."""
+    """Return a time of the monotonic clock, ns; nan if it is no time, which is counted when requests are cleaned."""
     if seconds is None:
         return 0
     if type(seconds) is float and -_LONGEST_S < seconds < _LONGEST_S:
@@ -145,14 +145,14 @@ def _nanoseconds(seconds: Any, shift: int) -> Any:
 
 
 def _read_seconds(seconds: Any) -> int | None:
-    """Read seconds of any type as whole ns; None of what is no number, or waits for a device."""
+    """Read seconds of any type as whole ns; None if it is no number, or waits for a device."""
     if _is_elsewhere(seconds) or not isfinite(seconds):  # that takes no text
         return None
     return round(float(seconds) * 1e9)
 
 
 def _count(number: Any) -> Any:
-    """Return a count; nan of what waits for a device."""
+    """Return a count; nan if it waits for a device."""
     if number is None:
         return UNKNOWN
     if type(number) is not int and _is_elsewhere(number):

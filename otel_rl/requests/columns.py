@@ -40,17 +40,17 @@ MOST_TOKENS: Final = 1 << 40
 UNREADABLE: Final = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """A number of another library raises these when it is read: a RuntimeError if its memory is gone."""
 FACTORS: Final = 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53
-"""Of MurmurHash3's finalizer (public domain), which spreads what ids that follow each other leave close together."""
+"""Factors of MurmurHash3's finalizer (public domain), which spreads the close hashes of consecutive ids."""
 NUMBERS: Final = indices(*WHOLE)
 TEXTS: Final = indices(*(name for name in Request._fields if name not in WHOLE))
 """These, and whether it is streamed."""
 SUBMITTED, ENDED, SCHEDULED, FIRST, LAST = range(len(TIMES))
 BEGINS: Final = [SUBMITTED, SUBMITTED, SUBMITTED, SCHEDULED, FIRST, LAST]
-"""Of the durations up to ``decode`` in ``RequestNumbers``, and of the time from the last token to the end."""
+"""Begins of the durations up to ``decode`` in ``RequestNumbers``, and of the time from the last token to the end."""
 ENDS: Final = [ENDED, FIRST, SCHEDULED, FIRST, LAST, ENDED]
 SLACKS: Final = np.array([[SLACK_NS], [SLACK_NS], [SLACK_NS], [0], [0], [SLACK_NS]])
 LEAST: Final = np.array([[1], [1], [0], [0]])
-"""What the counts of a request that did not fail are at least."""
+"""The least counts that a request has if it did not fail."""
 
 
 class Derived:
@@ -155,7 +155,7 @@ class RequestBatch:
         return Derived(matrix, {reason: int(is_wrong.sum()) for reason, is_wrong in problems.items()})
 
     def scores(self, seed: int, first: int) -> Column:
-        """Return of each request a number of 63 bits, evenly spread, that depends on nothing but its id and the seed.
+        """Return a number of 63 bits for each request, evenly spread, that depends only on its id and the seed.
 
         Args:
             seed: of the rollout.
@@ -217,7 +217,7 @@ def _split(values: list[Any]) -> tuple[list[tuple[Any, ...]], Any] | None:
 
 
 def joined(derived: Iterable[Derived]) -> Any:
-    """Return a ``RequestNumbers`` of columns, each of all these together."""
+    """Return one ``RequestNumbers`` whose columns join those of all these."""
     return RequestNumbers._make(np.concatenate([one.matrix for one in derived], axis=1))
 
 

@@ -39,7 +39,7 @@ LONG_NS: Final = 60_000_000_000
 MOST_ROLLOUTS: Final = 64
 """Rollouts that are open at once; then the one that was quiet for longest is closed."""
 KEPT_TRACES: Final = 256
-"""Traces of which it is known how many spans they have and that their step is over."""
+"""Traces whose number of spans, and the end of whose step, are remembered."""
 NOTHING: Final[dict[str, Value]] = {}
 
 
@@ -64,21 +64,21 @@ class RequestFold:
         self._engines = Engines(fold)
         self._words = Words()
         self._derived: dict[Labels, list[Derived]] = {}
-        """By the labels of their series, what is not yet in histograms: most batches of a cycle are small."""
+        """What is not yet in histograms, by the labels of its series: most batches of a cycle are small."""
         self._num_derived = 0
         self._rollouts: dict[Any, RolloutRequests] = {}
-        """By the stage or step that they are, or what joins traces of others; by their purpose; and by whether they
-        ended after the stage, which is no rollout of its own."""
+        """Keys: the stage or step that is the rollout, or what joins traces of others; its purpose; and whether the
+        requests ended after the stage, which is no rollout of its own."""
         self.stages = Stages()
         self._used: OrderedDict[int, int] = OrderedDict()
-        """By trace id, spans that requests have become."""
+        """How many spans requests have become, by trace id."""
         self._over: OrderedDict[int, None] = OrderedDict()
         """Trace ids of the steps that have ended."""
         self._staged: OrderedDict[int, frozenset[Labels]] = OrderedDict()
-        """By trace id, the labels of the requests that it had in rollout stages."""
+        """The labels of each trace's requests in rollout stages, by trace id."""
         self._reader = RequestReader(self._count_all, self._bad, self._over)
         self._exemplars: dict[Labels, list[tuple[RequestNumbers, Stage]]] = {}
-        """By the labels of their series, requests of this cycle that became spans: exemplars point at the last ones."""
+        """Requests of this cycle that became spans, by the labels of their series: exemplars point at the last ones."""
 
     # --- as requests come in ------------------------------------------------------------------------------------------
 
@@ -155,13 +155,13 @@ class RequestFold:
         return derived
 
     def _count_derived(self) -> None:
-        """Count what waits in the histograms that it belongs to."""
+        """Count what is pending in its histograms."""
         if not self._derived:
             return
         from otel_rl.requests.columns import bins, joined
 
-        waiting, self._derived, self._num_derived = self._derived, {}, 0
-        for labels, some in waiting.items():
+        pending, self._derived, self._num_derived = self._derived, {}, 0
+        for labels, some in pending.items():
             columns = joined(some)
             for (name, column, _, unit), bounds in zip(HISTOGRAMS, self._bounds, strict=True):
                 found = bins(getattr(columns, column), bounds)
@@ -212,7 +212,7 @@ class RequestFold:
     def ended(self, stage: Stage, spans: list[Span]) -> dict[str, Value]:
         """Return what the requests of a stage that has ended were, and add their spans; they come before it.
 
-        With the container of a rank its step is over: what comes after it is counted as late.
+        A rank's step is over with its container: what comes after that is counted as late.
         """
         is_step = stage.name.startswith(CONTAINER)
         if not is_step and stage.name not in ROLLOUTS:
@@ -313,7 +313,7 @@ class RequestFold:
         return made
 
     def _add_exemplars(self) -> None:
-        """Let the histograms point at the spans that were made, between two boundaries at the last of its requests."""
+        """Point the histograms at the spans that were made: each bucket at the last of its requests."""
         exemplars, self._exemplars = self._exemplars, {}
         for labels, some in exemplars.items():
             for name, column, bounds, unit in HISTOGRAMS:
@@ -324,7 +324,7 @@ class RequestFold:
 
 
 def _add_work(work: Any, key: Any, batch: RequestBatch, derived: Derived) -> None:
-    """Add tokens to a step without a framework; what resumes a request that failed has its tokens in the prompt."""
+    """Add tokens to a step without a framework; a request that resumes a failed one has its tokens in the prompt."""
     rollout = key.span_id if isinstance(key, Stage) and key.name in ROLLOUTS else 0
     numbers = batch.numbers[WHOLE.index("turn")], derived.columns.input, derived.columns.output
     for one, *counts in zip(batch.values, *(column.tolist() for column in numbers), strict=True):
@@ -333,7 +333,7 @@ def _add_work(work: Any, key: Any, batch: RequestBatch, derived: Derived) -> Non
 
 
 def _is_over(key: Any, rollout: RolloutRequests, now: int) -> bool:
-    """Whether a rollout is over that no stage of this process closes: none has come for long."""
+    """Return whether a rollout that no stage of this process closes is over: no request has come for long."""
     if isinstance(key, Stage) and key.ended:  # it will be counted in a moment
         return False
     container = tracing.container

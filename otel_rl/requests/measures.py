@@ -30,7 +30,7 @@ HISTOGRAMS: Final[tuple[Histogram, ...]] = tuple(
     for name, column in names.items()
 )
 EXPONENTIAL: Final = tuple(tuple(int(bound / unit + ROUNDING) for bound in BOUNDS) for _, _, _, unit in HISTOGRAMS)
-"""Of each histogram the bounds of exponential buckets in units of its column, rounded down: it has whole numbers."""
+"""Bounds of each histogram's exponential buckets in units of its column, rounded down: it has whole numbers."""
 OUTCOMES: Final = {
     "aborted": (v.ABORTED, v.REQUESTS_ABORTED),
     "timed_out": (v.TIMED_OUT, v.REQUESTS_TIMED_OUT),

@@ -36,7 +36,7 @@ class Generating(threading.local):
     origin: Any = None
     """Engine and origin of the request that is being submitted."""
     error: str = ""
-    """Class of the exception by which the request fails that is given back next."""
+    """Class of the exception that fails the request which is given back next."""
 
 
 @dataclass(eq=False)
@@ -47,9 +47,9 @@ class Generation(Memory):
     sampling: Sampling | None = None
     """What the trainer says of the requests of its open rollout."""
     engines: set[CountsUnfinished] = field(default_factory=set)
-    """Those that the program has not dropped."""
+    """Engines that the program has not dropped."""
     streams: WeakKeyDictionary[Any, ApiStream] = field(default_factory=WeakKeyDictionary)
-    """By response of an API client, the stream that is being read from it."""
+    """The stream that is being read from each response of an API client."""
     recording: object = field(default_factory=object)
     """Another object in every recording and in a forked child: what a child inherits is its parent's to count."""
 

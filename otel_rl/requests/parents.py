@@ -28,8 +28,8 @@ EVALUATION: Final[Labels] = ((v.MODE, "eval"),)
 SAYING: Final = (v.EVALUATE, v.REWARD)
 """Stages that say by their name what the requests inside them are for."""
 KNOWN_STAGES: Final = 16_384
-"""So many of the last stages are known, and at most twice as many: more than one cycle of the flusher takes, and about
-4 MB."""
+"""At least this many of the last stages are known, at most twice as many: more than one cycle of the flusher takes, and
+about 4 MB."""
 DEEPEST: Final = 64
 
 
@@ -44,9 +44,9 @@ class Purpose(NamedTuple):
     """What requests are for, as the stages that they are in say."""
 
     mode: Labels
-    """That of an evaluation, which counts apart from training."""
+    """``EVALUATION``, which counts apart from training, else empty."""
     is_judging: bool
-    """They judge what others made: no rollout."""
+    """Whether they judge what others made, and are no rollout."""
 
 
 TRAINING: Final = Purpose((), is_judging=False)
@@ -72,7 +72,7 @@ class Uncounted:
     """``late`` or ``forked``, where all of them are."""
     values: list[Values] = field(default_factory=list)
     turns: list[tuple[int, Stage | ForeignParent | None]] = field(default_factory=list)
-    """From which request on they have which parent."""
+    """Each parent, with the index of the first request that has it."""
 
     def parents(self) -> list[Stage | ForeignParent | None]:
         """Return the parent of each request."""
@@ -109,7 +109,7 @@ def key_of(parent: Stage | ForeignParent | None) -> Any:
 
 
 def split_after(key: Any, batch: RequestBatch) -> Iterator[tuple[RequestBatch, bool]]:
-    """Split the requests of a rollout from those that ended after its stage; with each part whether it is those."""
+    """Split a rollout's requests at the end of its stage; yield with each part whether it ended after that."""
     after: list[int] = []
     if isinstance(key, Stage) and key.name in ROLLOUTS and key.ended:
         after = batch.ended_between(key.ended + SLACK_NS, monotonic_ns())
@@ -127,7 +127,7 @@ class Stages:
 
     def __init__(self) -> None:
         self._known: dict[int, int | Ancestor] = {}
-        """The parent's id; of a stage that says something of the requests inside it, what it says."""
+        """The parent's id, or what the stage says of the requests inside it, if it says something."""
         self._before: dict[int, int | Ancestor] = {}
         """What was known before: it goes once as many stages have been seen since."""
 
@@ -142,7 +142,7 @@ class Stages:
                 known[stage.span_id] = _ancestor(stage) if is_saying else stage.parent_id
 
     def purposes(self, parents: Iterable[Any]) -> dict[Any, Purpose]:
-        """Return what the requests of each parent are for, by the parent, as far as that could be seen."""
+        """Return what the requests of each parent are for, as far as that could be seen."""
         return {parent: _purpose(self._ancestors(parent)) for parent in parents}
 
     def purpose_and_ancestors(self, stage: Stage) -> tuple[Purpose, list[int]]:

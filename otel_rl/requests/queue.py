@@ -12,7 +12,7 @@ from otel_rl.process.state import state
 from otel_rl.records import Count, Deferred
 from otel_rl.requests.memory import CountsUnfinished, generation
 from otel_rl.trace.memory import tracing
-from otel_rl.trace.stage import Stage, current_parent
+from otel_rl.trace.stage import Stage, current_parent, rollout_around
 
 UNKNOWN = -1
 """A count that the engine does not report; a time that it does not report is 0."""
@@ -38,7 +38,7 @@ class Request(NamedTuple):
     input_tokens: int = UNKNOWN
     output_tokens: int = UNKNOWN
     cached_tokens: int = UNKNOWN
-    """Of the input, read from the engine's prefix cache."""
+    """Input tokens that were read from the engine's prefix cache."""
     finish: str = ""
     """``stop``, ``length``, ``abort``, ``timeout``, ``error``, or the engine's own word."""
     error: str = ""
@@ -85,9 +85,9 @@ class KvCache(NamedTuple):
     time_ns: int
     """Time since 1970."""
     size: int | None
-    """Taken ahead of time: a pool, a static cache."""
+    """Bytes that are taken ahead of time: a pool, a static cache."""
     used: int | None
-    """Of the keys and values in it."""
+    """Bytes of the keys and values in it."""
 
 
 def record_requests(read: Callable[..., Iterable[Values]], *arguments: Any, parent: Any = None) -> None:
@@ -104,17 +104,17 @@ def record_requests(read: Callable[..., Iterable[Values]], *arguments: Any, pare
 
 def add_finished(finished: tuple[Any, ...]) -> None:
     """Add finished requests to the queue: their reader, parent, number of arguments, and the arguments."""
-    waiting = state.queue.finished
-    if not waiting:  # or so it was a moment ago: queued twice it does no harm
-        if not state.add(waiting):
+    queued = state.queue.finished
+    if not queued:  # or so it was a moment ago: queued twice it does no harm
+        if not state.add(queued):
             return
-    elif len(waiting) > MOST_WAITING:
+    elif len(queued) > MOST_WAITING:
         dropped = state.dropped
         dropped["traces", "queue_full"] += 1
         return
-    waiting += finished  # in one piece: other threads add to it, too
-    if state.queue.finished is not waiting:  # the flusher has taken it meanwhile, perhaps too early for this
-        state.add(waiting)
+    queued += finished  # in one piece: other threads add to it, too
+    if state.queue.finished is not queued:  # the flusher has taken it meanwhile, perhaps too early for this
+        state.add(queued)
 
 
 def record_load(
@@ -204,6 +204,8 @@ def _open_parent() -> Any:
         opened = {one.span_id: one for one in tracing.open.copy() if one.__class__ is Stage}
         found = {one for one in opened.values() if one.name in SAYING or (one.attributes and v.MODE in one.attributes)}
         stage = _innermost(found, opened) if len(found) > 1 else next(iter(found), None)
+        if stage is not None and stage.name == v.SAMPLE_GENERATE:
+            stage = rollout_around(stage)
     if stage is None and tracing.container is None:  # requests that come before everything else
         with guard("find the parent of requests"):
             tracing.open_setup()
@@ -211,7 +213,7 @@ def _open_parent() -> Any:
 
 
 def _innermost(found: set[Stage], opened: dict[int, Stage]) -> Stage | None:
-    """Return of these stages the innermost one that each of the others contains, or is inside of; None if none is."""
+    """Return the innermost stage that each of the others contains or is inside of; None if there is none."""
     outer: set[int] = set()
     level = {one.parent_id for one in found}
     while level:  # of hundreds side by side few have a parent of their own, so this is short

@@ -58,7 +58,7 @@ class RolloutRequests:
         self.begun = 0
         """When the first one did."""
         self._seed = crc32(trace.step.encode()) if trace.step else trace.trace_id & LOW_64_BITS
-        """Of the sample: the step's, so that every run of a training chooses the same."""
+        """Seed of the sample: the step's, so that every run of a training chooses the same."""
         self._ends: list[Any] = []
         self._num_ends = 0
         self._first_submit = 0

@@ -22,14 +22,14 @@ class Kept:
     """A request that may become a span, with all that is needed to make it."""
 
     number: int
-    """Of the request within the rollout."""
+    """Number of the request within the rollout."""
     request: Any
     """A ``Request`` once it is chosen, until then ``Values``: there are far more candidates."""
     parent: Any
     """A ``Stage`` or a ``ForeignParent``."""
     numbers: RequestNumbers
     labels: Labels
-    """Of the series that it counts in."""
+    """Labels of the series that it counts in."""
     why: str = ""
     """Words of ``rl.request.kept``, with commas between, once it is chosen."""
 
@@ -42,13 +42,13 @@ class Policy:
     """How many requests of each kind become spans; docs/requests.md says it to the user."""
 
     failed: int
-    """Errors, aborts and timeouts, the first ones."""
+    """How many of the first errors, aborts and timeouts."""
     extreme: int
-    """Slowest by duration, slowest by TTFT, longest outputs: so many of each."""
+    """How many of the slowest by duration, of the slowest by TTFT, and of the longest outputs."""
     sample: int
-    """Chosen by a hash of step and request id, so that a repetition chooses the same."""
+    """How many are chosen by a hash of step and request id, so that a repetition chooses the same."""
     total: int
-    """Of a step on one process."""
+    """Most spans of a step on one process."""
 
 
 class Best:

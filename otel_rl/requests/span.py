@@ -82,6 +82,7 @@ def _attributes(kept: Kept) -> dict[str, Value]:
         v.SUBMISSION: submission(request),
         v.REQUEST_KEPT: kept.why,
     }
+    attributes.update(label for label in kept.labels if label[0] == v.MODE)
     if finish:
         attributes[v.FINISH_REASONS] = (finish,)
     for key, name in OF_REQUEST.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -13,6 +13,8 @@ from rich.cells import cell_len
 UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories that order a terminal about: control characters, text direction, half characters, line ends."""
 ELLIPSIS: Final = "…"
+TWO_DIGITS: Final = 0.1
+"""Two digits say no more than that of a number."""
 BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -90,6 +92,14 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     """Write names one after the other: `a`, `a and b`, `a, b, c and 2 more`."""
     shown = [*names[:most], f"{len(names) - most} more"] if len(names) > most + 1 else list(names)
     return " and ".join(filter(None, (", ".join(shown[:-1]), *shown[-1:])))
+
+
+def about(value: float, error: float | None, write: Callable[[float], str]) -> str:
+    """Write an estimate with the digits that its relative error leaves: `~12 ms`; with one if the error is unknown."""
+    digits = 2 if error is not None and error < TWO_DIGITS else 1
+    rounded = float(f"{value:.{digits}g}")
+    number, space, unit = write(rounded).partition(" ")
+    return f"~{number.rstrip('0').rstrip('.') if '.' in number else number}{space}{unit}"
 
 
 def clock(time_ns: int) -> str:

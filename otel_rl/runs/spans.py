@@ -127,15 +127,15 @@ def rank_span(span: SpanView) -> RankSpan:
         comm=_comm(span.attributes),
         is_hidden=span.attributes.get(v.COMM_HIDDEN) is True,
         is_host_clock=span.attributes.get(v.CLOCK) == "host",
-        device_ns=_nanoseconds(span.attributes.get(v.DEVICE_TIME)),
+        device_ns=nanoseconds(span.attributes.get(v.DEVICE_TIME)),
     )
 
 
 def _comm(attributes: Mapping[str, Value]) -> Comm | None:
     """Return the sum of a stage's collectives, which its writer computed."""
-    time_ns = _nanoseconds(attributes.get(v.COMM_TIME))
+    time_ns = nanoseconds(attributes.get(v.COMM_TIME))
     return None if time_ns is None else Comm(integer(attributes, v.COMM_COUNT), time_ns)
 
 
-def _nanoseconds(time_s: Value | None) -> int | None:
+def nanoseconds(time_s: Value | None) -> int | None:
     return round(time_s * 1e9) if isinstance(time_s, int | float) and 0 <= time_s < inf else None

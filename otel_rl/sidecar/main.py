@@ -23,11 +23,11 @@ from otel_rl.sidecar.ship_node import SCAN_S, Node
 from otel_rl.version import __version__
 
 QUIET_S: Final = 3.0
-"""The sidecar stays so long after the last writer died: another may be about to begin."""
+"""The sidecar stays this long after the last writer died: another may be about to begin."""
 GRACE_S: Final = 600.0
-"""It tries for so long once every writer is gone and nothing is accepted."""
+"""It tries for this long once every writer is gone and nothing is accepted."""
 FIRST_S: Final = 60.0
-"""It waits for so long for the first journal."""
+"""It waits this long for the first journal."""
 TOUCH_S: Final = 5.0
 ANOTHER: Final = 3
 """The exit code if another sidecar ships."""

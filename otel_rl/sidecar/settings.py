@@ -24,7 +24,7 @@ HEADER: Final = re.compile(r"[a-z0-9_.-]+(?<!-bin)")
 VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?|")
 TIMEOUT_S: Final = 10.0
 LONGEST_TIMEOUT_S: Final = (2**31 - 1) / 1000
-"""What a socket can wait: 24 days."""
+"""The longest that a socket can wait: 24 days."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Target:
     signal: Signal
     protocol: Protocol
     endpoint: str = field(repr=False)
-    """For HTTP the whole URL, with a password perhaps; for gRPC ``host:port``."""
+    """The whole URL for HTTP, perhaps with a password; ``host:port`` for gRPC."""
     secure: bool
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Often a secret: never shown."""
@@ -77,7 +77,7 @@ def is_sent(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def ignored(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return each variable of how to send whose value is ignored, with what it takes and what is done without it.
+    """Return the variables of sending whose value is ignored, each with what it takes and what is done without it.
 
     None counts if no endpoint is set: nothing is sent.
     """
@@ -116,7 +116,7 @@ HOW: Final[dict[str, Callable[[str], Any]]] = {
     "COMPRESSION": _gzip,
     "INSECURE": standard_boolean,
 }
-"""What has a default with which records can be sent."""
+"""Settings whose default is enough to send records."""
 
 
 class _Variables:

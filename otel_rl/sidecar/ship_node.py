@@ -28,7 +28,7 @@ from otel_rl.sidecar.streams import JournalStream, find_streams, identity_of
 SCAN_S: Final = 0.5
 SAVE_S: Final = 1.0
 SCAN_COST: Final = 20.0
-"""After a scan follow so many times its duration without one."""
+"""The time between two scans is this many times the duration of one."""
 Rows = dict[Signal, dict[str, Any]]
 
 
@@ -57,7 +57,7 @@ class Node:
         self.say = say
         self._mine = mine
         self._streams: dict[str, dict[Signal, JournalStream]] = {}
-        """Of our writers."""
+        """The streams of our writers."""
         self._dead: frozenset[str] = frozenset()
         self._followed: dict[Signal, list[Followed]] = {signal: [] for signal in SIGNALS}
         self._left_open: dict[str, list[tuple[bytes, Outgoing]]] = {}

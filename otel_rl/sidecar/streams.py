@@ -44,7 +44,7 @@ class JournalStream:
         self.spool: Path | None = None
         """The records that its writer has not journaled yet."""
         self._sizes: dict[int, int] = {}
-        """Of the segments that are not written any more, so that ten thousand of them are not read each time."""
+        """Sizes of the segments that are not written any more, so that ten thousand of them are not read each time."""
 
     @property
     def newest(self) -> Path | None:

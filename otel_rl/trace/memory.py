@@ -46,6 +46,8 @@ class Tracing(Memory):
     none; something else once the program has made a provider of its own."""
     between: Stage | None = None
     """The open stage that lasts from one call to another."""
+    around: Stage | None = None
+    """The stage that this one is inside."""
     inherited: Trace | None = None
     """The step, or set-up, in which this process was forked or started: its container is the parent's."""
     carried: dict[int, Trace] = field(default_factory=dict)

@@ -22,8 +22,8 @@ FAILED: Final = 2
 MOST: Final = 1 << 53
 """A count beyond that is none."""
 Numbers = dict[str, int]
-"""By the name of their attribute, what is known. ``rl.tokens`` is only there without prompts and responses, and is
-without the tokens of an environment."""
+"""What is known, by the name of the attribute. ``rl.tokens`` is only there without prompts and responses, and leaves
+out the tokens of an environment."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class _Requests:
 
     response: int | None = None
     firsts: dict[int, tuple[int, int | None]] = field(default_factory=dict)
-    """By turn, the number of requests and their prompt tokens: the prompt of a turn repeats the earlier ones."""
+    """The number of requests and their prompt tokens, by turn: the prompt of a turn repeats the earlier ones."""
 
     def numbers(self) -> Numbers:
         """Return samples and prompts of the first turn, responses of all turns."""
@@ -66,10 +66,10 @@ class StepWork:
     def __init__(self) -> None:
         self._stages: dict[str, dict[int, _Working]] = {name: {} for name in WORKING}
         self._requests: dict[int, _Requests] = {}
-        """By the id of the rollout stage that they belong to; 0 for those of other stages and of the step."""
+        """Keys are the ids of the rollout stages that they belong to; 0 for those of other stages and of the step."""
 
     def add(self, stage: Stage, parents: Iterable[int]) -> None:
-        """Add a stage that has ended; of one that failed, which may be tried again, nothing counts."""
+        """Add a stage that has ended; one that failed does not count, since it may be tried again."""
         attributes = stage.attributes or {}
         if (stage.status or (0,))[0] != FAILED and v.TRUNCATED not in attributes:
             numbers = _numbers(attributes, is_training=stage.name != v.SAMPLE)
@@ -114,7 +114,7 @@ class OwnLoop:
     def __init__(self) -> None:
         self._rates = Rates()
         self._counted: set[tuple[str, str]] = set()
-        """Which numbers the loop has had so far; of the others there are no rates."""
+        """Which numbers the loop has had so far; the others have no rates."""
 
     def begin_step(self, trace: Trace) -> None:
         """Collect the work of a step."""
@@ -182,7 +182,7 @@ def _completed(numbers: Numbers, more: Numbers) -> Numbers:
 
 
 def _outer(stages: Mapping[int, _Working]) -> Numbers:
-    """Add up; of stages inside one another a number of the outer one counts."""
+    """Add up; where stages are inside one another, the outer one's number counts."""
     total: Numbers = {}
     for stage in stages.values():
         outer = [_covered(stages[span_id].numbers) for span_id in stage.parents & stages.keys()]

@@ -60,7 +60,7 @@ class Settable(Span):
                 self.set_attribute(key, value)
 
     def add_event(self, name: str, attributes: Mapping[str, Any] | None = None, timestamp: int | None = None) -> None:
-        """Add a point in time; ``timestamp`` in ns since 1970. Of a stage that was never opened there is no now."""
+        """Add a point in time; ``timestamp`` in ns since 1970. A stage that was never opened has no now."""
         if self.ended or (self.trace is None and timestamp is None):
             return
         time_ns = timestamp or monotonic_ns() + (self.trace.anchor if self.trace else 0)

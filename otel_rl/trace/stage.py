@@ -64,7 +64,7 @@ class Stage(Settable):
         self.ended = 0
         """Monotonic, ns; 0 while open."""
         self.token: Token[Any] | None = None
-        """Ends its being current."""
+        """Makes it no longer current."""
         self.outside: Any = None
         """OpenTelemetry's context outside of it, if it is or was current there, too."""
         self.inner: Context | None = None
@@ -347,8 +347,20 @@ def current_stage() -> Stage | None:
 
 
 def current_parent() -> Any:
-    """Return what a record belongs to: the innermost stage, else the span of a caller elsewhere, else None."""
-    return innermost() or (_caller(CONTEXT.get().get(SPAN_KEY)) if is_shared() else None)
+    """Return what a request belongs to: the innermost stage, else the span of a caller elsewhere, else None.
+
+    A rollout may generate several times: its requests belong to all of it.
+    """
+    stage = innermost()
+    if stage is None:
+        return _caller(CONTEXT.get().get(SPAN_KEY)) if is_shared() else None
+    return rollout_around(stage) if stage.name == vocabulary.SAMPLE_GENERATE else stage
+
+
+def rollout_around(generating: Stage) -> Stage:
+    """Return the rollout that ``rl.sample.generate`` is directly inside, else that stage itself."""
+    opened = (one for one in tracing.open.copy() if isinstance(one, Stage) and one.name == vocabulary.SAMPLE)
+    return next((one for one in opened if one.span_id == generating.parent_id), generating)
 
 
 def _parent_of(parent: Stage | None, outer: Any) -> Stage:

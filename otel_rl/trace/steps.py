@@ -54,9 +54,9 @@ class Loop:
         tracing.loops += 1
         self.name = _name(tracing.loops)
         self.tree: StepSpans | None = None
-        """Of the open step."""
+        """The spans of the open step."""
         self.last: StepSpans | None = None
-        """Of the step that began last, open or not."""
+        """The spans of the step that began last, open or not."""
         self.overlapping: dict[StepSpans, int] = {}
         """Steps of other tasks or threads whose block goes on, and when they began (monotonic, ns)."""
         self.number = -1
@@ -108,7 +108,7 @@ class Loop:
         attributes: dict[str, Value] = {vocabulary.ITERATION: number, vocabulary.LOOP_NAME: self.name, **self.said}
         tree = StepSpans(vocabulary.LOOP, self.name, number, now, attributes)
         # What was open ends after the new tree: other threads find a container at every moment.
-        self.count(now, self.close(now, peak=tree.peak))
+        self.count(now, self.close(now, then=tree))
         close_phase(now)
         self.tree = self.last = tree
         tree.make_current()
@@ -150,7 +150,7 @@ class Loop:
         """Return the open step if another thread is inside its block."""
         return None if self.left or self.thread == get_ident() else self.tree
 
-    def close(self, now: int, error: BaseException | None = None, peak: int = 0) -> Reading | None:
+    def close(self, now: int, error: BaseException | None = None, then: StepSpans | None = None) -> Reading | None:
         """End the open step's spans, and return the memory at its end.
 
         An error closes them with its status and leaves the step uncounted.
@@ -159,7 +159,7 @@ class Loop:
         if tree is None:
             return None
         end_raised(now, error)
-        tree.close(now, error, peak)
+        tree.close(now, error, then)
         self.has_failed = error is not None and tree.container.status is not None
         if error is not None:
             self.began = 0
@@ -187,7 +187,7 @@ class Loop:
 
     def _count(self, tree: StepSpans, began: int, now: int, memory: Reading | None) -> None:
         usage = None if probes.device is None else probes.device.usage_now_and_then()
-        state.add(Deferred(_step_points, (began, now, state.clock.anchor, memory, usage)))
+        state.add(Deferred(_step_points, (began, now, state.clock.anchor, tree.cpu_ns, memory, usage)))
         if self.own is not None and tree.container.trace is not None:
             attempt("count", "a step", self.own.end_step, tree.container.trace, began, now)
         for at_end in self.at_end:
@@ -219,10 +219,12 @@ def _name(number: int) -> str:
 
 
 def _step_points(
-    began: int, ended: int, anchor: int, reading: Reading | None, usage: tuple[int, int] | None
+    began: int, ended: int, anchor: int, cpu_ns: int, reading: Reading | None, usage: tuple[int, int] | None
 ) -> list[Point]:
     time_ns = ended + anchor
     points = [Point(vocabulary.STEP_TIME, (ended - began) / 1e9, time_ns)]
+    if cpu_ns >= 0:
+        points.append(Point(vocabulary.STEP_CPU_TIME, cpu_ns / 1e9, time_ns))
     if reading is None:
         return points
     virtual, resident = host(reading[0])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from threading import get_ident
+from time import thread_time_ns
+
 from opentelemetry.trace import Span, SpanContext
 
 from otel_rl import ids, vocabulary
@@ -18,10 +21,14 @@ from otel_rl.trace.stage import Stage
 class StepSpans:
     """The two spans that hold one trace of this rank: the root, which only one process emits, and the container."""
 
-    __slots__ = ("container", "peak", "root")
+    __slots__ = ("container", "cpu", "cpu_ns", "peak", "root")
 
     def __init__(self, name: str, loop: str, number: int, begin: int, attributes: dict[str, Value]) -> None:
         self.peak = peak_rss()
+        self.cpu = get_ident(), thread_time_ns()
+        """The thread in which it began, and the CPU time that this thread had used."""
+        self.cpu_ns = -1
+        """CPU time of that thread in it, once it is closed; below 0 if another thread closed it."""
         with identifying.lock:  # the attempt may become known meanwhile, to all trees that are there
             self._open(name, loop, number, begin, attributes)
 
@@ -83,14 +90,19 @@ class StepSpans:
         if tracing.container is self.container:
             tracing.container = None
 
-    def close(self, end: int, error: BaseException | None = None, peak: int = 0) -> None:
-        """End container and root at ``end`` (monotonic, ns); ``peak`` is the process's, if it has just been read."""
-        peak = peak or peak_rss()
+    def close(self, end: int, error: BaseException | None = None, then: StepSpans | None = None) -> None:
+        """End container and root at ``end`` (monotonic, ns); ``then`` is what has just begun, with its readings."""
+        peak = peak_rss() if then is None else then.peak
+        thread, cpu_ns = (get_ident(), thread_time_ns()) if then is None else then.cpu
         if error is not None:
             self.container.fail(error)
             if self.container.status is None:  # the program ends in it without a failure: it is not whole all the same
                 self.container.set_attribute(vocabulary.TRUNCATED, True)
-        self.container.close(end, {vocabulary.RSS_PEAK: peak, vocabulary.RSS_PEAK_EXACT: peak > self.peak})
+        readings: dict[str, Value] = {vocabulary.RSS_PEAK: peak, vocabulary.RSS_PEAK_EXACT: peak > self.peak}
+        if thread == self.cpu[0]:
+            self.cpu_ns = cpu_ns - self.cpu[1]
+            readings[vocabulary.CPU_TIME] = self.cpu_ns / 1e9
+        self.container.close(end, readings)
         state.queue.renew_finished()  # what is recorded from now on comes after the end of the step
         if self.root is not None:
             if error is not None:
@@ -119,3 +131,11 @@ def open_setup() -> None:
         tracing.loop.resume()
     elif tracing.phase is None and not join_parent():
         open_phase(vocabulary.SETUP, 0, state.started_ns)
+
+
+def say_of_setup(said: dict[str, Value]) -> None:
+    """Set attributes on the container of set-up, if that is open."""
+    tree = tracing.phase
+    if tree is not None and tree.container.trace is not None and tree.container.trace.step.startswith(vocabulary.SETUP):
+        for key, value in said.items():
+            tree.container.set_attribute(key, value)

@@ -32,6 +32,7 @@ COMM_DURATION: Final = histogram(
 )
 COMM_IO: Final = counter("rl.comm.io", "By", "bytes of this rank's inputs to collectives")
 STEP_TIME: Final = gauge("rl.step.time", "s", "from this step's begin to the next one's; one point per step")
+STEP_CPU_TIME: Final = gauge("rl.step.cpu.time", "s", "CPU time of the training thread in it; one point per step")
 TRAIN_TIME: Final = gauge("rl.train.time", "s", "step time without evaluation and checkpoint; one point per step")
 SAMPLES: Final = counter("rl.sample.samples", "{sample}", "samples generated for training", PROPOSAL)
 SAMPLE_TOKENS: Final = counter("rl.sample.tokens", "{token}", "rollout tokens by `rl.token.kind`, each sample once")
@@ -63,11 +64,14 @@ FUNCTION_SCORE: Final = gauge(
     "rl.reward.function.score", "", "score of one reward function, mean of the samples, by `rl.reward.function`"
 )
 FUNCTION_STD: Final = gauge("rl.reward.function.std", "", "standard deviation of such a score, by `rl.reward.function`")
+REWARD_NONFINITE: Final = gauge(
+    "rl.reward.nonfinite", "{answer}", "answers to which a reward function gave NaN or infinity"
+)
 REWARD_ZERO_STD: Final = gauge("rl.reward.group.zero_std", "1", "share of groups whose rewards are all equal")
 RESPONSE_LENGTH: Final = gauge("rl.sample.response.length", "{token}", "mean length of the responses")
 RESPONSE_MIN: Final = gauge("rl.sample.response.min_length", "{token}", "length of the shortest response")
 RESPONSE_MAX: Final = gauge("rl.sample.response.max_length", "{token}", "length of the longest response")
-RESPONSE_CLIPPED: Final = gauge("rl.sample.response.clipped", "1", "share of responses cut at the length limit")
+RESPONSE_CLIPPED: Final = gauge("rl.sample.response.clipped", "1", "share of responses that ended at the length limit")
 EVAL_REWARD: Final = gauge("rl.environment.reward.mean", "", "mean reward of the evaluation", PROPOSAL)
 SETTABLE: Final = (
     REWARD_SCORE, REWARD_STD, EVAL_REWARD, REWARD_ZERO_STD, LOSS, GRAD_NORM, KL_REFERENCE, KL_POLICY, ENTROPY,

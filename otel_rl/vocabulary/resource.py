@@ -24,6 +24,11 @@ ATTEMPT_ID: Final = resource(
 )
 ROLE: Final = resource("rl.role", "string", "what the process does: `trainer`, `rollout`, `worker` or `sidecar`")
 RANK: Final = resource("rl.rank", "int", "rank, unique within `rl.role`")
+MEMORY_LIMIT: Final = resource(
+    "rl.memory.host.limit",
+    "int",
+    "bytes that all processes of the host have together: its memory, or its cgroup's limit",
+)
 LOCAL_RANK: Final = resource("rl.local_rank", "int", "rank on the node")
 WORLD_SIZE: Final = resource("rl.world_size", "int", "number of ranks of the role")
 RANK_DP: Final = resource("rl.rank.dp", "int", "data-parallel index; ranks of a role with the same index share samples")

@@ -11,6 +11,9 @@ LOOP_NAME: Final = attribute("rl.loop.name", "string", "`train`, then `train.2` 
 LOOP_RESTART_OF: Final = attribute(
     "rl.loop.restart_of", "string", "on steps that repeat those of an earlier loop: the name of that loop"
 )
+CPU_TIME: Final = attribute(
+    "rl.cpu.time", "double", "of a container: CPU seconds of the thread that began it, unless another one ended it"
+)
 ROLLOUT_ID: Final = attribute("rl.rollout.id", "string", "the rollout that a stage makes or consumes")
 MODE: Final = attribute("rl.mode", "string", "`train` or `eval`")
 OUTER_TRACE: Final = attribute("rl.outer.trace_id", "string", "trace id of another library's span around it, in hex")
@@ -34,6 +37,19 @@ TOKENS_ENVIRONMENT: Final = attribute(
     "rl.tokens.environment", "int", "of them tokens that a tool or an environment wrote into the responses"
 )
 TOKENS_PADDING: Final = attribute("rl.tokens.padding", "int", "padding positions, counted apart")
+SETTINGS: Final = "rl.settings."
+"""How the attributes of set-up begin that say how the run is set."""
+SETTINGS_LEARNING_RATE: Final = attribute(f"{SETTINGS}learning_rate", "double", "on set-up: highest learning rate")
+SETTINGS_SAMPLES: Final = attribute(f"{SETTINGS}samples_per_rank", "int", "on set-up: samples of a rollout on one rank")
+SETTINGS_GROUP: Final = attribute(f"{SETTINGS}group_size", "int", "on set-up: samples of one prompt")
+SETTINGS_LIMIT: Final = attribute(f"{SETTINGS}response_limit", "int", "on set-up: tokens that a response may have")
+SETTINGS_UPDATES: Final = attribute(
+    f"{SETTINGS}updates_per_rollout", "double", "on set-up: optimizer updates that use one rollout"
+)
+SETTINGS_STEPS: Final = attribute(f"{SETTINGS}steps", "int", "on set-up: optimizer steps that are planned")
+ALL_SETTINGS: Final = (
+    SETTINGS_LEARNING_RATE, SETTINGS_SAMPLES, SETTINGS_GROUP, SETTINGS_LIMIT, SETTINGS_UPDATES, SETTINGS_STEPS,
+)  # fmt: skip
 OPTIMIZER_SKIPPED: Final = attribute("rl.optimizer.skipped", "boolean", "true if the optimizer skipped its update")
 POLICY_VERSION: Final = attribute("rl.policy.version", "int", "optimizer updates in the weights used")
 SYNC_OPERATION: Final = attribute(

@@ -15,6 +15,9 @@ TEARDOWN: Final = stage("rl.teardown", "from the end of the last step to the end
 
 IDLE: Final = stage("rl.idle", "a bubble: this rank waits; `rl.idle.reason` says for what")
 SAMPLE: Final = stage("rl.sample", "generating rollouts", PROPOSAL)
+SAMPLE_TOKENIZE: Final = stage("rl.sample.tokenize", "texts to token ids: prompts, and what tools answered")
+SAMPLE_GENERATE: Final = stage("rl.sample.generate", "token ids to further ones: the engine")
+SAMPLE_DECODE: Final = stage("rl.sample.decode", "token ids to texts and messages")
 ENVIRONMENT_RESET: Final = stage("rl.environment.reset", "resetting the environments of a rollout, before it is made")
 EXECUTE_TOOL: Final = stage(
     "execute_tool", "one call of a tool or an environment; named `execute_tool search`", SEMCONV
@@ -35,4 +38,5 @@ CHECKPOINT: Final = stage("rl.checkpoint", "writing a checkpoint, or reading one
 CHECKPOINT_STAGING: Final = stage("rl.checkpoint.staging", "the part of an asynchronous one that blocks training")
 EVALUATE: Final = stage("rl.evaluate", "evaluation")
 LOG: Final = stage("rl.log", "logging, metrics and callbacks of the framework and its user")
+LOG_GATHER: Final = stage("rl.log.gather", "gathering metrics and texts of all ranks for the log")
 OTHER: Final = stage("rl.other", "time of a step under no stage; only readers compute it", is_measured=False)

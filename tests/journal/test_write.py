@@ -546,6 +546,39 @@ def test_liveness() -> None:
     assert not other.is_alive(new)
 
 
+def test_a_writer_of_a_pid_namespace_below(tmp_path: Path) -> None:
+    """One that is stopped touches nothing, and lives all the same until it is killed."""
+    code = f"""
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from otel_rl.journal.identity import WriterIdentity
+Path(sys.argv[1]).write_bytes(WriterIdentity.current("trainer", 0).to_json())
+print("ready", flush=True)
+time.sleep(600)
+"""
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    command = [*unshare, sys.executable, "-c", code, str(tmp_path / "identity")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        if process.stdout.readline() != "ready\n":
+            pytest.skip(f"no pid namespace can be made here: {process.communicate()[1].strip()}")
+        identity = WriterIdentity.from_json((tmp_path / "identity").read_bytes())
+        assert identity is not None
+        (child,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
+        os.kill(child, signals.SIGSTOP)
+        assert (1, True) == (identity.pid, identity.is_alive(old))
+        assert not replace(identity, start_time=identity.start_time + 1).is_alive(old)
+        assert not replace(identity, pid=2).is_alive(old)
+        os.kill(child, signals.SIGKILL)
+        process.wait()
+        assert not identity.is_alive(old)
+    finally:
+        process.kill()
+        process.communicate()
+
+
 @pytest.mark.parametrize("identity", [WriterIdentity("w"), IDENTITY])
 def test_liveness_elsewhere(identity: WriterIdentity) -> None:
     """A process that cannot be looked up lives while its files are touched."""

@@ -16,13 +16,14 @@ from rich.console import Console
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.analysis.histogram import Histogram
+from otel_rl.analysis.histogram import Histogram, exact_quantile
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import Journal, PointView
 from otel_rl.records import Value
 from otel_rl.report.build import build_report
 from otel_rl.report.data.details import BadRequests, EnginePreemptions, Quantiles, RequestRow, RequestTail
 from otel_rl.report.data.report import Report
+from otel_rl.report.read.request_spans import RequestSpans
 from otel_rl.report.schema import to_json
 from otel_rl.report.sections.request_times import REQUESTS, RequestPoints
 from otel_rl.report.terminal import render
@@ -61,10 +62,10 @@ def test_requests_are_summed_up(recording: Recording) -> None:
     """Over all steps, with quantiles from the histograms."""
     found = recorded(recording).requests
     (row,) = found.rows
-    assert (600, "engine", "m", True, False) == (row.count, row.engine, row.model, row.is_bulk, row.is_evaluation)
-    assert Quantiles(count=600, median=5, p99=5, longest=5) == row.prompt_tokens
+    assert (600, "engine", ["m"], True, False) == (row.count, row.engine, row.models, row.is_bulk, row.is_evaluation)
+    assert Quantiles(count=600, median=5, p99=5, longest=5, is_exact=True, error=0) == row.prompt_tokens
     assert row.duration_s is not None
-    assert (600, pytest.approx(0.06, rel=0.4), pytest.approx(0.1)) == (
+    assert (600, pytest.approx(0.06, rel=row.duration_s.error), pytest.approx(0.1)) == (
         row.duration_s.count,
         row.duration_s.median,
         row.duration_s.longest,
@@ -188,7 +189,7 @@ def test_many_kinds_are_left_to_json(recording: Recording) -> None:
     """The terminal shows those with most requests."""
     report = recorded(recording)
     (row,) = report.requests.rows
-    many: list[RequestRow] = [replace(row, model=f"m{number}", count=number + 1) for number in range(6)]
+    many: list[RequestRow] = [replace(row, models=[f"m{number}"], count=number + 1) for number in range(6)]
     text = shown(replace(report, requests=replace(report.requests, rows=many)))
     assert ("engine m5, bulk: 6 requests" in text, "engine m1, bulk" in text) == (True, False)
     assert "2 more kinds of requests in --json\n" in text
@@ -217,6 +218,9 @@ def test_a_quantile_lies_in_the_bucket_of_the_exact_one(values: list[int], share
     bucket = bisect_left(bounds, exact)
     assert edges[bucket] <= found <= edges[bucket + 1]
     assert min(values) <= found <= max(values)
+    assert exact == exact_quantile(sorted(values), share)
+    error = Histogram(bounds, counts, min(values), max(values)).error(share)
+    assert error is None or abs(found - exact) <= error * exact * (1 + 1e-9)
 
 
 def test_histograms_of_different_boundaries_are_added() -> None:
@@ -244,7 +248,7 @@ def test_rollouts_weigh_as_long_as_they_took() -> None:
             see(rank, v.ROLLOUT_WALL, number, float(number))
             see(rank, v.TAIL, 10 + number, 9.0, slowest="0.01")
             see(rank, v.ROLLOUT_WALL, 20 + number, 100.0, mode="eval")
-    found = points.rows([], 0)
+    found = points.rows([], RequestSpans())
     expected = sum((0.1 * number + rank) * number for number in range(1, 6) for rank in (0, 1)) / 30
     assert [RequestTail(slowest=0.01, share=pytest.approx(expected), step_share=None)] == found.tails
     assert (0.5, None, []) == (found.bubble, found.kv_cache_peak, found.rows)

@@ -11,9 +11,10 @@ from markdown_it.token import Token
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
-from otel_rl.report.build import SECTIONS, build_report
+from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Report
-from otel_rl.report.section import Line, Table
+from otel_rl.report.screen import PARTS, sections
+from otel_rl.report.section import Line, Paragraph, Table
 from otel_rl.report.to_markdown import escape, to_markdown
 from tests.made_runs import BEGIN_NS, Plan, write_run
 
@@ -42,14 +43,16 @@ def report(tmp_path: Path) -> Report:
 def test_it_has_every_line_and_cell_of_the_sections(report: Report) -> None:
     """In their order, with headings; a picture is the one thing that differs."""
     inline = [literal(token) for token in parse(to_markdown(report)) if token.type == "inline"]
-    blocks = [block for section in SECTIONS for block in section.blocks(report)]
+    blocks = [block for _, blocks in sections(report, PARTS) for block in blocks]
     lines = [" ".join(block.text.split()) for block in blocks if isinstance(block, Line)]
     rows = [row.cells for block in blocks if isinstance(block, Table) for row in block.rows]
     cells = [cell.text if isinstance(cell, Line) else cell for row in rows for cell in row if not hasattr(cell, "draw")]
     assert [] == [line for line in lines if line and line not in inline]
     assert [] == [cell for cell in map(str, cells) if " ".join(cell.split()) not in [one.strip() for one in inline]]
-    titles = {section.title for section in SECTIONS if section.title and section.blocks(report)}
-    assert titles <= set(inline)
+    paragraphs = [block for block in blocks if isinstance(block, Paragraph)]
+    said = [" ".join([one.label, *(line.text for line in (*one.first, *one.rest))]).strip() for one in paragraphs]
+    assert [] == [text for text in said if " ".join(text.split()) not in inline]
+    assert {title for title, _ in sections(report, PARTS) if title} <= set(inline)
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -61,9 +64,8 @@ def test_any_name_is_shown_literally(report: Report, name: str) -> None:
     shown = " ".join(name.replace("\n", "\ufffd").split())
     assert (1, f"otel_rl: {shown} (killed)", shown) == (inline.count(shown) - 1, inline[0], inline[-1])
     tables = [token for token in tokens if token.type == "table_open"]
-    assert len([block for section in SECTIONS for block in section.blocks(report) if isinstance(block, Table)]) == len(
-        tables
-    )
+    shown = [block for _, blocks in sections(report, PARTS) for block in blocks if isinstance(block, Table)]
+    assert len(shown) == len(tables)
 
 
 def test_a_number_is_not_escaped() -> None:

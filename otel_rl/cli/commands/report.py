@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import Annotated, Final
@@ -16,6 +17,7 @@ from otel_rl.journal.read import JournalNotFound, Run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Report
 from otel_rl.report.schema import to_json
+from otel_rl.report.screen import PARTS, Part
 from otel_rl.report.terminal import document, render
 from otel_rl.report.to_markdown import to_markdown
 from otel_rl.runs.format import printable
@@ -31,31 +33,40 @@ class ReportFormat(str, Enum):
     MARKDOWN = "markdown"
 
 
-def report(
+def report(  # noqa: PLR0913, PLR0917  an option for each part
     run: RunName = None,
     form: Annotated[
         ReportFormat, typer.Option("--format", help="How to print it; markdown is for issues and chats.")
     ] = ReportFormat.TERMINAL,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document for scripts.")] = False,
     live: Annotated[bool, typer.Option("--live", help="Show it anew every 2 s while the run goes on.")] = False,
+    ranks: Annotated[bool, typer.Option("--ranks", help="Add own times, waits and collectives of each rank.")] = False,
+    requests: Annotated[
+        bool, typer.Option("--requests", help="Add times and lengths of the rollout requests.")
+    ] = False,
+    compute: Annotated[bool, typer.Option("--compute", help="Add FLOP/s, samples and tokens of each rank.")] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="Add the memory peaks of each rank.")] = False,
+    goodput: Annotated[bool, typer.Option("--goodput", help="Add what the wall time was spent on.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Add everything, with the exact names.")] = False,
 ) -> None:
-    """Show where the time, the memory and the reward of a run went.
+    """Show on one screen where the time of a run goes, whether the model learns, and whether the run is healthy.
 
-    Works on a run that is going on, that hangs, that was killed, and on one that is done. Shows one sentence on what
-    holds the run back, the share of every stage, each rank's own time (without waiting for the others), reward and
-    stability, throughput, memory peaks, stages that are still open, and what was lost. The project's docs/report.md
-    defines every number, docs/report.schema.json the JSON.
+    Works on a run that is going on, that hangs, that was killed, and on one that is done. It begins with three
+    findings, TIME, LEARN and HEALTH. Learning curves, the stages of a step and throughput follow. The options below
+    --live add more. The project's docs/report.md defines every number, docs/report.schema.json the JSON.
     """
+    flags = ranks, requests, compute, memory, goodput, everything
+    parts = [part for part, is_asked in zip(PARTS, flags, strict=True) if is_asked]
     if json + live + (form is ReportFormat.MARKDOWN) > 1:
         raise typer.BadParameter("--json, --live and --format markdown exclude each other")
     if live:
-        _follow(run)
+        _follow(run, parts)
     elif json:
         typer.echo(to_json(_build(opened(run))))
     elif form is ReportFormat.MARKDOWN:
-        typer.echo(to_markdown(_build(opened(run))), nl=False)
+        typer.echo(to_markdown(_build(opened(run)), parts), nl=False)
     else:
-        render(_build(opened(run)), stdout())
+        render(_build(opened(run)), stdout(), parts)
 
 
 def _build(found: Run) -> Report:
@@ -66,15 +77,15 @@ def _build(found: Run) -> Report:
         return build_report(found, time.time_ns())
 
 
-def _follow(run: str | None) -> None:
+def _follow(run: str | None, parts: Sequence[Part]) -> None:
     console = stdout()
     found = opened(run)
     shown = _build(found)
     with suppress(KeyboardInterrupt, JournalNotFound), Live(console=console, screen=True, auto_refresh=False) as view:
         while shown.state == "alive":
-            view.update(document(shown, console.width), refresh=True)
+            view.update(document(shown, console.width, parts), refresh=True)
             time.sleep(PAUSE_S)
             shown = build_report(open_whole(found.path), time.time_ns())
     if shown.state == "alive":  # interrupted, or it is gone: said now, as with the screen of before it would be lost
         shown = _build(opened(str(found.path)))
-    render(shown, console)
+    render(shown, console, parts)

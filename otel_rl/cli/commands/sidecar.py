@@ -28,7 +28,7 @@ from otel_rl.version import __version__
 
 WEEK_S: Final = 604_800.0
 Claims = dict[str, owner.Owner | None]
-"""By boot id, the claim to ship what was written there; None if another process has it."""
+"""The claim to ship what was written under each boot id; None if another process has it."""
 
 
 def sidecar(

@@ -88,22 +88,22 @@ class ApiStream(Reading):
     """Whether it is read as items; the caller may also read its bytes, unseen by us."""
 
     def end(self, result: Any, error: BaseException | None) -> None:
-        """Record how it ended; who leaves it had the last item when he did."""
+        """Record how it ended; a caller that leaves it had the last item at that time."""
         self._over(self.seen if isinstance(error, GeneratorExit) else monotonic_ns(), error)
 
     def left(self) -> None:
-        """It is gone, or the process ends, and it was not read to its end, as far as we know."""
+        """Record that it is gone, or the process ends, before it was read to its end, as far as we know."""
         if self.is_parsed:
             self._over(self.seen, GeneratorExit())
         else:
             self._over(0, None)
 
     def closed(self) -> None:
-        """Its caller closed it; what he read of its bytes, and how far, is unknown."""
+        """Record that its caller closed it; how much of its bytes the caller read is unknown."""
         self._over(monotonic_ns(), GeneratorExit() if self.is_parsed else None)
 
     def read(self, answer: Any) -> None:
-        """Its caller has read all of its bytes at once."""
+        """Record that its caller has read all of its bytes at once."""
         if self._ends():
             record_requests(finished, self.call, monotonic_ns(), answer, parent=self.call.parent)
 

@@ -17,10 +17,10 @@ MAX_CHOICES = 4096
 CONTENT = ("content", "reasoning_content", "reasoning", "tool_calls", "function_call", "refusal")
 """Fields of a chat chunk's delta that hold output; servers begin with a chunk that holds none."""
 THOUGHTS = ("reasoning_content", "reasoning")
-"""Those that hold the reasoning tokens, of servers that show them."""
+"""Fields that hold reasoning tokens, where a server shows them."""
 LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 FINISH = {"completed": "stop", "max_output_tokens": "length", "failed": "error", "cancelled": "abort"}
-"""What the responses API calls an end; the others' words (stop, length, tool_calls, content_filter) stay."""
+"""Ends as the responses API names them, and our words; other words (stop, length, tool_calls, content_filter) stay."""
 
 
 class Choice:
@@ -88,7 +88,7 @@ class Reading:
         return self.choices.setdefault(index if type(index) is int else 0, Choice())
 
     def requests(self, now: int, ending: Ending | None) -> Iterable[Request]:
-        """Make the request of every choice, also those that never came where others or an error did."""
+        """Make the request of every choice, also of those that never came, if others or an error did."""
         call, identity = self.call, self.id or _new_id()
         expected = _expected(call.body)
         choices = self.choices
@@ -142,7 +142,7 @@ def get(value: Any, *path: str) -> Any:
 
 
 def _request(call: Any, index: int, choices: int, identity: str, usage: Any) -> Request:
-    """Make what the requests of a call share. ``usage`` sums over choices and prompts: it counts where one is alone."""
+    """Make what the requests of a call share. ``usage`` sums over choices and prompts: it counts for one alone."""
     prompts = _prompts(call.body)
     per_prompt = max(choices // prompts, 1)
     server = call.server
@@ -210,7 +210,7 @@ def _finish_of(response: Any) -> str:
 
 
 def _content(answer: Any) -> Any:
-    """Parse an answer that the caller parses himself; None if its text is no JSON."""
+    """Parse an answer that the caller parses too; None if its text is no JSON."""
     raw = getattr(answer, "http_response", None)
     if raw is None:
         return answer

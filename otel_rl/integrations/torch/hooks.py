@@ -47,7 +47,7 @@ class Checkpoints(Memory):
     """Asynchronous checkpoints that are being staged."""
 
     staging: dict[int, Stage] = field(default_factory=dict)
-    """By thread, the one that its call is staging."""
+    """The checkpoint that each thread's call is staging."""
 
 
 checkpoints = Checkpoints.keep("checkpoints")

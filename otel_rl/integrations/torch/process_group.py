@@ -24,7 +24,7 @@ from otel_rl.trace.child_process import join_parent, join_worker
 from otel_rl.trace.memory import tracing
 
 ATTEMPT_KEY, JOINED_KEY = "otel_rl/attempt/{}", "otel_rl/joined/{}"
-"""With how often the rank has joined a process group through the store, and with the rank."""
+"""Keys of the store; they end with how often the rank has joined a process group through it, and with the rank."""
 ATTEMPT_LIMIT_S = 5.0
 
 

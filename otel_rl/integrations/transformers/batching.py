@@ -41,7 +41,7 @@ Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
 CHILD = "__child#"
-"""Between the id of a request and the number of a sequence that was forked from it."""
+"""Stands between the id of a request and the number of a sequence that was forked from it."""
 WALL_SINCE_S = 1e9
 """Version 4 stamps by ``time.time()``, later ones by ``time.perf_counter()``, which begins with the machine."""
 
@@ -80,7 +80,7 @@ class BatchingEngine:
         self.firsts: dict[str, int] = {}
         """When the first token of a sequence was there."""
         self.is_busy = False
-        """A batch was computed since it was last recorded that nothing is left to do."""
+        """Whether a batch was computed since the engine was last recorded as idle."""
         self.recorded = 0
         """When its load was last recorded, monotonic ns."""
         self.usage: float | None = None
@@ -107,7 +107,7 @@ class BatchingMemory(Memory):
     """What is remembered of continuous batching."""
 
     engines: WeakKeyDictionary[Any, BatchingEngine] = field(default_factory=WeakKeyDictionary)
-    """By their managers."""
+    """Keys are their managers."""
 
 
 batching = BatchingMemory.keep("batching")

@@ -45,7 +45,7 @@ Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
 KNOWN_CRITERIA = ("MaxLengthCriteria", "MaxTimeCriteria", "EosTokenCriteria")
-"""They end all sequences at once, or by a token that is found in the output."""
+"""Criteria that end all sequences at once, or end one by a token that is found in the output."""
 KEEPS_ALL = ("_sample", "_beam_search")
 """Decoding methods that drop no token again: their KV cache is largest at the end, and still their caller's then."""
 

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.guard import attempt
 from otel_rl.hooks import Args, Attachment, CallbackHook, Integration, Kwargs, StageHook
 from otel_rl.probes import deferred
 from otel_rl.process.hooked import hooking
@@ -25,6 +26,7 @@ from otel_rl.trace.memory import tracing
 from otel_rl.trace.steps import Loop
 from otel_rl.trace.throughput import Throughput
 from otel_rl.trace.training import training
+from otel_rl.trace.tree import say_of_setup
 
 TRAINER = "transformers.trainer:Trainer"
 GLOBAL = ((vocabulary.SCOPE_KEY, "global"),)
@@ -102,7 +104,17 @@ def _begin_step(args: Args, kwargs: Kwargs) -> None:
     if tracing.loop is None or tracing.loop.is_over:  # a loop that another library has replaced
         _begin_loop(args, kwargs)
     if tracing.loop is not None:
+        if tracing.phase is not None:
+            attempt("read", "the settings of a trainer", _say_settings, args[0])
         tracing.loop.begin(args[0].state.global_step + 1)
+
+
+def _say_settings(trainer: Any) -> None:
+    """Say the settings on the container of set-up, which ends with the first step; they are all known then."""
+    said: dict[str, Value] = {vocabulary.SETTINGS_LEARNING_RATE: float(trainer.args.learning_rate)}
+    if trainer.state.max_steps > 0:
+        said[vocabulary.SETTINGS_STEPS] = int(trainer.state.max_steps)
+    say_of_setup(said)
 
 
 def _begin_outside(args: Args, kwargs: Kwargs) -> None:

@@ -1,8 +1,9 @@
-"""TRL: GRPO and RLOO — rollout, rewards, log-probabilities, advantage, forward, weight sync, TRL's own metrics.
+"""TRL: GRPO and RLOO — rollout, log-probabilities, advantage, forward, weight sync, TRL's own metrics.
 
 Runs in every rank. Source: trl 1.16, ``trainer/grpo_trainer.py`` and ``rloo_trainer.py``. TrlRollout
 post-processing and advantage are inline there: their stages last from the end of one call to the begin of the next. The
-loop itself (steps, data wait, optimizer, evaluation) is that of transformers and accelerate.
+loop itself (steps, data wait, optimizer, evaluation) is that of transformers and accelerate. The parts of a rollout are
+in ``generating``, rewards in ``rewards``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, CallbackHook, CollectiveHook, Hook, Integration, Kwargs, StageHook
-from otel_rl.integrations.trl import models, tools
+from otel_rl.integrations.trl import generating, models, rewards
 from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.integrations.trl.models import hides_collectives, is_reference
 from otel_rl.integrations.trl.rollouts import (
@@ -23,12 +24,12 @@ from otel_rl.integrations.trl.rollouts import (
     TRAIN,
     Sampling,
     TrlRollout,
-    begin_turn,
-    end_turn,
+    group_size,
     mode_of,
     policy_version,
 )
-from otel_rl.integrations.trl.trainer_metrics import evaluation_metrics, keep_loss, step_metrics
+from otel_rl.integrations.trl.settings import say_settings
+from otel_rl.integrations.trl.trainer_metrics import EVALUATION, RANK, evaluation_metrics, keep_loss, step_metrics
 from otel_rl.probes import deferred
 from otel_rl.probes.deferred import deferral
 from otel_rl.process.identity import identifying, training_of
@@ -37,7 +38,7 @@ from otel_rl.records import Count, PendingAttributes, Point, Value
 from otel_rl.requests.memory import generation
 from otel_rl.trace.gap import begin_between, end_between
 from otel_rl.trace.memory import tracing
-from otel_rl.trace.stage import Stage, current_stage
+from otel_rl.trace.stage import current_stage
 from otel_rl.trace.throughput import Throughput
 from otel_rl.trace.training import training
 
@@ -56,7 +57,8 @@ def _begin_training(args: Args, kwargs: Kwargs) -> None:
     if identifying.learned.get("system") != "trl":
         _trainer_made(args, kwargs, None)
     if not training.inner:
-        rollouts.losses = []
+        rollouts.losses, rollouts.scored = [], {}
+        attempt("read", "the settings of a trainer", say_settings, args[0])
 
 
 # --- rollout ----------------------------------------------------------------------------------------------------------
@@ -72,7 +74,7 @@ def _begin_rollout(args: Args, kwargs: Kwargs) -> None:
     rollouts.mode = ""
     mode = rollouts.mode = mode_of(trainer)
     generation.sampling = Sampling(
-        trainer, prompts, mode=mode, policy=policy_version(trainer), size=_group_size(trainer, mode)
+        trainer, prompts, mode=mode, policy=policy_version(trainer), size=group_size(trainer, mode)
     )
 
 
@@ -101,6 +103,7 @@ def _describe_rollout(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Valu
 
     GRPO gives a mask too, where a tool or an environment may have written parts of the responses.
     """
+    end_between()  # decoding, where no gather followed
     if deferral.pending:  # TRL has read the tokens: the numbers of its requests are there too
         deferred.resolve()
     prompts, responses, mask = result[0], result[1], result[2] if len(result) > 3 else None
@@ -121,11 +124,6 @@ def _describe_rollout(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Valu
     if mask is not None:
         described[vocabulary.TOKENS_ENVIRONMENT] = written - response
     return described
-
-
-def _group_size(trainer: Any, mode: str) -> int:
-    size = trainer.num_generations if mode is TRAIN else getattr(trainer, "num_generations_eval", 0)
-    return int(size or trainer.num_generations)
 
 
 def _end_rollout(args: Args, kwargs: Kwargs, result: Any) -> None:
@@ -218,21 +216,11 @@ def _logprob_made(args: Args, kwargs: Kwargs, result: Any) -> None:
         attempt("observe", "log-probabilities", models.observe_logprobs, args[0], *args[3:5], kind == "ref")
 
 
-# --- rewards and advantage --------------------------------------------------------------------------------------------
-
-
-def _begin_rewards(args: Args, kwargs: Kwargs) -> None:
-    end_between()
-    rollouts.mode = mode_of(args[0])
-    rollouts.rewarding = {}
-
-
-def _say_rewards(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    return {vocabulary.MODE: mode_of(args[0]), vocabulary.BATCH_SIZE: len(args[2])}
+# --- advantage --------------------------------------------------------------------------------------------------------
 
 
 def _begin_advantage(args: Args, kwargs: Kwargs, result: Any) -> None:
-    rollouts.rewarding = None
+    rewards.end_rewards(args, kwargs, result)
     begin_between(vocabulary.ADVANTAGE, {vocabulary.MODE: mode_of(args[0]), vocabulary.BATCH_SIZE: len(args[2])})
 
 
@@ -240,23 +228,7 @@ def _advantage_over(args: Args, kwargs: Kwargs) -> None:
     """End the advantages: the first ``gather_object`` after the rewards collects texts for the log."""
     between = tracing.between
     if between is not None and between.name == vocabulary.ADVANTAGE and between.attributes:
-        begin_between(vocabulary.LOG, {vocabulary.MODE: between.attributes[vocabulary.MODE]})
-
-
-def _begin_function(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """Open the stage of a reward function: TRL times each, the asynchronous ones in their own tasks."""
-    rewarding, function = rollouts.rewarding, str(args[0].name).partition(".")[2]
-    if rewarding is None or function == "_calculate_rewards":
-        return
-    attributes: dict[str, Value] = {vocabulary.REWARD_FUNCTION: function, vocabulary.MODE: rollouts.mode}
-    rewarding[args[0]] = Stage(f"{vocabulary.REWARD} {function}", attributes, coarse=True).__enter__()
-
-
-def _end_function(args: Args, kwargs: Kwargs) -> None:
-    span = rollouts.rewarding.pop(args[0], None) if rollouts.rewarding else None
-    if span is not None:
-        error = args[2] if len(args) > 2 else None
-        span.__exit__(type(error) if error is not None else None, error, None)
+        begin_between(vocabulary.LOG_GATHER, {vocabulary.MODE: between.attributes[vocabulary.MODE]})
 
 
 # --- update -----------------------------------------------------------------------------------------------------------
@@ -278,7 +250,7 @@ def _say_forward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
         {
             vocabulary.MODE: mode,
             vocabulary.TRAIN_BATCH_SIZE: completion_mask.shape[0],
-            vocabulary.GROUP_SIZE: _group_size(trainer, mode),
+            vocabulary.GROUP_SIZE: group_size(trainer, mode),
             vocabulary.POLICY_VERSION: policy_version(trainer),
         }
     )
@@ -343,12 +315,14 @@ def _step_over(args: Args, kwargs: Kwargs) -> None:
     if training.inner:
         return
     training.forward = None
+    rewards.record_nonfinite(TRAIN, (RANK,))
     if hasattr(args[0], "_metrics"):
         step_metrics(args[0])
 
 
 def _before_log(args: Args, kwargs: Kwargs) -> None:
     if mode_of(args[0]) == EVAL:
+        rewards.record_nonfinite(EVAL, (EVALUATION, RANK))
         evaluation_metrics(args[0])
 
 
@@ -366,8 +340,7 @@ def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:
             capture=_describe_rollout,
             after=_end_rollout,
         ),
-        CallbackHook(target=f"{at}._generate_single_turn", before=begin_turn, after=end_turn),
-        CallbackHook(target=f"{at}._tool_call_loop", before=tools.begin_tools, optional=True),
+        *generating.hooks(at),
         StageHook(
             target=f"{at}._get_per_token_logps_and_entropies",
             stage=_logprob_stage,
@@ -377,8 +350,8 @@ def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:
         StageHook(
             target=f"{at}._calculate_rewards",
             stage=vocabulary.REWARD,
-            attributes=_say_rewards,
-            before=_begin_rewards,
+            attributes=rewards.say_rewards,
+            before=rewards.begin_rewards,
             after=_begin_advantage,
         ),
         CollectiveHook(target=f"trl.trainer.{module}:gather_object", before=_advantage_over),
@@ -401,8 +374,6 @@ def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:
     )
 
 
-REWARDING = (rollouts, "rewarding")
-TIMER = "trl.extras.profiling:ProfilingContext"
 INTEGRATION = Integration(
     name="trl",
     package="trl",
@@ -410,8 +381,8 @@ INTEGRATION = Integration(
     needs=("torch", "accelerate", "transformers", "transformers_generate"),
     hooks=(
         *(hook for module, trainer in TRAINERS.items() for hook in _hooks(module, trainer)),
-        CallbackHook(target=f"{TIMER}.__enter__", during=REWARDING, after=_begin_function),
-        CallbackHook(target=f"{TIMER}.__exit__", during=REWARDING, before=_end_function),
+        *rewards.HOOKS,
+        generating.VLLM,
         StageHook(
             target="trl.generation.vllm_generation:VLLMGeneration.sync_weights",
             stage=vocabulary.SYNC,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from otel_rl.hooks import Memory
 
 if TYPE_CHECKING:
+    from otel_rl.integrations.trl.rewards import Scores
     from otel_rl.integrations.trl.rollouts import TrlRollout
     from otel_rl.integrations.trl.trainer_metrics import Reader
     from otel_rl.trace.stage import Stage
@@ -25,6 +27,10 @@ class Rollouts(Memory):
     """Whether the one that is being made and scored is of training or of an evaluation; empty between them."""
     rewarding: dict[Any, Stage] | None = None
     """Open reward functions by TRL's own timing context, while rewards are computed."""
+    unanswered: Counter[str] = field(default_factory=Counter)
+    """Answers of the rollout to which a reward function gave no reward, by function."""
+    scored: dict[str, list[Scores]] = field(default_factory=dict)
+    """Rewards of the rollouts of the open step, or evaluation, by mode."""
     losses: list[Any] = field(default_factory=list)
     """Losses of the micro-batches of the open step."""
     readers: dict[tuple[int, str], Reader] = field(default_factory=dict)

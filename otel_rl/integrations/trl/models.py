@@ -29,7 +29,7 @@ RESPONSES = -1
 """Logits of the responses' tokens alone."""
 NUMBERS = frozenset({"numbers"})
 UNSCORED = frozenset({"rollout_logprobs"})
-"""Of some tokens vLLM gives no logprob: TRL makes NaN of that, and leaves them out."""
+"""vLLM gives no logprob for some tokens: TRL makes it NaN, and leaves these tokens out."""
 OF_ROLLOUT = {
     "completion_ids": "completion_ids",
     "completion_mask": "completion_mask",

@@ -19,8 +19,7 @@ from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.requests.memory import generation
 from otel_rl.requests.queue import UNKNOWN, Request, record_requests
 from otel_rl.trace.memory import tracing
-from otel_rl.trace.stage import Stage, current_parent, current_stage
-from otel_rl.trace.throughput import add_padding
+from otel_rl.trace.stage import Stage, current_parent
 from otel_rl.trace.training import training
 
 TRAIN, EVAL = "train", "eval"
@@ -39,6 +38,12 @@ def mode_of(trainer: Any) -> str:
     if training.evaluating:
         return EVAL
     return rollouts.mode or (TRAIN if trainer.model.training else EVAL)
+
+
+def group_size(trainer: Any, mode: str) -> int:
+    """Return how many samples of one prompt a trainer generates."""
+    size = trainer.num_generations if mode is TRAIN else getattr(trainer, "num_generations_eval", 0)
+    return int(size or trainer.num_generations)
 
 
 def policy_version(trainer: Any) -> int:
@@ -87,28 +92,6 @@ class Sampling:
     def place_of_all(self, index: int) -> tuple[str, str]:
         """Return the names of sample and group of one row of all ranks together; groups lie one after the other."""
         return f"{self.name}.{index}", f"{self.name}.{index // self.size}"
-
-
-def begin_turn(args: Args, kwargs: Kwargs) -> None:
-    """Count the prompts as soon as they are tokens, in the first turn: further ones have the answers of tools too."""
-    if generation.sampling is not None:
-        generation.sampling.positions = 0
-    stage = current_stage()
-    if stage is not None and stage.name == vocabulary.SAMPLE:
-        said = stage.attributes or {}
-        if vocabulary.TOKENS_PROMPT not in said:
-            stage.set_attribute(vocabulary.TOKENS_PROMPT, sum(map(len, args[1])))
-
-
-def end_turn(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """Count the padding of a turn here: TRL may cut what was generated at the limit of the whole response."""
-    sampling, stage = generation.sampling, current_stage()
-    if sampling is None:
-        return
-    positions, sampling.positions = sampling.positions, None
-    if positions and stage is not None:
-        generated = result[0] if isinstance(result, tuple) else result  # of GRPO with their log-probabilities
-        add_padding(stage, positions - sum(map(len, generated)))
 
 
 class Posted:

@@ -17,6 +17,7 @@ from otel_rl.hooks import Args, Kwargs, StageHook
 from otel_rl.hooks.hook import wrap
 from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.records import Value
+from otel_rl.trace.gap import end_between
 from otel_rl.trace.importlib_bootstrap import not_counted
 from otel_rl.trace.stage import Stage
 
@@ -28,6 +29,7 @@ class Tools(dict[str, Tool]):
 
     def __getitem__(self, name: str) -> Tool:
         tool = super().__getitem__(name)
+        end_between()  # the decoding of the turn before
         recorded: Tool | None = attempt("follow", "a tool", _recorded, name, tool)
         return recorded or tool
 

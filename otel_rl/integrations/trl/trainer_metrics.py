@@ -51,7 +51,7 @@ class Reader:
         self._labels = labels
         self._series: dict[str, Series | None] = {}
         self._read: dict[str, tuple[list[Any], int]] = {}
-        """By metric, its entries and how many of them have been read."""
+        """The entries of each metric, and how many of them have been read."""
 
     def points(
         self, names: Sequence[str], lists: Sequence[list[Any]], ends: Sequence[int], time_ns: int

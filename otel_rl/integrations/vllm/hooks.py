@@ -113,7 +113,7 @@ def _finished(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 def _aborted(args: Args, kwargs: Kwargs, result: list[str]) -> None:
-    """The result names what was aborted; children of a parent were found by a call of their own already."""
+    """Record what the result names as aborted; children of a parent had a call of their own before."""
     opened = vllm.engine(args[0]).open
     for request_id in result:
         if request_id in opened:
@@ -125,7 +125,7 @@ def _engine_failed(args: Args, kwargs: Kwargs) -> None:
 
 
 def _step_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
-    """Likewise without an event loop; after other errors the engine goes on."""
+    """End everything, where no event loop does it; after other errors the engine goes on."""
     if type(error).__name__ == "EngineDeadError":
         _fail(args[0].output_processor, error)
 
@@ -184,7 +184,7 @@ def _adding(args: Args, kwargs: Kwargs) -> None:
 
 
 def _not_added(args: Args, kwargs: Kwargs, error: BaseException) -> None:
-    """``LLM`` stops at a prompt that is refused: by the engine, or, since 0.11, before the engine is asked."""
+    """Count a prompt at which ``LLM`` stops: the engine refused it, or since 0.11 ``LLM`` did, without asking."""
     processor = args[0].llm_engine.output_processor
     if isinstance(error, Exception) and hasattr(processor, "request_states"):
         engine, params = vllm.engine(processor), _given(args, kwargs, 2, "params")

@@ -26,7 +26,7 @@ class HandedBatch:
 
     sampling: Sampling
     places: dict[str, int] = field(default_factory=dict)
-    """By request id, how many were handed over before it."""
+    """How many requests were handed over before each one, by request id."""
 
     def place(self, request_id: str, sample: str, ranks: int) -> tuple[int, str, str]:
         """Return the version of a request's weights, its sample (else the given one), and its group."""
@@ -50,13 +50,13 @@ class VllmEngine:
     is_copy: bool = False
     """Whether another process counts all that is inside."""
     ranks: int = 1
-    """So many ranks, one model among them, are each handed what all of them have to ask."""
+    """How many ranks share one model; each of them is handed the requests of all."""
     batch: HandedBatch | None = None
     """What an ``LLM`` was handed last, if that is a trainer's."""
     has_refused: bool = False
     """Whether it has refused a request since an ``LLM`` began to hand the last batch over."""
     open: dict[str, OpenSequence] = field(default_factory=dict)
-    """By request id, the oldest first."""
+    """Sequences that are not over, by request id, the oldest first."""
 
     @property
     def unfinished(self) -> int:
@@ -123,19 +123,19 @@ class VllmMemory(Memory):
     """What concerns vLLM in this process."""
 
     engines: dict[int, VllmEngine] = field(default_factory=dict)
-    """By the id of their output processor, as long as that lives."""
+    """Keys are the ``id()`` of their output processors, as long as these live."""
     streams: dict[Any, StreamTimes] = field(default_factory=dict)
-    """By the queue of a streaming request."""
+    """Keys are the queues of streaming requests."""
     loads: dict[str, LoadPeak] = field(default_factory=dict)
-    """By replica."""
+    """Keys are the replicas."""
     replica: str = ""
-    """Of the engine that was built last; load that names none is an ``LLM``'s, of which a process has one."""
+    """Replica of the engine that was built last; load that names none is an ``LLM``'s, of which a process has one."""
     is_copy: bool = False
     """Whether another process counts what is in the engine that was built last."""
     cache_bytes: int = 0
-    """Of the KV cache of the worker that was made last in this process, until its engine is built."""
+    """Size of the KV cache of the worker that was made last in this process, until its engine is built."""
     pool_bytes: int = 0
-    """Of the KV cache of the engine that was built last; 0 where its workers are other processes."""
+    """Size of the KV cache of the engine that was built last; 0 where its workers are other processes."""
 
     def engine(self, processor: Any) -> VllmEngine:
         """Return the engine of an output processor."""

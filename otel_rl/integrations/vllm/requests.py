@@ -17,7 +17,7 @@ from otel_rl.requests.queue import UNKNOWN, Request, Values, add_finished, find_
 from otel_rl.trace.memory import tracing
 
 SLACK_NS = 10_000_000
-"""By so much may the wall clock have moved against the monotonic one since the anchor was measured."""
+"""The wall clock may have moved this far against the monotonic one since the anchor was measured."""
 WHOLE = ("stop", "length", "repetition")
 """How a sequence finishes that was not cut."""
 MOST_REFUSED = 4096
@@ -31,7 +31,7 @@ Times = tuple[int, int, int]
 
 
 def record_end(args: Sequence[Any], error: str = "") -> None:
-    """Record a sequence that is over: of it only what is small, since it holds tokens and log-probabilities.
+    """Record a sequence that is over; keep only what is small, since it holds tokens and log-probabilities.
 
     The list of tokens is the caller's as well, who may change it. Cost: 1 us (``benchmarks/engine_requests.py``).
 
@@ -122,10 +122,10 @@ def _times(stats: Any, core: Times, submitted: int, ended: int, *, is_shared: bo
     The engine core's clock is ours if it runs on this host. If it does not, which shows in readings that cannot be, or
     in how the engine was built, only durations are taken: the last token is placed where the frontend had it.
 
-    Who streams several sequences is shown the first token a little after that, when the frontend has it: there it is
-    placed then. Prefill and TPOT stay the engine core's, and the way between the processes is in the queue. Who waits
-    for the whole answer is shown no token, and a frontend that is busy with submitting takes outputs long after they
-    were made.
+    A caller that streams several sequences is shown the first token a little later, when the frontend has it: it is
+    placed there. Prefill and TPOT stay the engine core's, and the way between the processes is in the queue. A caller
+    that waits for the whole answer is shown no token, and a frontend that is busy with submitting takes outputs long
+    after they were made.
     """
     scheduled, first, last = core
     if first and is_shown:

@@ -36,7 +36,7 @@ _U64_DOUBLE: Final = struct.Struct("<BQBd")
 _MIN_MAX: Final = struct.Struct("<BdBd")
 _SCALE_ZERO: Final = struct.Struct("<BBBQBd")
 _MESSAGES: Final[dict[str, _Point]] = {"histogram": HistogramDataPoint, "exponential": ExponentialHistogramDataPoint}
-"""Their attributes have another tag than a number's."""
+"""Points whose attributes have another tag than those of a number."""
 
 
 class MetricEncoder:

@@ -13,21 +13,29 @@ SCOPES: Final[tuple[Scope, ...]] = ("update", "logprob", "step")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantiles:
-    """Values of many requests from their histogram: within 9 %, which is a bucket, of the truth."""
+    """Values of many requests; each quantile is the least value that the share of the requests does not exceed."""
 
     count: int
     median: float
     p99: float
     longest: float
-    """The greatest value, exactly."""
+    """The greatest value, always exact."""
+    is_exact: bool
+    """Median and p99 are exact, as they are while all these requests are spans. Else they are estimates, from counts of
+    all requests by buckets."""
+    error: float | None
+    """Median and p99 are off by at most this part of the exact value: 0 if exact, below 0.1 by default. Null if a
+    bucket has no such bound, as the lowest: up to a microsecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRow:
-    """The rollout requests of one engine and model, of all processes; null if no request has the number."""
+    """The rollout requests of one engine, of all processes; null if no request has the number."""
 
     engine: str
-    model: str
+    models: list[str]
+    """Those of different processes, as ranks with paths of their own; of an engine of which one process uses several
+    models, each has a row."""
     is_bulk: bool
     """Submitted all at once, so that `ttft_s` is the position in the queue."""
     is_evaluation: bool
@@ -36,7 +44,8 @@ class RequestRow:
     aborted: int
     timed_out: int
     clipped: int
-    """Cut at the length limit."""
+    """Ended at the length limit, whatever the last token is. TRL's own share lacks those whose last token is a pad
+    token that was sampled."""
     errors: int
     preemptions: int | None
     """Null if the requests do not have them: see `engine_preemptions`."""
@@ -47,7 +56,7 @@ class RequestRow:
     prefill_s: Quantiles | None
     """First token - scheduled."""
     tpot_s: Quantiles | None
-    """(Last - first token) / (n - 1)."""
+    """(Last - first token) / (n - 1). The longest is often that of two tokens, hence one single decoding step."""
     duration_s: Quantiles | None
     prompt_tokens: Quantiles | None
     response_tokens: Quantiles | None

@@ -10,12 +10,11 @@ from otel_rl.report.data.details import Flops, Ledger, MemoryParts, OpenStageRow
 from otel_rl.report.data.ranks import OfRank, Rank
 from otel_rl.report.data.time_use import Efficiency
 
-FORMAT: Final = "otel_rl.report/1"
+FORMAT: Final = "otel_rl.report/2"
 """Changes when a field goes or changes its meaning; a new field does not change it."""
 
 State = Literal["alive", "finished", "failed", "killed", "interrupted", "unknown"]
 Wall = Literal["step", "stage"]
-VerdictKind = Literal["nothing", "straggler", "slow communication", "idle", "comm", "other", "tail", "stage"]
 MemoryKind = Literal["host rss", "device allocated", "device reserved"]
 
 
@@ -234,7 +233,9 @@ class Series:
     """Attributes that distinguish it from others of the same name."""
     unit: str
     first: float | None
+    """The first finite value."""
     last: float | None
+    """The value of the last step; null if that is NaN or infinite, or if there is none."""
     mean: float | None
     low: float | None
     high: float | None
@@ -281,22 +282,6 @@ class LongStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What holds the run back: the first rule of docs/report.md that applies."""
-
-    kind: VerdictKind
-    sentence: str
-    stage: str | None
-    share: float | None
-    """Of the step time."""
-    rank: Rank | None
-    """The first that is slow, or for which the others wait."""
-    ratio: float | None
-    long_step: LongStep | None
-    """A step that the rules leave aside."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Everything that `otel-rl report` says about a run; times in seconds, sizes in bytes, shares 0..1."""
 
@@ -313,6 +298,8 @@ class Report:
     model: str
     trainings: list[TrainingRow]
     """In order of time; loops in a row with the same algorithm and model are one."""
+    settings: dict[str, float]
+    """Of rank 0 in the newest attempt, by their names in the vocabulary without `rl.settings.`; empty if unknown."""
     begin_ns: int
     end_ns: int
     duration_s: float
@@ -350,4 +337,3 @@ class Report:
     losses: list[Loss]
     damage: list[DamagedFile]
     findings: Findings
-    verdict: Verdict

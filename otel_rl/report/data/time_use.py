@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from otel_rl.analysis.many_steps import is_at_times, is_mean
+from otel_rl.analysis.stragglers import is_starved
 from otel_rl.report.data.ranks import OfRank
 
 BubbleKind = Literal["data", "queue", "pipeline", "other", "skew"]
@@ -52,6 +53,37 @@ class StragglerRow(OfRank):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlowRankRow(OfRank):
+    """What a slow rank costs over all its stages, in the mean step; docs/efficiency.md has the definition."""
+
+    stages: list[str]
+    """Those in which it is slow, the costliest first."""
+    is_everywhere: bool
+    """It is slow in most of its stages by time."""
+    own_s: float
+    """Own time in these stages; if it is slow everywhere, in all."""
+    others_s: float
+    """What its peers take there."""
+    cost_s: float
+    """The mean step, minus the one that the run would have with this rank as fast as its peers."""
+    comm_s: float
+    """The part of the cost that it is too slow inside collectives."""
+    share: float
+    """Cost over the mean step."""
+    core_share: float | None
+    """CPU time over own time: how much of a core it got while it worked; null if that was not recorded."""
+    others_core_share: float | None
+    """The median of its peers'."""
+    pipeline: int | None
+    """The pipeline stage (`rl.rank.pp`); null if unknown."""
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether it is slow because it gets less of a core than its peers."""
+        return is_starved(self.core_share, self.others_core_share)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SlowCommunication:
     """Collectives that take long on every rank alike, so that no rank is to blame."""
 
@@ -62,6 +94,8 @@ class SlowCommunication:
     """Per step, median: the least that any rank spent in the collectives without waiting."""
     share: float
     """Of the step, median."""
+    count: float
+    """Collectives per step."""
     pipeline: int | None
     """The pipeline stage (`rl.rank.pp`); null if unknown."""
 
@@ -86,6 +120,8 @@ class RankTime(OfRank):
     """In `rl.idle`, also inside other stages."""
     other_s: float
     """Under no stage."""
+    cpu_share: float | None
+    """CPU time of the training thread over the step time; null if it was not recorded."""
     train_tokens: float
     """Tokens of every training forward that the loss uses."""
     response_tokens: float
@@ -171,6 +207,8 @@ class Efficiency:
 
     stragglers: list[StragglerRow]
     """The costliest first."""
+    slow_ranks: list[SlowRankRow]
+    """The ranks among them, the costliest first."""
     slow_communication: list[SlowCommunication]
     ranks: list[RankTime]
     slowdowns: list[Slowdown]

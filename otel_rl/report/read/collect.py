@@ -23,7 +23,10 @@ from otel_rl.records import Value
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Failure
 from otel_rl.report.read.containers import Bounds, Wall, skipped_calls, time_by_kind
+from otel_rl.report.read.memory_growth import MemoryGrowth
 from otel_rl.report.read.memory_peaks import MemoryPeaks
+from otel_rl.report.read.memory_readings import TraceMemory
+from otel_rl.report.read.request_spans import RequestSpans
 from otel_rl.report.read.span_attributes import ERROR, WorkSums, clock_set_ns, rank_of, work_of
 from otel_rl.report.read.step_stages import PackedStages, Shapes
 from otel_rl.runs.calls import Calls, Known, calls_in
@@ -36,6 +39,7 @@ from otel_rl.runs.spans import (
     is_derived,
     is_request,
     iteration_of,
+    nanoseconds,
     own_stages,
     place,
     rank_span,
@@ -80,6 +84,8 @@ class StepRecord:
     clock_set_ns: int = 0
     """By how much its process's wall clock had been set when it began; `step` is by the clock before that."""
     restart_of: str = ""
+    cpu_ns: int | None = None
+    """CPU time of the training thread; None if it is not known."""
     algorithm: str = ""
     model: str = ""
 
@@ -90,6 +96,15 @@ class StepRecord:
     @property
     def key(self) -> StepKey:
         return self.attempt, self.step.loop, self.step.iteration
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The machine of a rank."""
+
+    name: str
+    memory_limit: int
+    """Bytes that all its processes have together; 0 if unknown."""
 
 
 @dataclass(slots=True)
@@ -108,6 +123,9 @@ class FoldedSpans:
     resources: dict[str, dict[str, Value]] = field(default_factory=lambda: defaultdict(dict))
     """By attempt: the attributes of all its processes together."""
     peaks: MemoryPeaks = field(default_factory=MemoryPeaks)
+    growth: MemoryGrowth = field(default_factory=MemoryGrowth)
+    hosts: dict[tuple[str, Rank], Host] = field(default_factory=dict)
+    """Where each rank of an attempt runs."""
     failures: list[Failure] = field(default_factory=list)
     longest_ns: dict[str, int] = field(default_factory=dict)
     """Longest finished call by ``call_of``."""
@@ -118,7 +136,7 @@ class FoldedSpans:
     """Attempts in which a clock was set; their times are those of containers, which alone say by how much."""
     clocks: dict[tuple[str, Rank], set[str]] = field(default_factory=lambda: defaultdict(set))
     """By attempt and rank: name and boot of the host, which identify its clock."""
-    requests: int = 0
+    requests: RequestSpans = field(default_factory=RequestSpans)
 
     def widen(self, attempt: str, bounds: Bounds) -> None:
         self.attempts.setdefault(attempt, replace(bounds)).widen(bounds.begin_ns, bounds.end_ns)
@@ -128,6 +146,7 @@ class FoldedSpans:
         self.ranks[attempt].add(rank)
         self.worlds[attempt, rank.role] = max(self.worlds[attempt, rank.role], integer(resource, v.WORLD_SIZE))
         self.clocks[attempt, rank] |= {text(resource, v.HOST_NAME), writer.boot_id} - {""} or {""}
+        self.hosts[attempt, rank] = Host(text(resource, v.HOST_NAME), integer(resource, v.MEMORY_LIMIT))
         self.writers[attempt].add(writer.writer)
         self.resources[attempt].update(resource)
 
@@ -161,7 +180,7 @@ class _Collector:
         writer = span.journal.identity.writer
         self._add_writer(span)
         if is_request(span):
-            self._found.requests += 1
+            self._found.requests.add(span)
             return
         if writer != self._writer:
             self._close_pending(self._writer, PENDING_STEPS)
@@ -220,9 +239,12 @@ class _Collector:
         begun_ns = min((span.start_ns for span in containers), default=0)
         phase = v.TEARDOWN if begun_ns >= self._stepped.get(key[0], inf) else v.SETUP
         for span in spans:
-            self._found.peaks.add(span, phase, iteration)
             if span.name in (v.SETUP, v.TEARDOWN) or (is_container(span.name) and iteration is None):
                 self._found.phases[text(span.resource, v.ATTEMPT_ID)].append(span)
+        if spans:
+            memory = TraceMemory(spans, phase, iteration)
+            self._found.peaks.add(memory)
+            self._found.growth.add(memory)
         for container in containers:
             below = {child.key for child in tree.below(container.span_id)}
             inside = [span for span in spans if span.span_id in below]
@@ -270,6 +292,7 @@ class _Collector:
             is_open=is_open,
             clock_set_ns=clock_set_ns(container),
             restart_of=text(container.attributes, v.LOOP_RESTART_OF),
+            cpu_ns=nanoseconds(container.attributes.get(v.CPU_TIME)),
             algorithm=text(container.attributes, v.ALGORITHM) or text(container.resource, v.ALGORITHM),
             model=text(container.attributes, v.MODEL_NAME) or text(container.resource, v.MODEL_NAME),
         )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from otel_rl.analysis.series.robust import median
+from otel_rl.findings.curves import Learning, Numbers
 from otel_rl.findings.health import Health
 from otel_rl.findings.judge import Findings, judge
-from otel_rl.findings.learning import Learning, Numbers
-from otel_rl.findings.timing import Timing
+from otel_rl.report.read.step_time import timing
 
 if TYPE_CHECKING:
     from otel_rl.report.source import Source
@@ -19,17 +20,17 @@ def findings(source: Source) -> Findings:
 
 
 def learning(source: Source) -> Learning:
+    answers = [record.work.samples for record in source.found.steps if record.work.samples]
+    found = source.points.numbers.of_ranks(source.found.steps)
     return Learning(
         series=[
             Numbers(one.name, one.qualifiers, one.steps, [math.nan if x is None else x for x in one.values])
             for one in source.series
-        ]
+        ],
+        of_ranks=[Numbers(one.name, one.qualifiers, one.steps, one.values, one.rank) for one in found],
+        answers=median(answers) if answers else None,
     )
 
 
 def health(source: Source) -> Health:
     return Health()
-
-
-def timing(source: Source) -> Timing:
-    return Timing(sentence=source.verdict().sentence)

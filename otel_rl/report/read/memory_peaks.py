@@ -1,28 +1,33 @@
-"""Memory peaks: how high each rank went, and in which stage it was seen there."""
+"""Memory peaks: how high each rank went, and in which stage it rose there."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import SpanView
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import MemoryKind, MemoryPeak
-from otel_rl.report.read.span_attributes import rank_of
-from otel_rl.runs.spans import integer, is_container, iteration_of, label
+from otel_rl.report.read.memory_readings import Edge, Keys, TraceMemory
+from otel_rl.runs.spans import integer
 
-KINDS: Final[tuple[tuple[MemoryKind, str, str, tuple[str, str]], ...]] = (
-    ("host rss", v.RSS_PEAK, v.RSS_PEAK_EXACT, (v.RSS_START, v.RSS_END)),
-    ("device allocated", v.ALLOCATED_PEAK, v.ALLOCATED_PEAK_EXACT, (v.ALLOCATED_START, v.ALLOCATED_END)),
-    ("device reserved", v.RESERVED_PEAK, v.RESERVED_PEAK_EXACT, (v.RESERVED_START, v.RESERVED_END)),
-)
-KEYS: Final = tuple(key for _, peak, exact, ends in KINDS for key in (peak, exact, *ends))
-ANY: Final = frozenset(KEYS)
 SLACK_SHARE: Final = 0.01
 """The kernel counts pages late: a reading of the host may lie this much above an exact peak."""
 RAISE_SHARE: Final = 0.001
-"""A stage raised the memory when it went this much above the stage before it; a few pages are noise."""
+"""A stage raised the memory when it went this much above all before it; a few pages are noise."""
+
+
+class Raise(NamedTuple):
+    """A moment at which memory was higher than before."""
+
+    time_ns: int
+    bytes: int
+    stage: str
+    """In which it rose; empty if unknown, since it was so high at the first reading."""
+    iteration: int | None
 
 
 class MemoryPeaks:
@@ -30,47 +35,83 @@ class MemoryPeaks:
 
     def __init__(self) -> None:
         self._peaks: dict[tuple[Rank, MemoryKind], MemoryPeak] = {}
-        self._stages: dict[tuple[Rank, MemoryKind], MemoryPeak] = {}
+        self._raised: defaultdict[tuple[Rank, MemoryKind], list[Raise]] = defaultdict(list)
 
-    def add(self, span: SpanView, phase: str, iteration: int | None) -> None:
-        """Add the memory of a span, in order of ends; `phase` names a container that is no step."""
-        if ANY.isdisjoint(span.attributes):
-            return
-        is_phase = is_container(span.name) and iteration_of(span.attributes) is None
-        rank, name = rank_of(span.resource), phase if is_phase else label(span.name, span.attributes)
-        is_stage = span.parent_id and not (is_container(span.name) and iteration is not None)
-        for kind, peak, exact, ends in KINDS:
-            own = integer(span.attributes, peak)
-            size = max(own, *(integer(span.attributes, key) for key in ends))
-            if not size:
-                continue
-            found = MemoryPeak(
-                role=rank.role,
-                rank=rank.rank,
-                kind=kind,
-                bytes=size,
-                is_exact=own >= size and span.attributes.get(exact) is True,
-                stage=name,
-                iteration=iteration,
-            )
-            if _is_higher(found, self._peaks.get((rank, kind))):
-                self._peaks[rank, kind] = found
-            before = self._stages.get((rank, kind))
-            if is_stage and (before is None or size > before.bytes * (1 + RAISE_SHARE)):
-                self._stages[rank, kind] = found
+    def add(self, trace: TraceMemory) -> None:
+        for keys in trace.kinds():
+            for span in trace.spans:
+                self._reach(span, keys, trace)
+            self._raised[trace.rank, keys.kind] += _raises(keys, trace)
 
     def rows(self) -> list[MemoryPeak]:
-        """List the peaks by rank; each names the stage that last raised it, or the span of the peak without stages."""
-        stages = {key: self._stages.get(key, peak) for key, peak in self._peaks.items()}
-        return [
-            replace(peak, stage=stages[key].stage, iteration=stages[key].iteration)
-            for key, peak in sorted(self._peaks.items())
-        ]
+        """List the peaks by rank; each names the stage that last raised it, or the span of the peak if none did."""
+        found: list[MemoryPeak] = []
+        for key, peak in sorted(self._peaks.items()):
+            last = _last(sorted(self._raised[key]))
+            found.append(peak if last is None else replace(peak, stage=last.stage, iteration=last.iteration))
+        return found
+
+    def _reach(self, span: SpanView, keys: Keys, trace: TraceMemory) -> None:
+        own = integer(span.attributes, keys.peak)
+        size = max(own, integer(span.attributes, keys.ends[0]), integer(span.attributes, keys.ends[1]))
+        is_exact, seen = (
+            own >= size and span.attributes.get(keys.exact) is True,
+            self._peaks.get((trace.rank, keys.kind)),
+        )
+        if size and _is_higher(size, is_exact, seen, keys.kind):
+            self._peaks[trace.rank, keys.kind] = MemoryPeak(
+                role=trace.rank.role,
+                rank=trace.rank.rank,
+                kind=keys.kind,
+                bytes=size,
+                is_exact=is_exact,
+                stage=trace.label(span),
+                iteration=trace.iteration,
+            )
 
 
-def _is_higher(found: MemoryPeak, seen: MemoryPeak | None) -> bool:
-    """Compare peaks; an exact one gives way to a reading only beyond the slack."""
-    if seen is None or found.is_exact == seen.is_exact:
-        return seen is None or found.bytes > seen.bytes
-    slack = 1 + (SLACK_SHARE if found.kind == "host rss" else 0)
-    return found.bytes * slack >= seen.bytes if found.is_exact else found.bytes > seen.bytes * slack
+def _raises(keys: Keys, trace: TraceMemory) -> list[Raise]:
+    """Find where memory rose above all that the trace says before; of rises by a few pages the last is kept."""
+    marks: list[Raise] = []
+    pages: list[Raise] = []
+    for edge in trace.edges:
+        size, stage = _reading(edge, keys, trace)
+        if size <= max((one.bytes for one in (*marks[-1:], *pages)), default=0):
+            continue
+        if not marks and not edge.is_end:
+            stage = ""
+        elif not stage:
+            stage = marks[-1].stage if marks and marks[-1].stage else v.LOOP
+        found = Raise(edge.time_ns, size, stage, trace.iteration)
+        if not marks or size > marks[-1].bytes * (1 + RAISE_SHARE):
+            marks.append(found)
+            pages = []
+        else:
+            pages = [found]
+    return marks + pages
+
+
+def _reading(edge: Edge, keys: Keys, trace: TraceMemory) -> tuple[int, str]:
+    """Return the memory at an edge and the stage in which it came to that; none if it was between two readings."""
+    attributes = edge.span.attributes
+    size, own = integer(attributes, keys.ends[edge.is_end]), integer(attributes, keys.peak) if edge.is_end else 0
+    if own > size and (attributes.get(keys.exact) is True or not trace.is_whole(edge.span)):
+        return own, "" if trace.is_whole(edge.span) else trace.label(edge.span)
+    return size, trace.label(trace.open_before(edge))
+
+
+def _last(raises: Iterable[Raise]) -> Raise | None:
+    """Return the last that rose above all before it, with a stage."""
+    highest, last = 0.0, None
+    for one in raises:
+        if one.bytes > highest * (1 + RAISE_SHARE):
+            highest, last = one.bytes, one if one.stage or last is None else last
+    return last if last is not None and last.stage else None
+
+
+def _is_higher(size: int, is_exact: bool, seen: MemoryPeak | None, kind: MemoryKind) -> bool:
+    """Compare with the peak so far; an exact one gives way to a reading only beyond the slack."""
+    if seen is None or is_exact == seen.is_exact:
+        return seen is None or size > seen.bytes
+    slack = 1 + (SLACK_SHARE if kind == "host rss" else 0)
+    return size * slack >= seen.bytes if is_exact else size > seen.bytes * slack

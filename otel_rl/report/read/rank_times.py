@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import inf
+from statistics import median
 from typing import Final
 
 from otel_rl.analysis.many_steps import ManySteps
 from otel_rl.analysis.scores import SectionTime, own_score, weighted_scores, what_if
 from otel_rl.analysis.stage_calls import StageCall
-from otel_rl.analysis.stragglers import EXCESS_SHARE, between_stages
+from otel_rl.analysis.stragglers import EXCESS_SHARE, between_stages, inside_collectives, is_starved, slow_rank
 from otel_rl.analysis.waits import Waited, activity
 from otel_rl.report.data import time_use
 from otel_rl.report.data.ranks import Rank
@@ -32,10 +33,19 @@ class _Times:
     sums: Counter[str] = field(default_factory=Counter)
     bubbles: Counter[str] = field(default_factory=Counter)
     is_exact: bool = True
+    cpu_ns: int = 0
+    timed_ns: int = 0
+    """Time of the steps whose CPU time is known."""
 
     @property
     def meets(self) -> bool:
         return not self.sums["inseparable"] and self.sums["wait"] + self.sums["transfer"] > 0
+
+    @property
+    def core_share(self) -> float | None:
+        """CPU time over the time in which the rank worked, neither waited nor was in collectives."""
+        worked = self.sums["active"] + self.sums["other"]
+        return min(1.0, self.cpu_ns / worked) if worked and self.timed_ns == self.sums["step"] else None
 
     @property
     def idle_ns(self) -> float:
@@ -95,6 +105,9 @@ class RankTimes:
             in_comm = min(waiting_ns[record.rank.rank], one.transfer_ns)
             times = self._times[record.rank]
             times.steps += 1
+            if record.cpu_ns is not None:
+                times.cpu_ns += record.cpu_ns
+                times.timed_ns += record.step.time_ns
             times.is_exact &= record.rank.rank not in inexact
             times.sums.update(
                 step=record.step.time_ns,
@@ -145,6 +158,41 @@ class RankTimes:
             if name != rank
         ]
         return max(waited_ns, default=inf) / 1e9
+
+    def slow_ranks(self, stragglers: Iterable[time_use.StragglerRow]) -> list[time_use.SlowRankRow]:
+        """Return what the slow ranks cost over all their stages, the costliest first."""
+        named: defaultdict[Rank, list[str]] = defaultdict(list)
+        for row in stragglers:
+            named[row.who].append(row.stage)
+        rows = [self._slow_rank(rank, stages) for rank, stages in named.items()]
+        return sorted(rows, key=lambda row: -row.cost_s)
+
+    def _slow_rank(self, rank: Rank, stages: Sequence[str]) -> time_use.SlowRankRow:
+        key, times = self._peers_of[rank], self._times[rank]
+        found = slow_rank(rank.rank, self._peers[key].many.mean_own_s(), stages)
+        peers = [of_rank for one, of_rank in self._times.items() if one != rank and self._peers_of[one] == key]
+        core_share = times.core_share
+        known = [peer.core_share for peer in peers if peer.core_share is not None]
+        others = median(known) if known else None
+        comm_s = 0.0
+        if found.is_everywhere and is_starved(core_share, others):
+            comm_s = inside_collectives(times.sums["transfer"] / times.steps / 1e9, found.ratio)
+        cost_s = min(found.excess_s, self._waited_for_s(key, rank.rank)) + comm_s
+        step_s = times.sums["step"] / times.steps / 1e9
+        return time_use.SlowRankRow(
+            role=rank.role,
+            rank=rank.rank,
+            stages=list(found.stages),
+            is_everywhere=found.is_everywhere,
+            own_s=found.own_s,
+            others_s=found.others_s,
+            cost_s=cost_s,
+            comm_s=comm_s,
+            share=cost_s / step_s if step_s else 0.0,
+            core_share=core_share,
+            others_core_share=others,
+            pipeline=_known(key[1]),
+        )
 
     def slow_communication(self) -> list[time_use.SlowCommunication]:
         rows = [
@@ -200,6 +248,7 @@ class RankTimes:
             rank=rank.rank,
             steps=times.steps,
             is_wait_exact=times.is_exact,
+            cpu_share=times.cpu_ns / times.timed_ns if times.timed_ns else None,
             train_tokens=sums["train_tokens"] / times.steps,
             response_tokens=sums["response_tokens"] / times.steps,
             relative_score=relative,

@@ -6,15 +6,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
+from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
-from otel_rl.report.data.report import Rate, Report, TrainingRow, Wall
+from otel_rl.report.data.report import Rate, Report, TrainingRow
 from otel_rl.report.read.average import work_of_all
 from otel_rl.report.read.evidence import findings
+from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.report.section import Block, Line, Section, Title
-from otel_rl.runs.format import clock, count, listed, number, plural, seconds
+from otel_rl.runs.format import clock, count, listed, number, percent, plural, seconds
 from otel_rl.runs.spans import text
 
 if TYPE_CHECKING:
@@ -28,7 +30,14 @@ STATES: Final = {
     "interrupted": Line("interrupted", "warning"),
     "unknown": Line("ended, no tear-down recorded", "warning"),
 }
-WALLS: Final[dict[Wall, str]] = {"step": "per step time", "stage": "per rollout time"}
+SETTINGS: Final[dict[str, Callable[[float], str]]] = {
+    "learning_rate": lambda value: f"lr {number(value)}",
+    "samples_per_rank": lambda value: f"{count(value)} answers a rank",
+    "group_size": lambda value: f"groups of {count(value)}",
+    "response_limit": lambda value: f"limit {plural(round(value), 'token')}",
+    "updates_per_rollout": lambda value: f"{number(value)} update{'' if value == 1 else 's'} a rollout",
+}
+"""How settings of the training are written."""
 
 
 def _resource_text(key: str) -> Callable[[Source], str]:
@@ -58,6 +67,21 @@ def _missing_ranks(source: Source) -> int:
     return sum(max(0, found.worlds[last, role] - sum(rank.role == role for rank in source.ranks)) for role in roles)
 
 
+def _settings(source: Source) -> dict[str, float]:
+    """Return the settings that the first training rank of the newest attempt said in its set-up."""
+    spans = source.found.phases.get(next(reversed(source.found.attempts), ""), [])
+    for span in sorted(spans, key=lambda span: rank_of(span.resource)):
+        found = {key: span.attributes.get(key) for key in v.ALL_SETTINGS}
+        said = {
+            key.removeprefix(v.SETTINGS): float(value)
+            for key, value in found.items()
+            if isinstance(value, (int, float)) and isfinite(value)
+        }
+        if said:
+            return said
+    return {}
+
+
 def _rates(source: Source) -> list[Rate]:
     averaged, total = source.averaged, work_of_all(source.averaged.steady)
     if total is None:
@@ -84,18 +108,12 @@ def _blocks(report: Report) -> list[Block]:
         ranks,
         _steps(report),
     ]
-    setup = report.attempts[-1].setup_s if report.attempts else None
-    lasted = {"alive": "running for", "killed": "lasted at least"}.get(report.state, "lasted")
-    times = [f"started {clock(report.begin_ns)}", f"{lasted} {seconds(report.duration_s)}"] if report.begin_ns else []
-    times += [f"set-up {seconds(setup)}"] if setup is not None else []
-    rates = {name: [_rate(rate) for rate in report.rates if rate.wall == wall] for wall, name in WALLS.items()}
-    lines = [_joined(facts), _joined(times), *(f"{name}: {', '.join(of)}" for name, of in rates.items() if of)]
     trainings = [
         f"{' of '.join(filter(None, (one.algorithm, one.model))) or 'unknown'} for {plural(one.steps, 'step')}"
         for one in report.trainings
     ]
     attempts = [f"{STATES[attempt.state].text} after {plural(attempt.steps, 'step')}" for attempt in report.attempts]
-    lines += [_sequence("trainings", trainings), _sequence("attempts", attempts)]
+    lines = [_joined(facts), _said_settings(report), _sequence("trainings", trainings), _sequence("attempts", attempts)]
     return [Title(report.run, _state(report)), *(Line(line) for line in lines if line)]
 
 
@@ -106,23 +124,51 @@ def _joined(facts: Iterable[str]) -> str:
 def _state(report: Report) -> Line:
     if not report.attempts:
         return Line("nothing recorded", "warning")
-    if report.state == "unknown" and report.verdict.kind == "nothing":
-        return Line("ended", "note")  # who makes no step has nothing to tear down
-    return STATES[report.state]
+    is_missed = report.state == "unknown" and report.steps.recorded > 0  # who makes no step has nothing to tear down
+    state = STATES[report.state] if report.state != "unknown" or is_missed else Line("ended", "note")
+    setup = report.attempts[-1].setup_s
+    least = "at least " if report.state == "killed" else ""
+    times = f"{least}{seconds(report.duration_s)}{'' if setup is None else f' (set-up {seconds(setup)})'}"
+    return Line(f"{state.text}, {times}" if report.begin_ns else state.text, state.severity)
 
 
 def _steps(report: Report) -> str:
     steps = report.steps
     if not steps.recorded:
         return "no finished step"
-    span = f" ({steps.first}-{steps.last})" if steps.last != steps.first else f" ({steps.first})"
+    is_plain = steps.first in (0, 1) and steps.last == steps.first + steps.recorded - 1 and steps.loops < 2
+    span = "" if is_plain else f" ({'-'.join(map(str, dict.fromkeys((steps.first, steps.last))))})"
     loops = f" in {plural(steps.loops, 'loop')}" if steps.loops > 1 else ""
-    return plural(steps.recorded, "step") + span + loops
+    times = f", each {seconds(steps.median_s)}" if steps.averaged else ""
+    planned = report.settings.get("steps", 0)
+    of = f"{count(steps.recorded)} of " if steps.recorded < planned else ""
+    return of + plural(round(max(steps.recorded, planned)), "step") + span + loops + times
+
+
+def _said_settings(report: Report) -> str:
+    return ", ".join(write(report.settings[name]) for name, write in SETTINGS.items() if name in report.settings)
+
+
+def _rate_blocks(report: Report) -> list[Block]:
+    rates = [_rate(rate) for rate in report.rates if rate.wall == "step"]
+    padding = report.efficiency.goodput[-1].padding_share if report.efficiency.goodput else None
+    rates += [f"padding {percent(padding)}"] if padding is not None else []
+    return [Line(_joined(rates))] if rates else []
+
+
+def _detail_blocks(report: Report) -> list[Block]:
+    steps = report.steps
+    began = f"started {clock(report.begin_ns)}, ended {clock(report.end_ns)}" if report.begin_ns else ""
+    averaged = f"{plural(steps.averaged, 'step')} averaged, {count(steps.warmup)} after set-up left out"
+    rates = [_rate(rate) for rate in report.rates if rate.wall == "stage"]
+    lines = [began, averaged if steps.averaged else "", *(f"while generating: {rate}" for rate in rates)]
+    return [Line(line) for line in lines if line]
 
 
 def _rate(rate: Rate) -> str:
     value = count(rate.per_second) if rate.per_second >= 100 else number(rate.per_second)
-    return f"{value} {'trained tokens' if rate.work == 'train' else rate.unit}/s"
+    unit = "trained tokens" if rate.work == "train" else rate.unit
+    return f"{value} {unit.replace('tokens', 'tok')}/s"
 
 
 def _sequence(noun: str, parts: Sequence[str]) -> str:
@@ -152,6 +198,7 @@ HEADER: Final = Section(
         "algorithm": _resource_text(v.ALGORITHM),
         "model": _resource_text(v.MODEL_NAME),
         "trainings": _trainings,
+        "settings": _settings,
         "begin_ns": lambda source: source.begin_ns,
         "end_ns": lambda source: source.end_ns,
         "duration_s": lambda source: (source.end_ns - source.begin_ns) / 1e9,
@@ -163,7 +210,6 @@ HEADER: Final = Section(
     },
     blocks=_blocks,
 )
-VERDICT: Final = Section(
-    data={"verdict": lambda source: source.verdict(), "findings": findings},
-    blocks=lambda report: [Line(report.verdict.sentence, "heading")],
-)
+VERDICT: Final = Section(data={"findings": findings})
+RATES: Final = Section(blocks=_rate_blocks)
+DETAILS: Final = Section(title="Run", blocks=_detail_blocks)

@@ -29,18 +29,16 @@ COLUMNS: Final[tuple[tuple[str, Callable[[RankTime], float | None], Callable[[fl
     ("hidden", lambda row: row.inseparable_s, seconds),
     ("idle", lambda row: row.idle_s, seconds),
     ("other", lambda row: row.other_s, seconds),
-    ("score", lambda row: row.relative_score, "{:.2f}".format),
-    ("S", lambda row: row.slowdown, "{:.2f}".format),
+    ("speed", lambda row: row.relative_score, "{:.2f}".format),
 )
 """Heading, number, how it is written; a column without any number, or of zeros only, is left out."""
 BOUNDS: Final = {"wait": ">=", "transfer": "<="}
 LEGEND: Final = {
     "pp": "pp: pipeline stage, ranks are compared inside it",
-    "wait": "wait: in collectives, for slower ranks",
-    "transfer": "transfer: the rest in collectives, waits in large broadcasts included",
+    "wait": "wait: for a slower rank",
+    "transfer": "transfer: sending (some waits cannot be told from it)",
     "hidden": "hidden: in stages that hide collectives or measure launches only",
-    "score": "score: own times against the fastest rank, 0.5 takes twice as long",
-    "S": "S: a step with this rank as it is and the others balanced, over a balanced one",
+    "speed": "speed: 0.5 is half as fast as the fastest rank",
 }
 LEAST_SHARE: Final = 0.0005
 WORK_NOTE: Final = "As generated for training; padding and trained tok. (those the loss uses) of all forwards."
@@ -64,8 +62,10 @@ def efficiency(found: FoldedSpans, averaged: Averaged) -> Efficiency:
             peers = [record for record in records if record.pipeline == stage]
             if all(id(record) in steady for record in peers):
                 times.add(peers, calls, waited)
+    stragglers = times.stragglers(averaged.median_ns / 1e9, averaged.mean_ns / 1e9)
     return Efficiency(
-        stragglers=times.stragglers(averaged.median_ns / 1e9, averaged.mean_ns / 1e9),
+        stragglers=stragglers,
+        slow_ranks=times.slow_ranks(stragglers),
         slow_communication=times.slow_communication(),
         ranks=times.ranks(),
         slowdowns=times.slowdowns(),

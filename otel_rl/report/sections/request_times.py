@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.histogram import Histogram
+from otel_rl.analysis.histogram import Histogram, exact_quantile
 from otel_rl.journal.read import PointView
 from otel_rl.report.data.details import BadRequests, EnginePreemptions, Quantiles, RequestRow, Requests, RequestTail
 from otel_rl.report.data.report import Report, StageRow
 from otel_rl.report.read.last_points import LastPoints
+from otel_rl.report.read.request_spans import Kind, RequestSpans, kind_of
 from otel_rl.report.section import Block, Line, Section, Table, notes
-from otel_rl.runs.format import count, listed, percent, plural, seconds
+from otel_rl.runs.format import about, count, listed, percent, plural, seconds
 from otel_rl.runs.spans import text
 
 NUMBERS: Final[Mapping[str, tuple[str, str, Callable[[float], str]]]] = {
@@ -36,12 +38,14 @@ COUNTS: Final = {
 }
 PER_ROLLOUT: Final = (v.TAIL, v.ROLLOUT_BUBBLE, v.ROLLOUT_WALL)
 
-Kind = tuple[str, str, str, str]
+Counted = tuple[dict[str, Histogram], Counter[str]]
+"""The histograms of requests of one kind, and the counts of what became of them."""
 RolloutNumber = tuple[str, str]
 SHOWN: Final = 4
 QUEUE_SHARE: Final = 0.1
 """From this share of TTFT on it is the position in the queue."""
 BULK_NOTE: Final = "Submitted in bulk, TTFT is queue position: judge the engine by prefill and TPOT."
+ABOUT_NOTE: Final = "~: estimated from counts of all requests, since not all of them are spans."
 BAD: Final = {
     "unfinished": "without an end",
     "reversed": "with times in the wrong order",
@@ -79,11 +83,12 @@ class RequestPoints:
             key = point.journal.identity.writer, point.time_ns
             self._rollouts[key][point.name, text(point.attributes, v.SLOWEST)] = point.value
 
-    def rows(self, stages: Sequence[StageRow], spans: int) -> Requests:
+    def rows(self, stages: Sequence[StageRow], spans: RequestSpans) -> Requests:
         last = self._last.points()
         bad = _sums(last, v.BAD_REQUESTS, v.REASON)
         preemptions = _sums(last, v.ENGINE_PREEMPTIONS, v.PROVIDER)
-        rows = [_row(kind, histograms, counts) for kind, (histograms, counts) in sorted(_kinds(last).items())]
+        counted = _counted(last)
+        rows = [_row(kinds, counted, spans) for _, kinds in sorted(_together(last, counted).items())]
         for row in rows:
             if row.preemptions is not None:
                 preemptions.pop(row.engine, None)
@@ -95,7 +100,7 @@ class RequestPoints:
             engine_preemptions=[
                 EnginePreemptions(engine=engine, count=count) for engine, count in sorted(preemptions.items())
             ],
-            spans=spans,
+            spans=spans.count,
             omitted=_sums(last, v.OMITTED, v.REASON).total(),
             bad=[BadRequests(reason=reason, count=count) for reason, count in sorted(bad.items()) if count],
         )
@@ -118,26 +123,55 @@ class RequestPoints:
         return tails
 
 
-def _kinds(points: Iterable[PointView]) -> dict[Kind, tuple[dict[str, Histogram], Counter[str]]]:
-    kinds: dict[Kind, tuple[dict[str, Histogram], Counter[str]]] = defaultdict(lambda: ({}, Counter()))
+def _counted(points: Iterable[PointView]) -> dict[Kind, Counted]:
+    counted: dict[Kind, Counted] = defaultdict(lambda: ({}, Counter()))
     for point in points:
-        keys = (v.PROVIDER, v.REQUEST_MODEL, v.SUBMISSION, v.MODE)
-        engine, model, submission, mode = (text(point.attributes, key) for key in keys)
         if point.name in NUMBERS and point.count:
-            histograms = kinds[engine, model, submission, mode][0]
             found = Histogram(point.boundaries, point.counts, point.min, point.max)
-            before = histograms.get(point.name)
-            histograms[point.name] = found if before is None else before.plus(found)
+            _add(counted[kind_of(point)][0], point.name, found)
         elif point.name in COUNTS or point.name == v.PREEMPTIONS:
-            kinds[engine, model, submission, mode][1][point.name] += round(point.value)
-    return kinds
+            counted[kind_of(point)][1][point.name] += round(point.value)
+    return counted
 
 
-def _row(kind: Kind, histograms: dict[str, Histogram], counts: Counter[str]) -> RequestRow:
-    engine, model, submission, mode = kind
-    numbers: dict[str, Any] = {field: _quantiles(histograms.get(name)) for name, (field, _, _) in NUMBERS.items()}
-    numbers.update({field: counts[name] for name, field in COUNTS.items()}, preemptions=counts.get(v.PREEMPTIONS))
-    return RequestRow(engine=engine, model=model, is_bulk=submission == "bulk", is_evaluation=mode == "eval", **numbers)
+def _add(histograms: dict[str, Histogram], name: str, more: Histogram) -> None:
+    before = histograms.get(name)
+    histograms[name] = more if before is None else before.plus(more)
+
+
+def _together(points: Iterable[PointView], kinds: Iterable[Kind]) -> dict[Kind, list[Kind]]:
+    """Gather the models of an engine, as each rank may have a path of its own; not those of one process."""
+    models: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for point in points:
+        if point.name == v.REQUESTS:
+            kind = kind_of(point)
+            models[kind.engine, point.journal.identity.writer] |= {kind.model} - {""}
+    apart = {engine for (engine, _), names in models.items() if len(names) > 1}
+    together: defaultdict[Kind, list[Kind]] = defaultdict(list)
+    for kind in sorted(kinds):
+        together[kind if kind.engine in apart else kind._replace(model="")].append(kind)
+    return together
+
+
+def _row(kinds: Sequence[Kind], counted: Mapping[Kind, Counted], spans: RequestSpans) -> RequestRow:
+    histograms: dict[str, Histogram] = {}
+    counts: Counter[str] = Counter()
+    for kind in kinds:
+        counts.update(counted[kind][1])
+        for name, histogram in counted[kind][0].items():
+            _add(histograms, name, histogram)
+    numbers: dict[str, Any] = dict.fromkeys(field for field, _, _ in NUMBERS.values())
+    for name, histogram in histograms.items():
+        numbers[NUMBERS[name][0]] = _quantiles(histogram, spans.ordered(kinds, name))
+    numbers |= {field: counts[name] for name, field in COUNTS.items()}
+    return RequestRow(
+        engine=kinds[0].engine,
+        models=[kind.model for kind in kinds if kind.model],
+        is_bulk=kinds[0].submission == "bulk",
+        is_evaluation=kinds[0].mode == "eval",
+        preemptions=counts.get(v.PREEMPTIONS),
+        **numbers,
+    )
 
 
 def _sums(points: Iterable[PointView], name: str, key: str) -> Counter[str]:
@@ -148,11 +182,18 @@ def _sums(points: Iterable[PointView], name: str, key: str) -> Counter[str]:
     return sums
 
 
-def _quantiles(histogram: Histogram | None) -> Quantiles | None:
-    if histogram is None:
-        return None
+def _quantiles(histogram: Histogram, ordered: Sequence[float]) -> Quantiles:
+    """Take the quantiles of the spans if these are all that the histogram counts, and else estimate them."""
+    is_all = len(ordered) == histogram.count
+    of = partial(exact_quantile, ordered) if is_all else histogram.quantile
+    errors = (0.0, 0.0) if is_all else (histogram.error(0.5), histogram.error(0.99))
     return Quantiles(
-        count=histogram.count, median=histogram.quantile(0.5), p99=histogram.quantile(0.99), longest=histogram.high
+        count=histogram.count,
+        median=of(0.5),
+        p99=of(0.99),
+        longest=histogram.high,
+        is_exact=errors == (0.0, 0.0),
+        error=None if None in errors else max(filter(None, errors), default=0.0),
     )
 
 
@@ -161,10 +202,15 @@ def _blocks(report: Report) -> list[Block]:
     rows = sorted(requests.rows, key=lambda row: (row.is_evaluation, -row.count))
     shown = rows[:SHOWN]
     blocks: list[Block] = [block for row in shown for block in (Line(_head(row)), _table(row))]
-    blocks += notes(BULK_NOTE if any(map(_is_queue_position, shown)) else "")
+    blocks += notes(BULK_NOTE if any(map(_is_queue_position, shown)) else "", _about_note(shown))
     blocks += [Line(line) for line in (*_tail_lines(requests), *_span_lines(requests, rows))]
     reasons = [f"{plural(bad.count, 'request')} {BAD.get(bad.reason, bad.reason)}" for bad in requests.bad]
     return blocks + [Line(reason, "warning") for reason in reasons]
+
+
+def _about_note(rows: Iterable[RequestRow]) -> str:
+    numbers = (getattr(row, field) for row in rows for field, _, _ in NUMBERS.values())
+    return "" if all(found is None or found.is_exact for found in numbers) else ABOUT_NOTE
 
 
 def _is_queue_position(row: RequestRow) -> bool:
@@ -179,12 +225,17 @@ def _table(row: RequestRow) -> Table:
     for field, name, write in NUMBERS.values():
         found: Quantiles | None = getattr(row, field)
         if found is not None:
-            table.add(name, write(found.median), write(found.p99), write(found.longest))
+            table.add(name, *_cells(found, write))
     return table
 
 
+def _cells(found: Quantiles, write: Callable[[float], str]) -> list[str]:
+    estimate = write if found.is_exact else partial(about, error=found.error, write=write)
+    return [estimate(found.median), estimate(found.p99), write(found.longest)]
+
+
 def _head(row: RequestRow) -> str:
-    who = " ".join(filter(None, (row.engine, row.model)))
+    who = " ".join(filter(None, (row.engine, listed(row.models))))
     kinds = {"aborted": row.aborted, "timed out": row.timed_out, "failed": row.errors, "clipped": row.clipped}
     said = [
         f"{count(number)} {kind} ({percent(number / row.count)})"

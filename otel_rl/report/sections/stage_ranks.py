@@ -97,7 +97,7 @@ def _own_table(report: Report, rows: list[BalanceRow], ranks: list[Rank]) -> Tab
     heads = map(Column, [rank_name(report, rank) for rank in ranks] or ("fastest", "median", "longest"))
     table = Table([Column("own time", "name"), *heads, Column("slowest", "fact")])
     for row in rows:
-        times = _times({one.who: one.own_s for one in row.own}, ranks)
+        times = times_of({one.who: one.own_s for one in row.own}, ranks)
         is_slow = [rank in (row.straggler, *row.tied) for rank in ranks] or [False, False, row.straggler is not None]
         cells = [
             Line(cell(own_s, seconds), "warning" if is_one else "")
@@ -107,7 +107,7 @@ def _own_table(report: Report, rows: list[BalanceRow], ranks: list[Rank]) -> Tab
     return table
 
 
-def _times(times_s: Mapping[Rank, float], ranks: list[Rank]) -> list[float | None]:
+def times_of(times_s: Mapping[Rank, float], ranks: list[Rank]) -> list[float | None]:
     """Return the time of each of these ranks; without ranks those of the fastest, the median and the slowest."""
     if ranks:
         return [times_s.get(rank) for rank in ranks]
@@ -178,7 +178,7 @@ def _comm_table(report: Report, rows: list[CommRow], ranks: list[Rank]) -> Table
     heads = [rank_name(report, rank) for rank in ranks] or ("shortest", "median", "longest")
     table = Table.of("collectives in", "per step", *heads)
     for row in rows:
-        times = _times({one.who: one.time_s for one in row.ranks}, ranks)
+        times = times_of({one.who: one.time_s for one in row.ranks}, ranks)
         table.add(row.stage, _per_step(row), *(cell(time_s, seconds) for time_s in times))
     return table
 

@@ -23,6 +23,7 @@ LEAST_SHARE: Final = 0.001
 FEW: Final = 8
 MOST_ROWS: Final = 40
 LONGEST_BAR: Final = 24
+LEAST_BAR: Final = 0.03
 EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 
 
@@ -81,7 +82,7 @@ def _blocks(report: Report) -> list[Block]:
     for row in shown:
         table.add(
             f"  {row.stage}" if row.inside else row.stage,
-            Picture(partial(bar, 0.0 if row.inside or not largest else row.share / largest)),
+            Picture(partial(share_bar, row, largest)),
             percent(row.share),
             count(row.calls),
             seconds(row.median_s),
@@ -113,6 +114,11 @@ def _how_small(folded: Sequence[StageRow]) -> str:
     stages = {row.stage for row in folded if row.inside is None}
     together = sum(row.share for row in folded if row.inside not in stages)
     return f"{each}, together {percent(together)}" if len(folded) > 1 else each
+
+
+def share_bar(row: StageRow, largest: float, width: int) -> str:
+    """Draw the share of a stage in the step; none for a stage inside another, or for a small one."""
+    return "" if row.inside or row.share < LEAST_BAR else bar(row.share / largest, width)
 
 
 def bar(share: float, width: int) -> str:

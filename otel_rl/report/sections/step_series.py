@@ -6,8 +6,10 @@ import math
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Final
 
 from otel_rl import vocabulary as v
@@ -17,14 +19,14 @@ from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report, Series
 from otel_rl.report.read.collect import StepRecord
 from otel_rl.report.read.span_attributes import rank_of
-from otel_rl.report.section import Block, Column, Line, Picture, Section, Table, foremost, more
+from otel_rl.report.section import Block, Column, Line, Picture, Section, Severity, Table, foremost, more
 from otel_rl.runs.format import count, number
 from otel_rl.runs.spans import text
 
 NAMES: Final = (
-    v.REWARD_SCORE, v.REWARD_STD, v.FUNCTION_SCORE, v.FUNCTION_STD, v.EVAL_REWARD, v.REWARD_ZERO_STD, v.LOSS,
-    v.LOSS_TERM, v.GRAD_NORM, v.KL_REFERENCE, v.KL_POLICY, v.ENTROPY, v.CLIP_FRACTION, v.CLIP_SIDE_FRACTION,
-    v.RESPONSE_LENGTH, v.RESPONSE_MIN, v.RESPONSE_MAX, v.RESPONSE_CLIPPED, v.LEARNING_RATE,
+    v.REWARD_SCORE, v.REWARD_STD, v.FUNCTION_SCORE, v.FUNCTION_STD, v.REWARD_NONFINITE, v.EVAL_REWARD,
+    v.REWARD_ZERO_STD, v.LOSS, v.LOSS_TERM, v.GRAD_NORM, v.KL_REFERENCE, v.KL_POLICY, v.ENTROPY, v.CLIP_FRACTION,
+    v.CLIP_SIDE_FRACTION, v.RESPONSE_LENGTH, v.RESPONSE_MIN, v.RESPONSE_MAX, v.RESPONSE_CLIPPED, v.LEARNING_RATE,
 )  # fmt: skip
 EXTREMES: Final = {v.RESPONSE_MIN: min, v.RESPONSE_MAX: max}
 
@@ -32,7 +34,7 @@ TITLES: Final = {
     v.REWARD_SCORE: "reward",
     v.FUNCTION_SCORE: "reward",
     v.EVAL_REWARD: "evaluation reward",
-    v.REWARD_ZERO_STD: "groups of equal reward",
+    v.REWARD_ZERO_STD: "groups all equal",
     v.LOSS: "loss",
     v.LOSS_TERM: "loss",
     v.GRAD_NORM: "gradient norm",
@@ -41,7 +43,7 @@ TITLES: Final = {
     v.ENTROPY: "entropy",
     v.CLIP_FRACTION: "clip fraction",
     v.RESPONSE_LENGTH: "response length",
-    v.RESPONSE_CLIPPED: "responses cut",
+    v.RESPONSE_CLIPPED: "cut at the limit",
     v.LEARNING_RATE: "learning rate",
 }
 LONGEST_LINE: Final = 48
@@ -53,6 +55,17 @@ Head = tuple[str, str, Qualifiers]
 StepKey = tuple[str, int | None, int]
 Value = tuple[int, str, float]
 RankOfAttempt = tuple[str, Rank]
+
+
+@dataclass(frozen=True, slots=True)
+class RankSeries:
+    """The values of one rank as it recorded them, the newest of each step."""
+
+    name: str
+    qualifiers: dict[str, str]
+    rank: int
+    steps: list[int | None]
+    values: list[float]
 
 
 class SeriesPoints:
@@ -84,13 +97,35 @@ class SeriesPoints:
 
     def series(self, records: Iterable[StepRecord]) -> tuple[list[Series], list[Series]]:
         """Return the series of ``NAMES`` and the training's own, by step; the newest attempt of a step counts."""
-        calendar = _Calendar(records)
-        steps = [(self._ranks[process][0], *calendar.step(self._ranks[process], ns)) for process, ns in self._moments]
+        steps = self._steps(records)
         made = [_series(head, _by_step(steps, *points)) for head, points in self._points.items()]
         ours = [one for one in made if one.name in NAMES]
         own = [one for one in made if one.name not in NAMES]
         ours.sort(key=lambda one: (NAMES.index(one.name), sorted(one.qualifiers.items())))
         return ours, sorted(own, key=lambda one: one.name)
+
+    def of_ranks(self, records: Iterable[StepRecord]) -> list[RankSeries]:
+        """Return by rank what was ever NaN or infinite, and the counts of answers that were."""
+        chosen = {
+            head: points
+            for head, points in self._points.items()
+            if head[0] in NAMES and (head[0] == v.REWARD_NONFINITE or not all(map(math.isfinite, points[1])))
+        }
+        if not chosen:
+            return []
+        steps, ranks = self._steps(records), [self._ranks[process][1] for process, _ in self._moments]
+        found = []
+        for head, (moments, values) in chosen.items():
+            for rank in sorted({ranks[moment] for moment in moments}):
+                own = [index for index, moment in enumerate(moments) if ranks[moment] == rank]
+                points = array("I", (moments[index] for index in own)), array("d", (values[index] for index in own))
+                found.append(_rank_series(head, rank, _by_step(steps, *points)))
+        return found
+
+    def _steps(self, records: Iterable[StepRecord]) -> list[tuple[str, StepKey, int]]:
+        """Return of each moment its attempt, its step and its time."""
+        calendar = _Calendar(records)
+        return [(self._ranks[process][0], *calendar.step(self._ranks[process], ns)) for process, ns in self._moments]
 
 
 def _by_step(
@@ -143,6 +178,11 @@ def is_own(point: PointView) -> bool:
     return not point.attributes or point.name.startswith(v.USER)
 
 
+def _rank_series(head: Head, rank: Rank, steps: dict[StepKey, list[Value]]) -> RankSeries:
+    rows = sorted((values[-1][0], key[1], max(values, key=itemgetter(1, 0))[2]) for key, values in steps.items())
+    return RankSeries(head[0], dict(head[2]), rank.rank, [step for _, step, _ in rows], [value for _, _, value in rows])
+
+
 def _series(head: Head, steps: dict[StepKey, list[Value]]) -> Series:
     name, unit, qualifiers = head
     rows: list[tuple[int, int | None, float]] = []
@@ -172,39 +212,52 @@ def _combine(numbers: Sequence[float], name: str) -> float:
 
 
 def _series_blocks(report: Report) -> list[Block]:
-    rows = [series for series in report.series if _is_shown(series)]
+    rows = [series for series in report.series if is_shown(series)]
     shown = foremost(rows, lambda one: one.name == v.FUNCTION_SCORE, MOST_ROWS)  # there may be many functions
-    table = _table("over the steps", "first", "last", "min", "max")
+    table = series_table("over the steps", "first", "last", "min", "max")
     for one in sorted(shown, key=lambda one: (list(TITLES).index(one.name), len(one.qualifiers))):
-        _add(table, _title(one), (one.first, one.last, one.low, one.high), one)
+        add_series(table, title_of(one), (one.first, one.last, one.low, one.high), one)
     return [table, *more(len(rows) - len(shown))] if rows else []
 
 
 def _number_blocks(report: Report) -> list[Block]:
     shown = foremost(report.numbers, lambda one: -len(one.values), OWN_ROWS)
-    table = _table("your numbers", "last", "mean", "min", "max")
+    table = series_table("your numbers", "last", "mean", "min", "max")
     for one in shown:
-        _add(table, one.name, (one.last, one.mean, one.low, one.high), one)
+        add_series(table, one.name, (one.last, one.mean, one.low, one.high), one)
     return [table, *more(len(report.numbers) - len(shown))] if shown else []
 
 
-def _table(name: str, *heads: str) -> Table:
+def series_table(name: str, *heads: str) -> Table:
     line, bad = Column("", "picture", LONGEST_LINE), Column("", "fact")
     return Table([Column(name, "name"), *map(Column, heads), line, bad])
 
 
-def _add(table: Table, name: str, numbers: Iterable[float | None], series: Series) -> None:
+def add_series(
+    table: Table,
+    name: str,
+    numbers: Iterable[float | None],
+    series: Series,
+    write: Callable[[float], str] = number,
+    mark: Severity | None = None,
+) -> None:
+    """Add the row of a series; what is not finite is said in red, a mark stands at the end."""
     values = [math.nan if value is None else value for value in series.values]
+    missing = Line("NaN", "alarm") if values else "-"
+    cells = [missing if value is None else write(value) for value in numbers]
     bad = f"{count(series.nonfinite)} NaN/Inf" if series.nonfinite else ""
-    table.add(name, *map(number, numbers), Picture(partial(sparkline, values)), Line(bad, "warning") if bad else "")
+    said = f"{bad} {'!' if mark else ''}".strip()
+    table.add(name, *cells, Picture(partial(sparkline, values)), Line(said, mark or "warning") if said else "")
 
 
-def _is_shown(series: Series) -> bool:
-    """Leave to JSON what has no title, and of evaluations all but their reward."""
+def is_shown(series: Series) -> bool:
+    """Leave to JSON what has no title, a clip fraction that is always 0, and of evaluations all but their reward."""
+    if series.name == v.CLIP_FRACTION and series.low == series.high == 0 and not series.nonfinite:
+        return False
     return series.name in TITLES and (series.qualifiers.get(v.MODE) != "eval" or series.name == v.EVAL_REWARD)
 
 
-def _title(series: Series) -> str:
+def title_of(series: Series) -> str:
     rest = [value for key, value in series.qualifiers.items() if key != v.MODE]
     return f"  {TITLES[series.name]} {' '.join(rest)}" if rest else TITLES[series.name]
 

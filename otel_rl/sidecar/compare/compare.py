@@ -26,7 +26,7 @@ from otel_rl.sidecar.ship_node import Node
 from otel_rl.sidecar.streams import JournalStream
 
 WORK_S: Final = 0.5
-"""One call reads no longer; the directory is scanned between two."""
+"""A call reads this long at most; the directory is scanned between two calls."""
 PAUSE_S: Final = 1.0
 """If the files alone take long, twice as long passes before the next call, but no more than this."""
 BEHIND_BYTES: Final = 64 << 20
@@ -45,9 +45,9 @@ class RankComparer:
         self._emitter = Emitter(directory, identity)
         self._tails: dict[str, SpanTail] = {}
         self._unknown: dict[str, SpanTail] = {}
-        """Of writers whose spans do not show yet who writes."""
+        """Tails of writers whose spans do not show yet who writes."""
         self._ranks: dict[str, tuple[Role, int]] = {}
-        """Of every writer whose first spans are there."""
+        """Role and rank of every writer whose first spans are there."""
         self._broken: set[str] = set()
         self._ours: set[Role] = set()
         """Roles whose lowest rank is on this node."""
@@ -56,7 +56,7 @@ class RankComparer:
         self._steps = StepCollector()
         self._alignment = Alignment()
         self._members: defaultdict[Role, defaultdict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-        """By process group, the ranks that were ever seen in it."""
+        """The ranks that were ever seen in each process group."""
         self._counts: Counter[str] = Counter()
         self._has_said = False
         self._set_back: set[str] = set()
@@ -164,10 +164,10 @@ class RankComparer:
     def _read(self, deadline: float) -> set[str]:
         """Read one frame of each in turn; return the writers of which everything was read."""
         read: set[str] = set()
-        waiting = [(tail, tail.read(KEYS)) for tail in self._followed()]
-        while waiting and monotonic() < deadline:
+        unread = [(tail, tail.read(KEYS)) for tail in self._followed()]
+        while unread and monotonic() < deadline:
             going_on = []
-            for tail, frames in waiting:
+            for tail, frames in unread:
                 try:
                     spans = next(frames, None)
                 except OSError as error:
@@ -180,7 +180,7 @@ class RankComparer:
                 for span in spans:
                     self._steps.add(span, tail.known_from_ns, now)
                 going_on.append((tail, frames))
-            waiting = going_on
+            unread = going_on
         return read
 
     def _check_clocks(self) -> None:

@@ -55,7 +55,7 @@ class Emitter:
     def __init__(self, directory: Path, identity: WriterIdentity) -> None:
         """Read how far earlier sidecars of the run came."""
         self._totals: defaultdict[tuple[_Rank, str], _Total] = defaultdict(_Total)
-        """By scope, too: waits among the ranks of a node are no part of those among all ranks."""
+        """Each scope has its own: waits among the ranks of a node are no part of those among all ranks."""
         self._done_ns: defaultdict[_Rank, int] = defaultdict(int)
         """End of the last step of each rank that was compared."""
         self._encoders: dict[_Rank, SpanEncoder] = {}

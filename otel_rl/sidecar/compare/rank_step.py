@@ -69,7 +69,7 @@ class RankCollective(NamedTuple):
     span_id: bytes
     parent_id: bytes
     is_idle: bool
-    """It is in a stage that is idle already."""
+    """Whether it is in a stage that is idle already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class StepCollector:
 
     def __init__(self, kept_spans: int = KEPT_SPANS) -> None:
         self.ranks: dict[str, tuple[Role, int]] = {}
-        """By writer, of all that had a container."""
+        """Role and rank of every writer that had a container."""
         self.alone: set[str] = set()
         """Writers whose steps are those of one rank alone."""
         self.overflown = 0
@@ -128,7 +128,7 @@ class StepCollector:
         """In the order in which they were added to."""
         self._spans = 0
         self._passed: defaultdict[str, dict[bytes, bool]] = defaultdict(dict)
-        """By writer, the traces that were removed last, and whether the step's container was still to come."""
+        """The traces that were removed last, by writer, and whether the step's container was still to come."""
         self._steps: Counter[str] = Counter()
         """Whole steps that ended, by writer."""
         self._known = Known()

@@ -52,13 +52,13 @@ LATER_GRPC: Final = frozenset({
 TOO_LARGE_CODES: Final = frozenset({"RESOURCE_EXHAUSTED", "OUT_OF_RANGE"})
 BLOCKED_GRPC: Final = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED", "NOT_FOUND"})
 BROKEN_GRPC: Final = ("RST_STREAM", "Stream removed", "GOAWAY", "Socket closed")
-"""In the details of a call whose connection broke, whatever its code: there was no answer."""
+"""The details of a call whose connection broke contain one of these, whatever its code: there was no answer."""
 TOO_LARGE_GRPC: Final = re.compile(
     r"larger than max|message exceeds|(message|request|payload|body)( length| size)?( is)? too (large|big|long)", re.I
 )
-"""In the details of a call that was too large (Go, C++, Python, Java, Rust): a rate limit has the same code."""
+"""Matches the details of a call that was too large (Go, C++, Python, Java, Rust): a rate limit has the same code."""
 TLS_GRPC: Final = re.compile(r"failed to connect to all addresses.*\b(ssl|tls|handshak|certificate)", re.I | re.S)
-"""In the details of a call that could not speak TLS with the server."""
+"""Matches the details of a call that could not speak TLS with the server."""
 NO_HOST_GRPC: Final = re.compile(r"to remote host: (\w[\w ]{,40})|address lookup failed|DNS resolution failed")
 UNUSABLE: Final = (
     "the endpoint or the proxy of the environment is no address to call, or SOCKS lacks the package PySocks"

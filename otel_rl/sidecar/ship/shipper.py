@@ -45,7 +45,7 @@ FIRST_WAIT_S: Final = 1.0
 LAST_WAIT_S: Final = 30.0
 BLOCKED_WAIT_S: Final = 60.0
 LONGEST_WAIT_S: Final = 300.0
-"""However long the server asks us to wait."""
+"""The longest wait, whatever the server asks for."""
 SAY_AGAIN_S: Final = 600.0
 
 Frames = list[tuple[bytes, int]]
@@ -144,7 +144,7 @@ class Shipper:
 
     @staticmethod
     def _date(followed: list[Followed]) -> None:
-        """Find out since when the streams wait whose turn did not come, since nothing is accepted at present."""
+        """Find out since when streams wait that had no turn because nothing is accepted at present."""
         for stream, progress, _ in followed:
             if not progress.oldest_ns:
                 with suppress(OSError):  # that is said once its turn comes

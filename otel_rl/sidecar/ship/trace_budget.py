@@ -44,7 +44,7 @@ class Chosen(NamedTuple):
     records: int
     left_out: int = 0
     fetched: int = 0
-    """Of the records: those that an earlier choice, or this one, had left out before a child of theirs was sent."""
+    """Those of the records that an earlier choice, or this one, had left out before a child of theirs was sent."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class _Trace:
     used: Counter[str] = field(default_factory=Counter)
     """Bytes by writer."""
     children: Counter[bytes] = field(default_factory=Counter)
-    """By parent; each of these parents has to be sent."""
+    """How many children of each parent are sent; each of these parents has to be sent."""
     awaited: dict[bytes, str] = field(default_factory=dict)
     """Parents of sent spans that have not come yet, with the writer that has room for them."""
     longest: list[int] = field(default_factory=list)
@@ -82,7 +82,7 @@ class TraceBudget:
         self.trace_bytes = trace_bytes
         self.traces: OrderedDict[bytes, _Trace] = OrderedDict()
         self.left_out: OrderedDict[tuple[bytes, bytes], tuple[bytes, bytes]] = OrderedDict()
-        """By trace and id, a span that was left out: its parent's id, and a request of it alone."""
+        """Spans that were left out, by trace and id: the parent's id, and a request of the span alone."""
 
     def choose(self, writer: str, payload: bytes, count: int, closed: Collection[bytes] = ()) -> Chosen:
         """Choose what to send of a request of spans; those whose ids are in ``closed`` are left out.

@@ -1,0 +1,1 @@
+"""Arithmetic of numbers over the steps of a run."""

@@ -1,0 +1,124 @@
+"""Numbers over the steps, as the rules of learning read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.series.change import Change, over_run
+from otel_rl.analysis.summary import mean
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """One number over the steps, in their order."""
+
+    name: str
+    """Of the metric."""
+    qualifiers: Mapping[str, str]
+    """Attributes that distinguish it from others of the same name."""
+    steps: Sequence[int | None]
+    values: Sequence[float]
+    """One per step; NaN and Inf as recorded."""
+    rank: int | None = None
+    """The one rank that recorded it; None for the mean of the ranks."""
+
+    @property
+    def function(self) -> str:
+        """The reward function whose score it is; empty for other numbers."""
+        return self.qualifiers.get(v.REWARD_FUNCTION, "")
+
+    def step(self, index: int) -> int:
+        """Return the number of a step, or its place if it has none."""
+        number = self.steps[index] if index < len(self.steps) else None
+        return index + 1 if number is None else number
+
+    def bad(self) -> list[bool]:
+        """Return for each step whether its value is NaN or infinite."""
+        return [not math.isfinite(value) for value in self.values]
+
+    def good(self) -> Curve:
+        """Return its finite values."""
+        kept = [(self.step(index), value) for index, value in enumerate(self.values) if math.isfinite(value)]
+        return Curve([step for step, _ in kept], [value for _, value in kept])
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Finite values and the numbers of their steps."""
+
+    steps: Sequence[int] = ()
+    values: Sequence[float] = ()
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @cached_property
+    def change(self) -> Change:
+        """Compare the end with the beginning."""
+        return over_run(self.values)
+
+    def before(self, step: int) -> list[float]:
+        return [value for one, value in zip(self.steps, self.values, strict=True) if one < step]
+
+    def since(self, step: int) -> list[float]:
+        return [value for one, value in zip(self.steps, self.values, strict=True) if one >= step]
+
+    def third(self, which: int) -> float:
+        """Return the mean of the first (0), second or last (2) third; NaN without a value."""
+        size = max(1, len(self.values) // 3)
+        part = self.values[-size:] if which == 2 else self.values[which * size : (which + 1) * size]
+        return mean(part) if part else math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """What the rules of learning read."""
+
+    series: Sequence[Numbers] = field(default_factory=list)
+    of_ranks: Sequence[Numbers] = field(default_factory=list)
+    """Of single ranks: what was ever NaN or infinite, and how many answers got such a reward."""
+    answers: float | None = None
+    """Answers of a rank in a rollout, the median; None if nobody counted."""
+
+    def all_of(self, *names: str) -> Iterator[Numbers]:
+        """Find the series of training by their names."""
+        for one in self.series:
+            if one.name in names and (one.qualifiers.get(v.MODE) != "eval" or one.name == v.EVAL_REWARD):
+                yield one
+
+    def numbers(self, name: str) -> Numbers | None:
+        """Return the series of training with a name that has the fewest further attributes."""
+        return min(self.all_of(name), key=lambda one: len(set(one.qualifiers) - {v.SCOPE_KEY}), default=None)
+
+    def curve(self, name: str) -> Curve:
+        """Return the finite values of a series; an empty curve without it."""
+        if name not in self._curves:
+            one = self.numbers(name)
+            self._curves[name] = Curve() if one is None else one.good()
+        return self._curves[name]
+
+    def functions(self, name: str) -> dict[str, Numbers]:
+        """Return the series of every reward function that have this name."""
+        return {one.function: one for one in self.all_of(name) if one.function}
+
+    @cached_property
+    def _curves(self) -> dict[str, Curve]:
+        return {}
+
+    @cached_property
+    def is_gaining(self) -> bool:
+        """Whether the reward is higher at the end than at the beginning."""
+        return len(self.curve(v.REWARD_SCORE)) > 1 and self.curve(v.REWARD_SCORE).change.is_rise
+
+    @cached_property
+    def steps(self) -> int:
+        """Steps of the longest series."""
+        return max((len(one.values) for one in self.series), default=0)
+
+    def noun(self, points: int) -> str:
+        """Say what so many points of a series are: of several updates with one rollout only one knows rewards."""
+        return "step" if points * 4 > self.steps * 3 else "rollout"

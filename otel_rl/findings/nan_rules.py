@@ -1,0 +1,157 @@
+"""Rewards, losses and gradients that are no numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.series.onset import onset
+from otel_rl.analysis.series.robust import median
+from otel_rl.findings.curves import Learning, Numbers
+from otel_rl.findings.rule import Found
+from otel_rl.runs.format import plural, shorten
+
+UPDATE: Final = (v.LOSS, v.GRAD_NORM, v.LOSS_TERM, v.KL_REFERENCE, v.KL_POLICY, v.ENTROPY)
+NAMES: Final = {
+    v.REWARD_SCORE: "Reward",
+    v.LOSS: "Loss",
+    v.LOSS_TERM: "Loss",
+    v.GRAD_NORM: "Gradient norm",
+    v.KL_REFERENCE: "KL to reference",
+    v.KL_POLICY: "KL to old policy",
+    v.ENTROPY: "Entropy",
+}
+WARM_UP: Final = 10
+"""Steps in which a loss scaler may look for its scale: it skips those whose gradient is infinite."""
+MANY: Final = 0.05
+"""From this share of the values or answers on NaN is no accident."""
+FEWEST: Final = 5
+NAME_WIDTH: Final = 24
+
+
+def reward_nan(learning: Learning) -> Found | None:
+    """Find a reward that is NaN to the end."""
+    one = learning.numbers(v.REWARD_SCORE)
+    start = None if one is None else onset(one.bad())
+    if one is None or start is None:
+        return None
+    names = list(learning.functions(v.FUNCTION_SCORE))
+    who = f"Reward {shorten(names[0], NAME_WIDTH)}" if len(names) == 1 else "The reward"
+    lost = (
+        f": nothing has been learned since{_gradient(learning, one.step(start))}" if start else ": nothing is learned"
+    )
+    return Found({"who": who, "is": _kind(learning, one), "when": _when(learning, one, start), "lost": lost})
+
+
+def update_nan(learning: Learning) -> Found | None:
+    """Find what of an update became NaN first."""
+    found = [(start, one) for one in learning.all_of(*UPDATE) if (start := onset(one.bad())) is not None]
+    if not found:
+        return None
+    start, one = min(found, key=lambda pair: (pair[1].step(pair[0]), UPDATE.index(pair[1].name)))
+    others = {NAMES[other.name].lower() for _, other in found} - {NAMES[one.name].lower()}
+    too = f"; {min(others)} is, too" if others else ""
+    return Found({"who": NAMES[one.name], "is": _kind(learning, one), "when": _when(learning, one, start), "too": too})
+
+
+def rank_nan(learning: Learning) -> Found | None:
+    """Find a value that is NaN on some ranks only."""
+    for name in (v.REWARD_SCORE, *UPDATE):
+        rows = [one for one in learning.of_ranks if one.name == name and one.qualifiers.get(v.MODE) != "eval"]
+        bad = [(start, one) for one in rows if (start := onset(one.bad())) is not None]
+        if bad and len(bad) < len(rows):
+            start, one = min(bad, key=lambda pair: (pair[1].step(pair[0]), pair[1].rank))
+            ranks = f"rank {one.rank}" if len(bad) == 1 else f"{len(bad)} of {len(rows)} ranks"
+            kind = "NaN" if any(map(math.isnan, one.values)) else "infinite"
+            return Found({"who": NAMES[name], "ranks": ranks, "is": kind, "when": _when(learning, one, start)})
+    return None
+
+
+def nan_at_times(learning: Learning) -> Found | None:
+    """Find values that are NaN in some steps, and numbers again after them."""
+    for one in learning.all_of(v.REWARD_SCORE, *UPDATE):
+        flags = one.bad()
+        where = [index for index, is_bad in enumerate(flags) if is_bad]
+        scales = one.name == v.GRAD_NORM  # a loss scaler makes a gradient infinite now and then
+        if scales:
+            where = [index for index in where if index >= WARM_UP]
+        if where and onset(flags) is None and len(where) > (MANY * len(flags) if scales else 0):
+            steps = plural(len(flags), learning.noun(len(flags)))
+            first, last = one.step(where[0]), one.step(where[-1])
+            said = {"who": NAMES[one.name], "is": _kind(learning, one), "steps": steps}
+            return Found({**said, "count": len(where), "first": first, "last": last})
+    return None
+
+
+def answers_nan(learning: Learning) -> Found | None:
+    """Find a lone reward function that gives many answers no number."""
+    return next((found for is_only, share, found in _answers(learning) if is_only and share >= MANY), None)
+
+
+def some_answers_nan(learning: Learning) -> Found | None:
+    """Find a lone function that gives few answers no number, or one of several that began to."""
+    return next((found for is_only, share, found in _answers(learning) if not is_only or share < MANY), None)
+
+
+def function_nan(learning: Learning) -> Found | None:
+    """Find one of several reward functions that gives no answer a number any more."""
+    scores = learning.functions(v.FUNCTION_SCORE)
+    for name, one in scores.items():
+        start = onset(one.bad())
+        if start is not None and len(scores) > 1 and len(one.values) - start >= FEWEST:
+            return Found({"name": shorten(name, NAME_WIDTH), "when": _when(learning, one, start)})
+    return None
+
+
+def _answers(learning: Learning) -> Iterator[tuple[bool, float, Found]]:
+    """Find for each function which share of its answers got NaN; None, for what it does not judge, is not counted."""
+    functions = learning.functions(v.FUNCTION_SCORE)
+    for name, one in learning.functions(v.REWARD_NONFINITE).items():
+        where = [index for index, value in enumerate(one.values) if value > 0]
+        known = functions.get(name, one)
+        if not where:
+            continue
+        rows = _ranks_with(learning, name)
+        total = max(1, len(rows))
+        per_step = [one.values[index] * total for index in where]
+        answers = (learning.answers or 0) * total
+        points = max(len(one.values), len(known.values))
+        share = math.fsum(per_step) / (points * answers) if answers else MANY
+        yield len(functions) < 2, share, _found_answers(name, median(per_step), answers, one, where, points, rows)
+
+
+def _found_answers(
+    name: str, typical: float, answers: float, one: Numbers, where: Sequence[int], points: int, rows: Sequence[Numbers]
+) -> Found:
+    guilty = [row.rank for row in rows if any(value > 0 for value in row.values)]
+    is_one_rank = len(rows) > 1 and len(guilty) == 1
+    of = f" of {answers:.0f}" if answers else ""
+    rank = f" on rank {guilty[0]}" if is_one_rank else ""
+    said = {"name": shorten(name, NAME_WIDTH), "bad": f"{max(1, typical):.0f}{of}", "rank": rank}
+    return Found({**said, "count": len(where), "of": points, "first": one.step(where[0])})
+
+
+def _ranks_with(learning: Learning, function: str) -> list[Numbers]:
+    return [one for one in learning.of_ranks if one.name == v.REWARD_NONFINITE and one.function == function]
+
+
+def _when(learning: Learning, one: Numbers, start: int) -> str:
+    total, noun = len(one.values), learning.noun(len(one.values))
+    if start == 0 and all(one.bad()):
+        return f"in all {plural(total, noun)}" if total > 1 else f"in the only {noun}"
+    return f"since step {one.step(start)} ({sum(one.bad()[start:])} of {plural(total, noun)})"
+
+
+def _kind(learning: Learning, one: Numbers) -> str:
+    """Say NaN, or infinite if no rank recorded NaN."""
+    same = [row for row in learning.of_ranks if (row.name, row.qualifiers) == (one.name, one.qualifiers)]
+    wrong = [value for row in same for value in row.values if not math.isfinite(value)]
+    return "infinite" if wrong and not any(map(math.isnan, wrong)) else "NaN"
+
+
+def _gradient(learning: Learning, step: int) -> str:
+    curve = learning.curve(v.GRAD_NORM)
+    before, after = median(curve.before(step)), median(curve.since(step))
+    return f" (gradient {before:.3g} to {after:.3g})" if after < before / 3 else ""

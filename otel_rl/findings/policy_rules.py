@@ -1,0 +1,183 @@
+"""The policy and its updates: entropy, gradients, KL, learning rate, loss."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.series.correlation import monotony
+from otel_rl.analysis.series.onset import onset
+from otel_rl.analysis.series.robust import high, mad, median
+from otel_rl.findings.curves import Curve, Learning
+from otel_rl.findings.rule import Found
+from otel_rl.runs.format import plural
+
+FEWEST: Final = 5
+FEW: Final = 15
+GONE: Final = 0.05
+"""Of the first entropy: what is left of a collapsed policy."""
+LOW: Final = 0.15
+ZERO: Final = 1e-3
+"""Of the gradients before: less counts as none."""
+ABRUPT: Final = 5
+"""Steps in which no policy learns to be certain."""
+SPIKE: Final = 10.0
+"""A spike is so many times as high as nearly all gradients of the first third."""
+DEVIATIONS: Final = 20.0
+
+
+def policy_collapse(learning: Learning) -> Found | None:
+    """Find an entropy that is gone to the end, at once or without a gain in reward."""
+    entropy = learning.curve(v.ENTROPY)
+    start = _low_since(entropy, GONE)
+    if start is None or (learning.is_gaining and entropy.values[max(0, start - ABRUPT)] < _early(entropy) / 2):
+        return None
+    step = entropy.steps[start]
+    rate = learning.curve(v.LEARNING_RATE)
+    used = [value for value in rate.before(step + 1) if value > 0]
+    values = {"step": step, "before": _early(entropy), "after": median(entropy.since(step))}
+    at_rate = f"; learning rate {max(used):.3g}" if used else ""
+    return Found({**values, "gradient": _no_gradient(learning, step), "rate": at_rate})
+
+
+def entropy_collapse(learning: Learning) -> Found | None:
+    """Find an entropy that stays low, without a gain in reward."""
+    entropy = learning.curve(v.ENTROPY)
+    start = _low_since(entropy, LOW)
+    if start is None or learning.is_gaining or len(entropy) < FEW:
+        return None
+    step = entropy.steps[start]
+    return Found({"step": step, "before": _early(entropy), "after": median(entropy.since(step))})
+
+
+def gradient_vanished(learning: Learning) -> Found | None:
+    """Find a gradient that is 0 to the end, compared with itself."""
+    gradient = learning.curve(v.GRAD_NORM)
+    if len(gradient) < FEWEST or learning.is_gaining:
+        return None
+    flags = _zeros(gradient)
+    start = onset(flags)
+    if start is None or len(gradient) - start < max(FEWEST, len(gradient) // 10):
+        return None
+    total = plural(len(gradient), "step")
+    before = median(gradient.values[:start]) if start else 0.0
+    was = f", {before:.3g} before" if start else ""
+    when = f"since step {gradient.steps[start]} ({sum(flags[start:])} of {total}){was}" if start else f"in all {total}"
+    return Found({"when": when})
+
+
+def gradient_explosion(learning: Learning) -> Found | None:
+    """Find gradients that stay far above all of the first third."""
+    gradient = learning.curve(v.GRAD_NORM)
+    if len(gradient) < 2 * FEW:
+        return None
+    limit = _spike_limit(gradient)
+    start = onset([value > limit for value in gradient.values], 0.5)
+    if start is None or len(gradient) - start < FEWEST or median(gradient.values[start:]) <= limit:
+        return None
+    values = {"before": median(gradient.values[:start]), "after": median(gradient.values[start:])}
+    return Found({**values, "step": gradient.steps[start]})
+
+
+def gradient_spikes(learning: Learning) -> Found | None:
+    """Find gradients that are far above all of the first third, again and again."""
+    gradient = learning.curve(v.GRAD_NORM)
+    if len(gradient) < 2 * FEW:
+        return None
+    limit = _spike_limit(gradient)
+    where = [index for index, value in enumerate(gradient.values) if value > limit]
+    if len(where) < max(3, len(gradient) // 100):
+        return None
+    values = {"count": len(where), "total": len(gradient), "first": gradient.steps[where[0]]}
+    top = max(gradient.values[index] for index in where)
+    return Found({**values, "top": top, "usual": median(gradient.values)})
+
+
+def kl_explosion(learning: Learning) -> Found | None:
+    """Find a KL that grows to more than the first entropy and does not pay in reward."""
+    kl, reward = learning.curve(v.KL_REFERENCE), learning.curve(v.REWARD_SCORE)
+    if len(kl) < 2 * FEW:
+        return None
+    half, tenth = kl.values[len(kl) // 2 :], max(3, len(kl) // 10)
+    end, middle = median(kl.values[-tenth:]), median(kl.values[len(kl) // 3 : len(kl) // 3 + tenth])
+    # a nat where no entropy was recorded: more than half of what a choice between three tokens tells
+    scale = _early(learning.curve(v.ENTROPY)) if learning.curve(v.ENTROPY).values else 1.0
+    if end < max(scale, 3 * middle) or monotony(half) < 0.6:
+        return None
+    start = onset([value > middle + (end - middle) / 4 for value in kl.values], 0.8)
+    step = kl.steps[start if start is not None else len(kl) // 2]
+    if _gains_since(reward, step):
+        return None
+    before, after = median(reward.before(step)[-FEW:]), median(reward.since(step)[-tenth:])
+    paid = f" while the reward went from {before:.3g} to {after:.3g}" if reward.values else ""
+    return Found({"middle": middle, "end": end, "step": step, "paid": paid})
+
+
+def rate_zero(learning: Learning) -> Found | None:
+    """Find a learning rate that is 0 in all steps."""
+    rate = learning.curve(v.LEARNING_RATE)
+    if len(rate) < 3 or any(rate.values):
+        return None
+    return Found({"steps": plural(len(rate), "step")})
+
+
+def rate_zero_since(learning: Learning) -> Found | None:
+    """Find a learning rate that is 0 long before the end."""
+    rate = learning.curve(v.LEARNING_RATE)
+    start = onset([value == 0 for value in rate.values], 1.0)
+    if not start or len(rate) - start < max(10, len(rate) // 5):
+        return None
+    return Found({"step": rate.steps[start], "count": len(rate) - start, "total": len(rate)})
+
+
+def loss_rises(learning: Learning) -> Found | None:
+    """Find a loss that rises, at a learning rate that does not fall, without a gain in reward."""
+    loss, rate = learning.curve(v.LOSS), learning.curve(v.LEARNING_RATE)
+    if len(loss) < 2 * FEW or learning.is_gaining or monotony(loss.values) < 0.9:
+        return None
+    moved = loss.change
+    if not moved.is_rise or moved.by < max(3 * moved.scatter, 0.5 * abs(moved.before)):
+        return None
+    at_rate = f" at learning rate {median(rate.values):.3g}" if rate.values else ""
+    return Found({"before": moved.before, "after": moved.after, "total": len(loss), "rate": at_rate})
+
+
+def _early(curve: Curve) -> float:
+    return max(curve.values[:3], default=0.0)
+
+
+def _low_since(entropy: Curve, share: float) -> int | None:
+    """Return the index since when the entropy stays below a share of its first values."""
+    if len(entropy) < FEWEST or _early(entropy) <= 0:
+        return None
+    start = onset([value <= share * _early(entropy) for value in entropy.values])
+    return start if start and len(entropy) - start >= FEWEST else None
+
+
+def _zeros(gradient: Curve) -> list[bool]:
+    limit = ZERO * max(0.0, high(gradient.values[: max(3, len(gradient) // 3)], 0.5))
+    first = max(gradient.values[:3])
+    return [value <= max(limit, ZERO * first) for value in gradient.values]
+
+
+def _no_gradient(learning: Learning, step: int) -> str:
+    gradient = learning.curve(v.GRAD_NORM)
+    zeros = (
+        [is_zero for one, is_zero in zip(gradient.steps, _zeros(gradient), strict=True) if one >= step]
+        if len(gradient)
+        else []
+    )
+    return (
+        f", then gradient 0 in {sum(zeros)} of {plural(len(gradient), 'step')}" if 2 * sum(zeros) > len(zeros) else ""
+    )
+
+
+def _spike_limit(gradient: Curve) -> float:
+    early = gradient.values[: len(gradient) // 3]
+    return max(SPIKE * high(early, 0.95), median(early) + DEVIATIONS * mad(early))
+
+
+def _gains_since(reward: Curve, step: int) -> bool:
+    """Whether the reward is higher at the end than when something began."""
+    since = reward.since(step)
+    return len(since) >= FEWEST and Curve(range(len(since)), since).change.is_rise

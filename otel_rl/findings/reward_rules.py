@@ -1,0 +1,228 @@
+"""How the reward goes, and what the rewards of a group teach."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.series.change import over_run, peak
+from otel_rl.analysis.series.correlation import monotony
+from otel_rl.analysis.series.onset import first_above, onset
+from otel_rl.analysis.series.robust import high, level, median, noise
+from otel_rl.analysis.summary import mean
+from otel_rl.findings.curves import Curve, Learning
+from otel_rl.findings.rule import Found
+from otel_rl.runs.format import percent, plural, shorten
+
+FEW: Final = 15
+"""A shorter run says nothing about a trend."""
+MANY: Final = 50
+"""A reward that does not move in so many steps is worth a word."""
+LOST: Final = 0.3
+"""A collapse leaves at most this much of what was gained."""
+TREND: Final = 0.6
+"""Rank correlation with time of what moves."""
+QUARTER: Final = 0.25
+ALL: Final = 0.9
+"""From this share of equal groups on a step teaches next to nothing."""
+MOST: Final = 0.8
+NEAR: Final = 0.6
+"""So much of its way a score has come when it is said to have arrived."""
+RECENT: Final = 10
+NAME_WIDTH: Final = 24
+NO_CHANGE: Final = 1e-6
+"""Of a value: less is rounding."""
+
+
+def reward_collapsed(learning: Learning) -> Found | None:
+    """Find a reward that fell from its peak by most of what it had gained, and stayed low."""
+    curve = learning.curve(v.REWARD_SCORE)
+    if len(curve) < FEW:
+        return None
+    end, best = peak(curve.values)
+    start, final, scatter = curve.change.before, curve.change.after, curve.change.scatter
+    if best - final < max(4 * scatter, QUARTER * max(abs(best), abs(start))):
+        return None
+    if final > start + LOST * max(0.0, best - start):
+        return None
+    begin = onset([value < best / 2 + final / 2 for value in curve.values])
+    if begin is None or len(curve) - begin < max(5, len(curve) // 10):
+        return None
+    values = {"step": curve.steps[begin], "best": best, "final": final, "peak": curve.steps[end - 1]}
+    return Found({**values, "by": _fallen_function(learning, curve.steps[begin])})
+
+
+def reward_falls(learning: Learning) -> Found | None:
+    """Find a reward that falls over the run."""
+    curve = learning.curve(v.REWARD_SCORE)
+    if len(curve) < 2 * FEW:
+        return None
+    moved = curve.change
+    is_much = -moved.by > max(3 * moved.scatter, 0.1 * abs(moved.before))
+    if not is_much or monotony(curve.values) > -0.7:
+        return None
+    return Found({"before": moved.before, "after": moved.after, "points": len(curve), "noun": _noun(learning, curve)})
+
+
+def reward_flat(learning: Learning) -> Found | None:
+    """Find a reward that stays within its noise in a long run."""
+    curve = learning.curve(v.REWARD_SCORE)
+    if len(curve) < MANY:
+        return None
+    moved = curve.change
+    if moved.is_rise or moved.is_fall or abs(monotony(curve.values)) > TREND:
+        return None
+    values = {"level": level(curve.values), "noise": moved.scatter, "points": len(curve)}
+    return Found({**values, "noun": _noun(learning, curve)})
+
+
+def evaluation_falls(learning: Learning) -> Found | None:
+    """Find an evaluation that gets worse while the training reward rises."""
+    evaluation, reward = learning.curve(v.EVAL_REWARD), learning.curve(v.REWARD_SCORE)
+    if len(evaluation) < 4 or len(reward) < FEW:
+        return None
+    values = evaluation.values
+    index = max(range(len(values)), key=values.__getitem__)
+    fell = values[index] - max(values[-2:])
+    if index > len(values) - 3 or not learning.is_gaining or over_run(reward.since(evaluation.steps[index])).is_fall:
+        return None
+    if fell < max(QUARTER * reward.change.by, 1.5 * noise(values)):
+        return None
+    rise = {"from": reward.change.before, "to": reward.change.after}
+    return Found({"best": values[index], "step": evaluation.steps[index], "last": values[-1], **rise})
+
+
+def function_constant(learning: Learning) -> Found | None:
+    """Find one of several reward functions that gives all answers the same score."""
+    deviations = learning.functions(v.FUNCTION_STD)
+    for name, scores in learning.functions(v.FUNCTION_SCORE).items():
+        if len(deviations) < 2 or name not in deviations:
+            continue
+        score, spread = scores.good(), deviations[name].good()
+        same = [abs(value) <= NO_CHANGE * max(abs(score.values[-1]), NO_CHANGE) for value in spread.values]
+        if len(score) != len(spread) or len(score) < 10:
+            continue
+        constant = [abs(x - score.values[-1]) <= NO_CHANGE * max(1.0, abs(x)) for x in score.values]
+        start = onset([a and b for a, b in zip(same, constant, strict=True)])
+        if start is None or len(score) - start < max(10, len(score) // 5) or _has_reached(score, start):
+            continue
+        when = f"since step {score.steps[start]}" if start else f"in all {plural(len(score), _noun(learning, score))}"
+        return Found({"name": shorten(name, NAME_WIDTH), "value": score.values[-1], "when": when})
+    return None
+
+
+def groups_equal(learning: Learning) -> Found | None:
+    """Find the step since which all groups have equal rewards, unless the reward had reached its end before."""
+    equal = learning.curve(v.REWARD_ZERO_STD)
+    start = onset([value >= ALL for value in equal.values])
+    if start is None or len(equal) - start < max(5, len(equal) // 10) or _is_converged(learning, equal, start):
+        return None
+    step, total = equal.steps[start], plural(len(equal), _noun(learning, equal))
+    rewards = learning.curve(v.REWARD_SCORE).since(step)
+    is_same = bool(rewards) and max(rewards) - min(rewards) <= NO_CHANGE * abs(rewards[0])
+    value = f" ({rewards[0]:.3g})" if is_same else ""
+    taught = sum(value >= ALL for value in equal.values[start:])
+    when = f"Since step {step}" if start else f"In all {total}"
+    nothing = f"{taught} of {total} teach nothing" if start else "they teach nothing"
+    return Found({"when": when, "value": value, "nothing": nothing})
+
+
+def groups_mostly_equal(learning: Learning) -> Found | None:
+    """Find that most groups are equal in the last third of a run whose reward does not rise."""
+    equal = learning.curve(v.REWARD_ZERO_STD)
+    if len(equal) < 2 * FEW or equal.third(2) < MOST or learning.is_gaining:
+        return None
+    return Found({"last": equal.third(2), "first": equal.third(0)})
+
+
+def reward_note(learning: Learning) -> Found | None:
+    """Say how the reward went, and how many groups teach nothing."""
+    curve = learning.curve(v.REWARD_SCORE)
+    if not len(curve):
+        return None
+    if len(curve) == 1:
+        return Found({"text": f"Reward {curve.values[0]:.3g} in the only step"})
+    return Found({"text": _way(learning, curve) + _groups(learning)})
+
+
+def loss_note(learning: Learning) -> Found | None:
+    """Say how the loss went where there is no reward."""
+    curve = learning.curve(v.LOSS)
+    if not len(curve) or len(learning.curve(v.REWARD_SCORE)):
+        return None
+    return Found({"first": curve.values[0], "last": curve.values[-1], "points": len(curve)})
+
+
+def _fallen_function(learning: Learning, step: int) -> str:
+    """Name the one of several functions whose score fell since a step."""
+    falls = []
+    for name, one in learning.functions(v.FUNCTION_SCORE).items():
+        curve = one.good()
+        before, after = level(curve.before(step)[-RECENT:]), level(curve.since(step))
+        if before - after > 3 * noise(curve.values):
+            falls.append((name, before, after))
+    if len(learning.functions(v.FUNCTION_SCORE)) < 2 or len(falls) != 1:
+        return ""
+    name, before, after = falls[0]
+    return f"; of the functions only {shorten(name, NAME_WIDTH)} fell ({before:.3g} to {after:.3g})"
+
+
+def _way(learning: Learning, curve: Curve) -> str:
+    """Write from where to where: single values in a short run, levels in a long one, whose values are noisy."""
+    moved = curve.change
+    steps = plural(len(curve), _noun(learning, curve))
+    if len(curve) < FEW:
+        return f"Reward {curve.values[0]:.3g} to {curve.values[-1]:.3g} in {steps}."
+    first, last = _digits(moved.before, moved.by), _digits(moved.after, moved.by)
+    if moved.by > 3 * moved.scatter:
+        limit = float(_digits(moved.before + 0.9 * moved.by, moved.by))
+        where = first_above(curve.values, limit)
+        return f"Reward {first} to {last}, first above {limit:g} in step {curve.steps[where or 0]}."
+    if moved.is_rise or moved.is_fall or abs(monotony(curve.values)) > TREND:
+        return f"Reward {first} to {last} in {steps}."
+    return f"Reward {level(curve.values):.3g}, within its noise of {moved.scatter:.3g} in {steps}."
+
+
+def _groups(learning: Learning) -> str:
+    equal = learning.curve(v.REWARD_ZERO_STD)
+    if len(equal) < 3 or equal.third(2) < 0.1:
+        return ""
+    shares = f"{percent(equal.third(2))} have equal reward in the last third (first third: {percent(equal.third(0))})"
+    return f" Of the groups {shares}: they teach nothing."
+
+
+def _digits(value: float, by: float) -> str:
+    """Write a level with two digits of the change."""
+    return f"{value:.2f}" if abs(by) >= 0.1 and abs(value) < 10 else f"{value:.3g}"
+
+
+def _has_reached(score: Curve, start: int) -> bool:
+    """Whether a score had risen close to its last value before it became constant there."""
+    before = score.values[max(0, start - RECENT) : start]
+    if len(before) < 3:
+        return False
+    first, final = median(score.values[:3]), score.values[-1]
+    return final >= high(score.values, 0.9) and final > first and median(before) > first + NEAR * (final - first)
+
+
+def _is_converged(learning: Learning, equal: Curve, start: int) -> bool:
+    """Whether groups became equal bit by bit while the reward came to its highest level."""
+    reward, step = learning.curve(v.REWARD_SCORE), equal.steps[start]
+    before, after = reward.before(step), reward.since(step)
+    if len(before) < 3 or not after:
+        return False
+    first, final, recent = level(before[:3]), level(after), level(before[-3:])
+    has_risen = final - first > noise(reward.values) and recent > first + NEAR * (final - first)
+    is_best = final >= peak(reward.values)[1] - noise(reward.values)
+    return has_risen and is_best and _has_narrowed(learning, equal, start)
+
+
+def _has_narrowed(learning: Learning, equal: Curve, start: int) -> bool:
+    """Whether the rewards came closer to each other before a step."""
+    spread = learning.curve(v.REWARD_STD).before(equal.steps[start])
+    is_closer = len(spread) > 3 and median(spread[-3:]) < median(spread[: max(3, len(spread) // 2)]) / 2
+    return is_closer or mean(equal.values[max(0, start - RECENT) : start]) >= 0.2
+
+
+def _noun(learning: Learning, curve: Curve) -> str:
+    return learning.noun(len(curve))

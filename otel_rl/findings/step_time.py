@@ -1,0 +1,144 @@
+"""What the rules of time read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A part of the step time."""
+
+    name: str
+    """In plain words, as in "generating takes"."""
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowRanks:
+    """The ranks that are slow in the same way; the numbers are those of the slowest."""
+
+    who: str
+    """`rank 1`, or `ranks 2 and 3`."""
+    rank: int
+    are: str
+    """`is` or `are`."""
+    where: str
+    """`everything`, or the stages."""
+    stage: str
+    """The one that costs most."""
+    own_s: float
+    others_s: float
+    cost_s: float
+    share: float
+    is_everywhere: bool = False
+    is_starved: bool = False
+    core_share: float = 0.0
+    often: str = ""
+    """In which part of the steps, if it is slow at times only."""
+    others: str = ""
+    """A sentence on ranks that are slow elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowCalls:
+    """Collectives that take long on every rank."""
+
+    where: str
+    """Times and stages."""
+    stage: str
+    share: float
+    call_s: float
+    """The mean one."""
+    peers: str = ""
+    """Of which ranks, if not of all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerWait:
+    """Waits of the ranks for each other."""
+
+    share: float
+    """Of the step time of all ranks."""
+    longest_s: float
+    """Of the rank that waits longest, in its mean step."""
+    step_s: float
+    is_exact: bool = True
+    is_spread: bool = False
+    who: str = ""
+    """For whom, if for the same ranks again and again."""
+    rank: int | None = None
+    reason: str = ""
+    """What these do longer than the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The slowest requests of the rollouts."""
+
+    slowest: float
+    """Their number, as a share."""
+    share: float
+    """Of the rollout, in which only they run."""
+    step_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """One call of ``rl.sample``, and the stages inside it."""
+
+    call_s: float
+    share: float
+    """Of the step."""
+    inside: Mapping[str, float]
+    """Share of the call by stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slower:
+    """Steps that take longer from one step on."""
+
+    step: int
+    before_s: float
+    after_s: float
+    where: str
+    """What takes most of the difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Long:
+    """The one step that is much longer than all others."""
+
+    step: int
+    time_s: float
+    ratio: float
+    stage: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """What the rules of time read."""
+
+    no_step: str = ""
+    """Why no step is finished."""
+    goes_on: bool = False
+    """The run has just begun."""
+    step_s: float = 0.0
+    """Mean."""
+    median_s: float = 0.0
+    uses: Sequence[Use] = ()
+    """The largest first; together they are the step."""
+    num_ranks: int = 0
+    """Ranks that can be compared."""
+    slow: SlowRanks | None = None
+    calls: SlowCalls | None = None
+    wait: PeerWait | None = None
+    idle: Mapping[str, float] = field(default_factory=dict)
+    """Share of the step by reason."""
+    other: float = 0.0
+    """Share of the step under no stage."""
+    tails: Sequence[Tail] = ()
+    sampling: Sampling | None = None
+    slower: Slower | None = None
+    long: Long | None = None

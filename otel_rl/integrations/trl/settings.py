@@ -1,0 +1,26 @@
+"""TRL: the settings of a run that a reader compares its numbers with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from otel_rl import vocabulary
+from otel_rl.records import Value
+from otel_rl.trace.tree import say_of_setup
+
+
+def say_settings(trainer: Any) -> None:
+    """Say the settings of rollouts on the container of set-up.
+
+    A rollout is cut into ``steps_per_generation`` micro-batches, which are used ``num_iterations`` times.
+    """
+    args = trainer.args
+    per_rollout = int(args.steps_per_generation)
+    said: dict[str, Value] = {
+        vocabulary.SETTINGS_SAMPLES: int(args.per_device_train_batch_size) * per_rollout,
+        vocabulary.SETTINGS_GROUP: int(trainer.num_generations),
+        vocabulary.SETTINGS_UPDATES: per_rollout * int(trainer.num_iterations) / int(args.gradient_accumulation_steps),
+    }
+    if trainer.max_completion_length is not None:
+        said[vocabulary.SETTINGS_LIMIT] = int(trainer.max_completion_length)
+    say_of_setup(said)

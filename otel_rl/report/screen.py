@@ -1,0 +1,67 @@
+"""What of a report is shown: one screen, and the parts below it that a reader asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Final, Literal, get_args
+
+from otel_rl.report.data.report import Report
+from otel_rl.report.section import Block, Section, brief, notes, whole
+from otel_rl.report.sections.caveats import CAVEATS, DISAGREEMENTS, FAILURES, UNSEEN_STEPS
+from otel_rl.report.sections.flops_rates import FLOPS
+from otel_rl.report.sections.header import DETAILS, HEADER, RATES, VERDICT
+from otel_rl.report.sections.learning_table import LEARNING
+from otel_rl.report.sections.ledger_faults import LEDGER
+from otel_rl.report.sections.memory_use import MEMORY, MEMORY_PARTS
+from otel_rl.report.sections.open_now import HANGING, OPEN_STAGES, PENDING
+from otel_rl.report.sections.rank_activity import RANKS, WORK
+from otel_rl.report.sections.request_times import REQUESTS
+from otel_rl.report.sections.stage_ranks import COLLECTIVES, OWN_TIME
+from otel_rl.report.sections.stage_shares import STAGES
+from otel_rl.report.sections.step_series import NUMBERS, SERIES
+from otel_rl.report.sections.step_table import STEP
+from otel_rl.report.sections.three_findings import ALL_FINDINGS, FINDINGS
+from otel_rl.report.sections.wall_time import GOODPUT
+
+Part = Literal["ranks", "requests", "compute", "memory", "goodput", "all"]
+
+TROUBLE: Final = (HANGING, FAILURES, LEDGER, UNSEEN_STEPS, DISAGREEMENTS, OPEN_STAGES, PENDING, CAVEATS)
+SCREEN: Final = (HEADER, VERDICT, FINDINGS, *map(brief, TROUBLE), LEARNING, STEP)
+BELOW: Final[dict[Part, tuple[Section, ...]]] = {
+    "ranks": (OWN_TIME, RANKS, COLLECTIVES),
+    "requests": (REQUESTS,),
+    "compute": (FLOPS, WORK),
+    "memory": (MEMORY, MEMORY_PARTS),
+    "goodput": (GOODPUT,),
+    "all": (DETAILS, ALL_FINDINGS, *map(whole, TROUBLE), SERIES, NUMBERS, STAGES),
+}
+"""In the order in which they are shown, below what only `all` shows."""
+PARTS: Final[tuple[Part, ...]] = get_args(Part)
+
+
+def sections(report: Report, parts: Collection[Part]) -> Iterator[tuple[str, list[Block]]]:
+    """Return title and blocks of each section that has something to show."""
+    yield from _shown(report, SCREEN)
+    yield "", [*RATES.blocks(report), *_more(report, parts)]
+    if "all" in parts:
+        yield from _shown(report, BELOW["all"])
+    for part in PARTS[:-1]:
+        if part in parts or "all" in parts:
+            found = list(_shown(report, BELOW[part]))
+            yield from found
+            if not found and "all" not in parts:
+                yield "", notes(f"--{part}: nothing of it was recorded")
+
+
+def _shown(report: Report, chosen: Collection[Section]) -> Iterator[tuple[str, list[Block]]]:
+    for section in chosen:
+        if blocks := section.blocks(report):
+            yield section.title, blocks
+
+
+def _more(report: Report, parts: Collection[Part]) -> list[Block]:
+    """Name the parts that are not shown and have something."""
+    if "all" in parts:
+        return []
+    left = [f"--{part}" for part in PARTS if part not in parts and any(_shown(report, BELOW[part]))]
+    return notes(f"more: {' '.join(left)} · docs/report.md" if left else "")

@@ -1,0 +1,95 @@
+"""The learning curves of the screen: reward first, and a mark at what a finding names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from otel_rl import vocabulary as v
+from otel_rl.findings.health import HEALTH
+from otel_rl.findings.learning import LEARN
+from otel_rl.findings.rule import Finding, Rule
+from otel_rl.report.data.report import Report, Series
+from otel_rl.report.section import Block, Section, Severity, foremost, more
+from otel_rl.report.sections.step_series import TITLES, add_series, is_shown, series_table, title_of
+from otel_rl.runs.format import percent
+
+ORDER: Final = (
+    v.REWARD_SCORE, v.FUNCTION_SCORE, v.EVAL_REWARD, v.REWARD_ZERO_STD, v.KL_REFERENCE, v.ENTROPY, v.GRAD_NORM,
+    v.RESPONSE_LENGTH, v.RESPONSE_CLIPPED, v.LOSS, v.KL_POLICY, v.CLIP_FRACTION, v.LEARNING_RATE,
+)  # fmt: skip
+"""Order of the rows."""
+ONLY_MARKED: Final = (v.KL_POLICY, v.CLIP_FRACTION, v.LEARNING_RATE)
+SHARES: Final = (v.REWARD_ZERO_STD, v.RESPONSE_CLIPPED, v.CLIP_FRACTION)
+MOST_ROWS: Final = 10
+MOST_OWN: Final = 4
+
+
+def reads_of(rules: Iterable[Rule[Any]]) -> dict[str, tuple[str, ...]]:
+    """Return the names of what each rule reads, by its name."""
+    return {rule.name: rule.reads for rule in rules}
+
+
+READS: Final = reads_of([*LEARN, *HEALTH])
+
+
+def _blocks(report: Report) -> list[Block]:
+    marks = _marks(report)
+    rows = sorted(_rows(report, marks), key=lambda one: (ORDER.index(one.name), len(one.qualifiers)))
+    most = MOST_ROWS if len(rows) <= MOST_ROWS else MOST_ROWS - 1
+    shown = foremost(rows, lambda one: (id(one) not in marks and not one.nonfinite, one.name == v.FUNCTION_SCORE), most)
+    own = report.numbers if len(report.numbers) <= min(MOST_OWN, most - len(shown)) else []
+    table = series_table("learning", "first", "last", "min", "max")
+    for one in shown:
+        add_series(table, title_of(one), (one.first, one.last, one.low, one.high), one, _write(one), marks.get(id(one)))
+    for one in own:
+        add_series(table, one.name, (one.first, one.last, one.low, one.high), one, short)
+    left = len(rows) - len(shown) + len(report.numbers) - len(own)
+    return [table, *more(left, ": --all")] if shown or own else []
+
+
+def _rows(report: Report, marks: Mapping[int, Severity]) -> Iterator[Series]:
+    has_reward = any(one.name in (v.REWARD_SCORE, v.FUNCTION_SCORE) for one in report.series)
+    for one in report.series:
+        is_left_out = one.name in ONLY_MARKED or (has_reward and one.name == v.LOSS)
+        is_bad = id(one) in marks or one.nonfinite > 0
+        if one.name in ORDER and is_shown(one) and (is_bad or not is_left_out):
+            yield one
+
+
+def _marks(report: Report) -> dict[int, Severity]:
+    """Return the severity of the worst finding that names a series, by the id of the series."""
+    found = [one for one in (*report.findings.learn, *report.findings.health) if one.severity != "note"]
+    marks: dict[int, Severity] = {}
+    for finding in sorted(found, key=lambda one: one.severity):  # alarms first
+        for series in _named(report, finding):
+            marks.setdefault(id(series), "alarm" if finding.severity == "alarm" else "warning")
+    return marks
+
+
+def _named(report: Report, finding: Finding) -> list[Series]:
+    """Return the series that a finding names, or else all that its rule reads, the reward if it reads that first."""
+    reads = READS.get(finding.rule, ())
+    texts = [value.lower() for value in finding.values.values() if isinstance(value, str)]
+    rows = [one for one in report.series if one.name in reads and is_shown(one)]
+    named = [one for one in rows if any(name.lower() in text for name in _names(one) for text in texts)]
+    return named or [one for one in rows if one.name != v.REWARD_SCORE or one.name == reads[0]]
+
+
+def _names(series: Series) -> list[str]:
+    return [value for key, value in series.qualifiers.items() if key != v.MODE] or [TITLES[series.name]]
+
+
+def _write(series: Series) -> Callable[[float], str]:
+    return share if series.name in SHARES else short
+
+
+def share(value: float) -> str:
+    return percent(value) if value else "0 %"
+
+
+def short(value: float) -> str:
+    return f"{value:.3g}"
+
+
+LEARNING: Final = Section(title="Learning", blocks=_blocks)
