@@ -44,7 +44,7 @@ PROBLEMS: Final = (
     Problem("slower_middle", "from step 31 on steps take twice as long", "time", (r"slow|long|half|twice",)),
     Problem("kl_explosion", "20 updates with each rollout, and no clipping", "learn", (r"\bKL\b|reference",)),
     Problem(
-        "entropy_collapse", "the reward pays for one character only, for 200 steps", "learn", (r"entropy|collaps",)
+        "entropy_collapse", "the reward pays for one character, for 200 steps", "learn", (r"entropy|collaps",)
     ),
     Problem("constant_function", "one of two reward functions is constant", "learn", (r"polite",)),
     Problem("nan_rank", "all rewards of rank 1 are NaN", "learn", (r"NaN",), ranks=2),
