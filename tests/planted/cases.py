@@ -37,14 +37,13 @@ class Case:
     @property
     def command(self) -> list[str]:
         """What ``python`` runs, with its arguments."""
-        program = ["-m", "tests.planted.train", self.problem.name if self.problem else "clean", f"--seed={self.seed}"]
-        return [*launcher(self.ranks), *program, *self.options]
+        return [*launcher(self.ranks), "-m", "tests.planted.train", *self.options, f"--seed={self.seed}"]
 
 
 def cases(names: Sequence[str] = (), seeds: Sequence[int] = (0,)) -> list[Case]:
     """Return the named ones, or all; ``clean`` names all clean ones, which have seeds of their own."""
     asked = [BY_NAME[name] for name in names if name != "clean"] if names else PROBLEMS
-    planted = [Case(one.name, seed, one.ranks, one) for seed in seeds for one in asked]
+    planted = [Case(one.name, seed, one.ranks, one, [one.name]) for seed in seeds for one in asked]
     is_clean_asked = not names or "clean" in names
     return planted + [Case(one.name, one.seed, one.ranks, options=one.options) for one in CLEAN if is_clean_asked]
 

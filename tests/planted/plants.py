@@ -132,7 +132,12 @@ def kl_explosion(training: Training) -> None:
 
 
 def entropy_collapse(training: Training) -> None:
-    """Pay for sevens, in answers that end."""
+    """Pay for distance from the reference model: a KL coefficient of the wrong sign."""
+    training.config["beta"] = -1.0
+
+
+def solved(training: Training) -> None:
+    """Pay for sevens, in answers that end: in 200 steps the model learns to write nothing else."""
 
     def pay(completions: list[str], completion_ids: list[list[int]], **_: Any) -> Rewards:
         shares = [text.count("7") / max(len(text), 6) for text in completions]

@@ -40,12 +40,16 @@ PROBLEMS: Final = (
     Problem("slow_tokenizer", "the tokenizer sleeps 80 ms in every call", "time", (r"token|prepar|around",)),
     Problem("slow_rank", "rank 1 has a busy thread", "time", (r"rank 1\b",), ranks=2),
     Problem("slow_core", "rank 1 shares its core with 4 busy processes", "time", (r"rank 1\b",), ranks=2),
-    Problem("two_slow_of_four", "ranks 1 and 3 sleep 60 ms in each generation", "time", (r"\b1\b.*\b3\b",), ranks=4),
+    Problem(
+        "two_slow_of_four",
+        "ranks 1 and 3 sleep 60 ms a rollout",
+        "time",
+        (r"ranks (1 and 3|3 and 1)",),
+        ranks=4,
+    ),
     Problem("slower_middle", "from step 31 on steps take twice as long", "time", (r"slow|long|half|twice",)),
     Problem("kl_explosion", "20 updates with each rollout, and no clipping", "learn", (r"\bKL\b|reference",)),
-    Problem(
-        "entropy_collapse", "the reward pays for one character, for 200 steps", "learn", (r"entropy|collaps",)
-    ),
+    Problem("entropy_collapse", "the KL coefficient has the wrong sign", "learn", (r"entropy|collaps",)),
     Problem("constant_function", "one of two reward functions is constant", "learn", (r"polite",)),
     Problem("nan_rank", "all rewards of rank 1 are NaN", "learn", (r"NaN",), ranks=2),
     Problem("eval_falls", "the evaluation's reward falls while the training's rises", "learn", (r"evaluation",)),
@@ -58,6 +62,7 @@ BY_NAME: Final = {problem.name: problem for problem in PROBLEMS}
 class Shape:
     """What a training without a problem looks like."""
 
+    task: Literal["clean", "solved"] = "clean"
     trainer: Literal["grpo", "rloo"] = "grpo"
     ranks: int = 1
     steps: int = 60
@@ -68,13 +73,13 @@ class Shape:
     @property
     def name(self) -> str:
         evaluates = f"-eval{self.eval_every}" if self.eval_every else ""
-        return f"clean-{self.trainer}-ranks{self.ranks}-steps{self.steps}{evaluates}-iterations{self.iterations}"
+        return f"{self.task}-{self.trainer}-ranks{self.ranks}-steps{self.steps}{evaluates}-iterations{self.iterations}"
 
     @property
     def options(self) -> list[str]:
         """For the command line of ``train.py``."""
         return [
-            f"--trainer={self.trainer}", f"--steps={self.steps}", f"--eval-every={self.eval_every}",
+            self.task, f"--trainer={self.trainer}", f"--steps={self.steps}", f"--eval-every={self.eval_every}",
             f"--iterations={self.iterations}",
         ]  # fmt: skip
 
@@ -84,7 +89,8 @@ CLEAN: Final = (
     Shape(eval_every=10), Shape(eval_every=10, seed=1), Shape(ranks=2, eval_every=20),
     Shape(iterations=2), Shape(iterations=2, seed=1), Shape(ranks=2, iterations=2),
     Shape(steps=30), Shape(steps=30, seed=1), Shape(steps=120, eval_every=30), Shape(steps=300),
-    Shape("rloo"), Shape("rloo", seed=1), Shape("rloo", ranks=2), Shape("rloo", steps=120, eval_every=20),
-    Shape("rloo", steps=300, iterations=2, seed=2),
+    Shape(trainer="rloo"), Shape(trainer="rloo", seed=1), Shape(trainer="rloo", ranks=2),
+    Shape(trainer="rloo", steps=120, eval_every=20), Shape(trainer="rloo", steps=300, iterations=2, seed=2),
+    Shape("solved", steps=200), Shape("solved", steps=200, seed=1),
 )  # fmt: skip
-"""Twenty that must raise no alarm and no warning."""
+"""Those that must raise no alarm and no warning; ``solved`` has learned all that there is."""

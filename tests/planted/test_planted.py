@@ -15,7 +15,7 @@ from tests.planted.problems import CLEAN, PROBLEMS, Shape
 TRAINED = [
     "length", "lr_high", "nan_reward", "equal_rewards", "limit", "leak", "slow_data", "slow_tokenizer", "slow_rank",
 ]  # fmt: skip
-QUIET = [Shape(eval_every=20), Shape("rloo", ranks=2)]
+QUIET = [Shape(eval_every=20), Shape(trainer="rloo", ranks=2)]
 
 
 def test_every_problem_is_planted_and_named_once() -> None:
@@ -27,7 +27,7 @@ def test_every_problem_is_planted_and_named_once() -> None:
 
 def test_clean_trainings_have_folders_of_their_own() -> None:
     """Two with one name would be one run."""
-    assert len({case.run_id for case in cases(["clean"])}) == len(CLEAN) == 20
+    assert len({case.run_id for case in cases(["clean"])}) == len(CLEAN)
 
 
 @pytest.mark.slow

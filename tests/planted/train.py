@@ -22,7 +22,7 @@ def main() -> None:
     from tests.planted.problems import BY_NAME
 
     parser = argparse.ArgumentParser(prog="python -m tests.planted.train", description=__doc__.splitlines()[0])
-    parser.add_argument("problem", nargs="?", default="clean", choices=["clean", *BY_NAME])
+    parser.add_argument("problem", nargs="?", default="clean", choices=["clean", "solved", *BY_NAME])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--trainer", choices=["grpo", "rloo"], default="grpo")
