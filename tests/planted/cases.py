@@ -71,6 +71,8 @@ class Judged:
     case: Case
     findings: Sequence[Finding]
     """Of all kinds; of each the worst first."""
+    error: str = ""
+    """Why there is no report."""
 
     @property
     def first(self) -> Finding | None:
@@ -89,7 +91,7 @@ class Judged:
         """Whether the problem is named where it has to be, or a clean training raises nothing."""
         problem, first = self.case.problem, self.first
         if problem is None:
-            return not self.raised
+            return not self.raised and not self.error
         return first is not None and first.severity != "note" and problem.is_named_by(first.sentence)
 
 
@@ -103,6 +105,6 @@ def rows(judged: Sequence[Judged]) -> Iterator[list[str]]:
     """Return what a table of them shows: run, kind, right or wrong, first sentence, what else was raised."""
     for one in judged:
         kind = one.case.problem.kind if one.case.problem else "clean"
-        first = f"{one.first.severity}: {one.first.sentence}" if one.first else ""
+        first = f"{one.first.severity}: {one.first.sentence}" if one.first else one.error
         others = "; ".join(f"{other.kind} {other.severity}: {other.sentence}" for other in one.raised)
         yield [one.case.run_id, kind, "right" if one.is_right else "WRONG", first, others]

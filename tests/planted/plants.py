@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import math
 import os
 import subprocess
 import sys
@@ -19,6 +18,8 @@ LR = 1e-3
 RANK = int(os.environ.get("RANK", "0"))
 KEPT: list[bytes] = []
 MEGABYTE = 1_000_000
+NAN = float("nan")
+"""As computed: ``math.nan`` is the object that TRL puts in the place of None."""
 Rewards = Sequence[float]
 
 
@@ -92,18 +93,18 @@ def lr_zero(training: Training) -> None:
 def nan_reward(training: Training) -> None:
     def pay(trainer_state: Any, **given: Any) -> Rewards:
         given_back = parity(**given)
-        return given_back if trainer_state.global_step < 20 else [math.nan] * len(given_back)
+        return given_back if trainer_state.global_step < 20 else [NAN] * len(given_back)
 
     training.rewards = replaced(pay)
 
 
 def one_nan(training: Training) -> None:
-    training.rewards = replaced(lambda completions, **_: [math.nan] + [1.0] * (len(completions) - 1))
+    training.rewards = replaced(lambda completions, **_: [NAN] + [1.0] * (len(completions) - 1))
 
 
 def nan_rank(training: Training) -> None:
     if RANK == 1:
-        training.rewards = replaced(lambda completions, **_: [math.nan] * len(completions))
+        training.rewards = replaced(lambda completions, **_: [NAN] * len(completions))
 
 
 def equal_rewards(training: Training) -> None:

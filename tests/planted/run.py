@@ -25,7 +25,7 @@ def main() -> int:
     asked = [case for case in cases(options.names, options.seeds) if not options.judge or is_recorded(case, options)]
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(lambda case: train(case, options), [] if options.judge else asked))
-    judged = [judge(case, options.dir) for case in asked]
+    judged = [judged_or_failed(case, options.dir) for case in asked]
     print(table(judged))
     return int(not all(one.is_right for one in judged))
 
@@ -51,6 +51,14 @@ def train(case: Case, options: argparse.Namespace) -> None:
         return
     print(f"training {case.run_id}", flush=True)
     record(case, options.dir)
+
+
+def judged_or_failed(case: Case, root: Path) -> Judged:
+    """Judge a case; what has no report is wrong."""
+    try:
+        return judge(case, root)
+    except Exception as error:  # noqa: BLE001 one without a report shall not hide the others
+        return Judged(case, [], repr(error))
 
 
 def table(judged: list[Judged]) -> str:
