@@ -120,7 +120,7 @@ def test_evaluation_is_no_training_work(healthy: Report) -> None:
             samples=12 * 16,
             prompt_tokens=12 * 80,
             response_tokens=12 * 160,
-            environment_tokens=0,
+            environment_tokens=None,
             padding_tokens=12 * 32,
             train_tokens=12 * 240,
         )
@@ -140,10 +140,10 @@ SAID, UNSAID = {v.TOKENS: 90, v.TOKENS_PADDING: 10}, {v.TOKENS: 90}
         ([SAID, {}], 40, 0.1, " 10 % of the trained positions are padding.\n"),
         ([SAID, {v.TOKENS_PADDING: 10}], 40, 0.1, " 10 % of the trained positions are padding.\n"),
         ([{v.TOKENS: 0, v.TOKENS_PADDING: 10}], 40, 1.0, " 100 % of the trained positions are padding.\n"),
-        ([{v.TOKENS_PADDING: 10}], None, None, "in none.\n"),
-        ([SAID, UNSAID], None, None, "in none.\n"),
-        ([UNSAID], None, None, "in none.\n"),
-        ([{}], None, None, "in none.\n"),
+        ([{v.TOKENS_PADDING: 10}], None, None, "rollout to update.\n"),
+        ([SAID, UNSAID], None, None, "rollout to update.\n"),
+        ([UNSAID], None, None, "rollout to update.\n"),
+        ([{}], None, None, "rollout to update.\n"),
     ],
     ids=[
         "all",
@@ -175,8 +175,9 @@ def test_padding_that_is_not_said_is_not_known(
     render(report, Console(file=out, width=400))
     lines = out.getvalue().splitlines()
     _, rank_0, *_ = lines[next(place for place, line in enumerate(lines) if line.startswith("in all steps")) :]
-    trained = 4 * sum(int(one.get(v.TOKENS, 0)) for one in forwards)  # type: ignore[arg-type]
-    assert ["-" if padding is None else str(padding), str(trained)] == rank_0.split()[-2:]
+    tokens = [int(one[v.TOKENS]) for one in forwards if v.TOKENS in one]  # type: ignore[arg-type]
+    trained = str(4 * sum(tokens)) if tokens else "-"
+    assert ["-" if padding is None else str(padding), trained] == rank_0.split()[-2:]
     assert shown in out.getvalue()
 
 
@@ -419,7 +420,7 @@ def test_trainings_of_one_process_are_told_apart(recording: Recording) -> None:
     out = io.StringIO()
     render(report, Console(file=out, width=120))
     lines = out.getvalue().splitlines()
-    assert "trl · GRPO and RLOO · tiny and small · 1 rank · 10 steps (1-2) in 5 loops" == lines[1].rstrip()
+    assert "trl · GRPO and RLOO · tiny and small · 1 rank · 10 steps (1-2) in 5 loops, each 10.0 ms" == lines[1]
     names = "GRPO of tiny for 2", "RLOO of tiny for 4", "RLOO of small for 2", "GRPO of tiny for 2"
     assert f"4 trainings: {' steps, then '.join(names)} steps" in " ".join(map(str.strip, lines))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import replace
+from itertools import takewhile
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -64,6 +65,11 @@ def test_goodput_is_what_a_walk_through_the_run_says(game: Game) -> None:
         for truth in truths:
             parts.update(_kinds(truth, truth.number is not None and resumed is not None and truth.number >= resumed))
         parts["other"] += truths[-1].end - truths[0].begin - sum(truth.end - truth.begin for truth in truths)
+    setups: Counter[str | None] = Counter()
+    for (attempt, _), truths in game.truth.items():
+        before = takewhile(lambda truth: truth.number is None, truths)
+        setups.update(dict.fromkeys((attempt, None), sum(truth.end - truth.begin for truth in before)))
+    assert +setups == +Counter({row.attempt: row.setup_ns for row in found.goodput})
     everything: Counter[str] = Counter()
     for parts in expected.values():
         everything.update(parts)

@@ -145,7 +145,7 @@ def test_an_evaluation_alone_is_no_training_that_did_not_begin(recording: Record
     out = io.StringIO()
     render(report, Console(file=out, width=80))
     assert "No step began: trl evaluated, and did not train." == report.findings.time[0].sentence
-    assert out.getvalue().splitlines()[0].endswith("  ended")
+    assert out.getvalue().splitlines()[0].endswith("  ended, 5.00 ms (set-up 5.00 ms)")
 
 
 @pytest.mark.parametrize(
