@@ -89,9 +89,9 @@ def test_ranks_are_compared_inside_their_stage(tmp_path: Path, clock: FakeClock)
 
 
 def test_without_a_stage_all_ranks_of_a_role_are_peers(tmp_path: Path, clock: FakeClock) -> None:
-    """Whoever computes for long is slow then: report and sidecar name the same rank, against all others."""
+    """Whoever computes for long is slow then, against all others; the sidecar names the slowest of a step."""
     report, watched = played(tmp_path, PLACES["unsaid"], clock)
-    assert [(3, v.FORWARD, None, s(70))] == [
+    assert [(3, v.FORWARD, None, s(70)), (2, v.FORWARD, None, s(40))] == [
         (row.rank, row.stage, row.pipeline, row.cost_s) for row in report.efficiency.stragglers
     ]
     assert [(3, {v.STAGE: v.FORWARD, **RUN}, 0.07)] * STEPS == watched.numbers(v.STRAGGLER_COST)
@@ -108,7 +108,7 @@ def test_a_stage_that_one_rank_does_not_say_parts_nobody(tmp_path: Path, clock: 
     """Alone it would have no peer to be slow against: report and sidecar hold all ranks against all others then."""
     report, watched = played(tmp_path, without("pipeline", unsaid), clock)
     found = report.efficiency
-    assert [(3, v.FORWARD, None, s(70))] == [
+    assert [(3, v.FORWARD, None, s(70)), (2, v.FORWARD, None, s(40))] == [
         (row.rank, row.stage, row.pipeline, row.cost_s) for row in found.stragglers
     ]
     assert [None] * 4 == [row.pipeline for row in found.ranks]

@@ -12,7 +12,7 @@ from typing import Final, Generic
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.stage_calls import RankT, StageCall, keyed
-from otel_rl.analysis.stragglers import EXCESS_SHARE, compared_with, own_times, slow_in
+from otel_rl.analysis.stragglers import EXCESS_SHARE, compared_with, own_times, slow_ranks_in
 from otel_rl.analysis.waits import Waited, transfers
 
 PERSISTENT_SHARE: Final = 0.5
@@ -95,9 +95,7 @@ class ManySteps(Generic[RankT]):
         self._inseparable.update(call.stage for call in listed if not call.is_separable)
         for stage, times in own.items():
             self._keep(stage, times)
-        self._slow.update(
-            (rank, stage) for stage, one in slow_in(own, time_ns).items() for rank in (one.rank, *one.tied)
-        )
+        self._slow.update(slow_ranks_in(own, time_ns))
         for stage, transfer in transfers(listed, waited).items():
             self._transfers[stage].append((transfer, time_ns))
 

@@ -62,6 +62,20 @@ def is_straggler(candidate: Slowest[RankT]) -> bool:
     return candidate.others_s > 0 and candidate.own_s >= STRAGGLER_RATIO * candidate.others_s
 
 
+def slow_ranks_in(own_s: Mapping[str, Mapping[RankT, float]], whole_ns: int) -> list[tuple[RankT, str]]:
+    """Return the ranks that are slow in a stage of a step: the slowest one, those as slow, and others that are slow."""
+    limit_s = EXCESS_SHARE * whole_ns / 1e9
+    found: list[tuple[RankT, str]] = []
+    for stage, one in slow_in(own_s, whole_ns).items():
+        own = own_s[stage]
+        for rank in own:
+            others_s = median([other_s for name, other_s in own.items() if name != rank])
+            is_slow = _is_slow(own[rank], others_s) and own[rank] - others_s >= limit_s
+            if is_slow or rank in one.tied:
+                found.append((rank, stage))
+    return found
+
+
 def costs(
     calls: Iterable[StageCall[RankT]], whole_ns: int, between_s: Mapping[RankT, float] | None = None
 ) -> dict[tuple[RankT, str], float]:

@@ -16,13 +16,13 @@ CALL_S: Final = 0.01
 AWAITED_SHARE: Final = 0.2
 UNEVEN_SHARE: Final = 0.3
 IDLE_SHARE: Final = 0.2
-OTHER_SHARE: Final = 0.2
+OTHER_SHARE: Final = 0.3
 TINY_STEP_S: Final = 0.01
 """Of shorter steps what runs between the stages is always a large part."""
 TAIL_STEP_SHARE: Final = 0.1
 TAIL_RATIO: Final = 3.0
 """The slowest requests must take this multiple of what as many of the others would take, too."""
-AROUND_SHARE: Final = 0.5
+AROUND_SHARE: Final = 0.3
 AROUND_STEP_SHARE: Final = 0.2
 SLOWER: Final = 1.5
 LEAST_USE: Final = 0.005
@@ -290,7 +290,7 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         name="around_generation",
         severity="warning",
         reads=(v.SAMPLE, GENERATE, *DOING),
-        condition="a stage inside `rl.sample` other than `rl.sample.generate` takes at least half of it, and 20 % of "
+        condition="a stage inside `rl.sample` other than `rl.sample.generate` takes at least 30 % of it, and 20 % of "
         "the step",
         window=AVERAGED,
         find=_around,
@@ -326,7 +326,7 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         name="unknown_time",
         severity="warning",
         reads=(v.OTHER,),
-        condition="at least 20 % of the step time lies under no stage, and the median step takes at least 10 ms",
+        condition="at least 30 % of the step time lies under no stage, and the median step takes at least 10 ms",
         window=AVERAGED,
         find=_other,
         sentence="{share:percent} of the step time lies under no stage.",

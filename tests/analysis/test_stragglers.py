@@ -542,6 +542,15 @@ def test_slow_ranks_are_compared_with_those_that_are_not() -> None:
     ]
 
 
+def test_each_slow_rank_of_a_step_counts() -> None:
+    """Not only the slowest: two that sleep are slower in turn, and never by less than 5 %."""
+    own = [(10, 14 + 2 * (step % 2), 10, 16 - 2 * (step % 2)) for step in range(12)]
+    calls = [
+        StageCall(step, rank, "reward", ms * MS) for step, times in enumerate(own) for rank, ms in enumerate(times)
+    ]
+    assert [1, 3] == sorted(one.rank for one in many(calls).stragglers())
+
+
 def test_what_a_slow_rank_costs_inside_collectives() -> None:
     """Half of the time, if it is half as fast; nothing if it is not slower."""
     assert [5.0, 0.0, 0.0] == [inside_collectives(10.0, ratio) for ratio in (2.0, 1.0, 0.5)]

@@ -83,6 +83,21 @@ def test_two_slow_ranks_of_four_are_both_named(tmp_path: Path) -> None:
     assert [expected] == said(report)
 
 
+def test_two_ranks_that_sleep_in_the_same_stage_are_both_named(tmp_path: Path) -> None:
+    """In turn one of them is the slowest."""
+
+    def did(rank: int, number: int) -> list[Did]:
+        later = 40 + 10 * (number % 2)
+        own_ms = 60 + (0, later, 0, 90 - later)[rank]
+        sample = Did(v.SAMPLE, own_ms, [Met(1 + 110 - own_ms, number, size=4)])
+        return [sample, *(Did(name, 20) for name in (v.FORWARD, v.BACKWARD, v.LOGPROB))]
+
+    expected = (
+        "Ranks 1 and 3 are slower in rl.sample (own time 105 ms against 60.0 ms), which costs 45.0 ms per step (26 %)."
+    )
+    assert expected == said(reported(tmp_path, 4, 10, did))[0]
+
+
 def test_a_rank_that_is_slow_in_two_of_its_stages(tmp_path: Path) -> None:
     """Their costs add up."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Final
 
@@ -42,6 +43,8 @@ WORDS: Final = {
 MOST_CYCLE: Final = 16
 """Steps that share a rollout are taken together, up to so many."""
 MOST_STAGES: Final = 3
+ALIKE_SHARE: Final = 0.5
+"""Ranks that are slow in the same stages are named together from this part of the largest cost on."""
 
 
 def timing(source: Source) -> Timing:
@@ -121,7 +124,7 @@ def _slow(times: Efficiency) -> SlowRanks | None:
 def _is_alike(row: SlowRankRow, worst: SlowRankRow) -> bool:
     if (row.role, row.pipeline, row.is_everywhere) != (worst.role, worst.pipeline, worst.is_everywhere):
         return False
-    return row.is_everywhere or (row.stages == worst.stages and _ties(row.cost_s, worst.cost_s))
+    return row.is_everywhere or (row.stages == worst.stages and row.cost_s >= ALIKE_SHARE * worst.cost_s)
 
 
 def _elsewhere(row: SlowRankRow, times: Efficiency) -> str:
@@ -187,11 +190,14 @@ def _wait(times: Efficiency, waits: Awaited) -> PeerWait | None:
 
 
 def _sampling(stages: Sequence[StageRow]) -> Sampling | None:
-    whole = next((row for row in stages if row.stage == v.SAMPLE and row.inside is None), None)
-    if whole is None or not whole.share:
+    place = next((place for place, row in enumerate(stages) if row.stage == v.SAMPLE and row.inside is None), None)
+    if place is None or not stages[place].share:
         return None
-    inside = {row.stage: row.share / whole.share for row in stages if row.inside == v.SAMPLE}
-    return Sampling(whole.median_s, whole.share, inside)
+    whole = stages[place]
+    below = takewhile(lambda row: row.inside is not None, stages[place + 1 :])  # those of evaluations are elsewhere
+    return Sampling(
+        whole.median_s, whole.share, {row.stage: row.share / whole.share for row in below if row.inside == v.SAMPLE}
+    )
 
 
 def _long(step: LongStep | None) -> Long | None:
