@@ -18,7 +18,7 @@ def source(root: Path, plan: Plan | None = None) -> Source:
 
 
 def test_the_mean_of_the_ranks_and_each_rank_are_read(tmp_path: Path) -> None:
-    """A step without a finite value is NaN, since the reader needs a number; ranks that had only finite ones are left."""
+    """A step without a finite value is NaN; of ranks what was always finite is left out."""
     found = learning(source(tmp_path, Plan(nan_loss_step=7)))
     loss = next(one for one in found.series if one.name == v.LOSS)
     assert math.isnan(loss.values[6])
