@@ -15,8 +15,9 @@ from otel_rl.report.data.details import OpenStageRow
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Loss, MemoryKind
 from otel_rl.report.read.collect import StepRecord
+from otel_rl.report.read.span_attributes import ERROR
 from otel_rl.runs.format import count, listed, plural
-from otel_rl.runs.spans import is_container
+from otel_rl.runs.spans import is_container, text
 
 if TYPE_CHECKING:
     from otel_rl.report.source import Source
@@ -31,13 +32,14 @@ MILD: Final = (Mismatch.OTHER_LOGPROBS.value, Mismatch.NONFINITE.value)
 def health(source: Source) -> Health:
     last = source.attempts[-1] if source.attempts else None
     disagreeing = [row for row in source.disagreements if last is not None and row.attempt == last.id]
+    failures, is_failed = _failures(source), last is not None and last.state == "failed"
     return Health(
         steps=last.steps if last is not None else 0,
         planned=int(source.settings.get(PLANNED, 0)),
         memory=list(_memory(source)),
         hangs=[_hang(source, row) for row in source.open_stages if row.is_hanging],
-        failures=_failures(source),
-        has_failed=last is not None and last.state == "failed",
+        failures=failures,
+        ended_by=_ended_by(source) if is_failed and not any(one.is_end for one in failures) else "",
         died=_died(source) if last is not None and last.state == "killed" else [],
         is_interrupted=last is not None and last.state == "interrupted",
         ended_early=[
@@ -116,6 +118,12 @@ def _failures(source: Source) -> list[Failed]:
         )
         for one in source.found.failures
     ]
+
+
+def _ended_by(source: Source) -> str:
+    """Return the class of the exception that ended set-up or tear-down of the last attempt."""
+    failed = [span for span in source.found.phases[source.attempts[-1].id] if span.status_code == ERROR]
+    return next((error for span in failed if (error := text(span.attributes, v.ERROR_TYPE))), "An exception")
 
 
 def _died(source: Source) -> list[Died]:
