@@ -12,7 +12,6 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
 from otel_rl.report.data.report import Rate, Report, TrainingRow
 from otel_rl.report.read.average import work_of_all
-from otel_rl.report.read.evidence import findings
 from otel_rl.report.section import Block, Line, Section, Title
 from otel_rl.runs.format import clock, count, listed, number, percent, plural, seconds
 from otel_rl.runs.spans import text
@@ -186,6 +185,5 @@ HEADER: Final = Section(
     },
     blocks=_blocks,
 )
-VERDICT: Final = Section(data={"findings": findings})
 RATES: Final = Section(blocks=_rate_blocks)
 DETAILS: Final = Section(title="Run", blocks=_detail_blocks)
