@@ -175,7 +175,11 @@ def _which(collective: OpenCollective) -> str:
     return f"({collective.operation}{number}{of}{ranks})"
 
 
-HANGING: Final = Section(title="Hanging", blocks=lambda report: _open_lines(report) if _is_hanging(report) else [])
+HANGING: Final = Section(
+    title="Hanging",
+    # of one rank HEALTH says the same
+    blocks=lambda report: _open_lines(report) if _is_hanging(report) and len(report.open_stages) > 1 else [],
+)
 OPEN_STAGES: Final = Section(
     title="Open stages",
     data={"open_stages": lambda source: source.open_stages},
