@@ -10,7 +10,11 @@ import pytest
 
 import otel_rl
 from otel_rl import vocabulary as v
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.read import open_run
+from otel_rl.journal.write import Writer
+from otel_rl.records import MetricPoints, Number
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Report
 from tests.fixtures import Recording
@@ -130,29 +134,48 @@ def test_skipped_updates_are_counted(tmp_path: Path, skips: tuple[int, ...], exp
     assert [expected] == [name for _, name in health(build_report(open_run(tmp_path), 10**19))]
 
 
+def test_what_a_sidecar_says_is_read(tmp_path: Path) -> None:
+    """The size of a device, and what a server refused; what had no room is still in the journal."""
+    peer = Peer(tmp_path, 0, 1, place={v.HW_ID: "GPU-7"})  # type: ignore[dict-item]
+    for number in range(1, 41):
+        low, high = (1_000 + 10 * number) * MIB, (1_010 + 10 * number) * MIB
+        _step(peer, number, {v.ALLOCATED_START: low, v.ALLOCATED_END: high}, {v.ALLOCATED_START: low})
+    points = [
+        MetricPoints(v.GPU_MEMORY_LIMIT, "gauge", "By", "", [Number(BEGIN_NS, 80_000 * MIB, {v.HW_ID: "GPU-7"})]),
+        MetricPoints(v.SELF_SHIPPED, "counter", "{record}", "", [
+            Number(BEGIN_NS, number, {v.SIGNAL: "traces", v.OUTCOME: outcome})
+            for outcome, number in (("shipped", 90), ("refused", 3), ("rejected", 4), ("left_out", 5))
+        ], BEGIN_NS),
+    ]  # fmt: skip
+    writer = Writer(tmp_path, WriterIdentity("sidecar-0-1-x"), max_bytes=MIB)
+    for request in SpanEncoder({v.ROLE: "sidecar"}).encode_metrics(points):
+        writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)
+    writer.close()
+    first, second = (one.sentence for one in build_report(open_run(tmp_path), 10**19).findings.health)
+    assert first.startswith("Device memory of rank 0 grows by 10.0 MiB per step")
+    assert first.endswith("; 78.1 GiB are full in about 7,900 steps.")
+    assert "Lost: 7 spans that the server refused. What depends on them may be too low." == second
+
+
 def test_ranks_share_the_memory_of_their_host(tmp_path: Path) -> None:
     """Both grow, and their host is full twice as soon."""
     for rank in (0, 1):
         peer = Peer(tmp_path, rank, 2, place={v.MEMORY_LIMIT: 20_000 * MIB})
         for number in range(1, 41):
-            _step(peer, number, (1_000 + 10 * number) * MIB)
+            low, high = (1_000 + 10 * number) * MIB, (1_010 + 10 * number) * MIB
+            _step(peer, number, {v.RSS_START: low, v.RSS_END: high}, {v.RSS_START: low, v.RSS_END: low})
     (found,) = build_report(open_run(tmp_path), 10**19).findings.health
     assert "memory_grows" == found.rule
     assert "Rank 0, like 1 more, grows by 10.0 MiB per step" in found.sentence
     assert ", 100 % of it inside rl.reward digits; 19.5 GiB are full in about 860 steps." in found.sentence
 
 
-def _step(peer: Peer, number: int, size: int) -> None:
-    """Make a step in whose reward memory grows to a size by 10 MiB."""
-    flat, ends = (
-        {v.RSS_START: size - 10 * MIB, v.RSS_END: size - 10 * MIB},
-        {v.RSS_START: size - 10 * MIB, v.RSS_END: size},
-    )
-    inner = Did(f"{v.REWARD} digits", 5, more=ends)
-    spans = peer.step(
-        number, [Did(v.SAMPLE, 5, more=flat), Did(v.REWARD, 1, more=ends, inside=[inner])], is_journaled=False
-    )
+def _step(peer: Peer, number: int, grown: Attributes, before: Attributes) -> None:
+    """Make a step in whose reward memory grows."""
+    inner = Did(f"{v.REWARD} digits", 5, more=grown)
+    did = [Did(v.SAMPLE, 5, more=before), Did(v.REWARD, 1, more=grown, inside=[inner])]
+    spans = peer.step(number, did, is_journaled=False)
     for span in spans:
         if span.name.startswith(v.RANK_SPAN):
-            span.attributes = {**(span.attributes or {}), **ends}
+            span.attributes = {**(span.attributes or {}), **grown}
     peer.write(spans[::-1])
