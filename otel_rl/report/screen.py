@@ -25,7 +25,9 @@ from otel_rl.report.sections.wall_time import GOODPUT
 
 Part = Literal["ranks", "requests", "compute", "memory", "goodput", "all"]
 
-TROUBLE: Final = (HANGING, FAILURES, LEDGER, UNSEEN_STEPS, DISAGREEMENTS, OPEN_STAGES, PENDING, CAVEATS)
+TROUBLE: Final = (HANGING, UNSEEN_STEPS, OPEN_STAGES, PENDING)
+SAID: Final = (FAILURES, LEDGER, DISAGREEMENTS, CAVEATS)
+"""Of these HEALTH says on the screen what matters."""
 SCREEN: Final = (HEADER, FINDINGS, *map(brief, TROUBLE), LEARNING, STEP)
 BELOW: Final[dict[Part, tuple[Section, ...]]] = {
     "ranks": (OWN_TIME, RANKS, COLLECTIVES),
@@ -33,7 +35,7 @@ BELOW: Final[dict[Part, tuple[Section, ...]]] = {
     "compute": (FLOPS, WORK),
     "memory": (MEMORY, MEMORY_PARTS),
     "goodput": (GOODPUT,),
-    "all": (DETAILS, ALL_FINDINGS, *map(whole, TROUBLE), SERIES, NUMBERS, STAGES),
+    "all": (DETAILS, ALL_FINDINGS, *map(whole, TROUBLE), *SAID, SERIES, NUMBERS, STAGES),
 }
 """In the order in which they are shown, below what only `all` shows."""
 PARTS: Final[tuple[Part, ...]] = get_args(Part)

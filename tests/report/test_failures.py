@@ -133,5 +133,5 @@ def test_a_failure_says_in_which_attempt_it_was(tmp_path: Path) -> None:
         peer.step(2, [Did(v.REWARD, 5)], status=2)
     out = io.StringIO()
     render(build_report(open_run(tmp_path), 10**18), Console(file=out, width=80))
-    shown = [line for line in out.getvalue().splitlines() if "failed with" in line]
+    shown = [line for line in out.getvalue().splitlines() if line.startswith("rank 0 failed with")]
     assert [", step 2, attempt 1", ", step 2, attempt 2"] == [line[-len(", step 2, attempt 1") :] for line in shown]

@@ -222,7 +222,7 @@ class MemoryPeak(OfRank):
     is_exact: bool
     """False: a lower bound, since the peak may lie between two readings."""
     stage: str
-    """The stage that last raised it by more than 0.1 %."""
+    """In which it last rose by more than 0.1 %; `rl.other`: in none; `rl.loop`: somewhere between two readings."""
     iteration: int | None
     """Step in which that was; null outside of any step."""
 

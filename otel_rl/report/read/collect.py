@@ -105,6 +105,8 @@ class Host:
     name: str
     memory_limit: int
     """Bytes that all its processes have together; 0 if unknown."""
+    device: str
+    """The device of the rank, as its driver names it; empty if unknown."""
 
 
 @dataclass(slots=True)
@@ -146,7 +148,9 @@ class FoldedSpans:
         self.ranks[attempt].add(rank)
         self.worlds[attempt, rank.role] = max(self.worlds[attempt, rank.role], integer(resource, v.WORLD_SIZE))
         self.clocks[attempt, rank] |= {text(resource, v.HOST_NAME), writer.boot_id} - {""} or {""}
-        self.hosts[attempt, rank] = Host(text(resource, v.HOST_NAME), integer(resource, v.MEMORY_LIMIT))
+        self.hosts[attempt, rank] = Host(
+            text(resource, v.HOST_NAME), integer(resource, v.MEMORY_LIMIT), text(resource, v.HW_ID)
+        )
         self.writers[attempt].add(writer.writer)
         self.resources[attempt].update(resource)
 
