@@ -46,6 +46,9 @@ QUEUE_SHARE: Final = 0.1
 """From this share of TTFT on it is the position in the queue."""
 BULK_NOTE: Final = "Submitted in bulk, TTFT is queue position: judge the engine by prefill and TPOT."
 ABOUT_NOTE: Final = "~: estimated from counts of all requests, since not all of them are spans."
+CLIPPED_NOTE: Final = (
+    "clipped: {} ended at the length limit. TRL's own share is {}: it takes a pad token that was sampled for an end."
+)
 BAD: Final = {
     "unfinished": "without an end",
     "reversed": "with times in the wrong order",
@@ -206,7 +209,7 @@ def _blocks(report: Report) -> list[Block]:
     for row in shown:
         is_short = row.is_evaluation and is_trained
         blocks += [Line(f"{_head(row)}{_lengths(row)}")] if is_short else [Line(_head(row)), _table(row)]
-    blocks += notes(BULK_NOTE if any(map(_is_queue_position, shown)) else "", _about_note(shown))
+    blocks += notes(BULK_NOTE if any(map(_is_queue_position, shown)) else "", _about_note(shown), _clipped_note(report))
     blocks += [Line(line) for line in (*_tail_lines(requests), *_span_lines(requests, rows))]
     reasons = [f"{plural(bad.count, 'request')} {BAD.get(bad.reason, bad.reason)}" for bad in requests.bad]
     return blocks + [Line(reason, "warning") for reason in reasons]
@@ -215,6 +218,17 @@ def _blocks(report: Report) -> list[Block]:
 def _about_note(rows: Iterable[RequestRow]) -> str:
     numbers = (getattr(row, field) for row in rows for field, _, _ in NUMBERS.values())
     return "" if all(found is None or found.is_exact for found in numbers) else ABOUT_NOTE
+
+
+def _clipped_note(report: Report) -> str:
+    """Say why the trainer's own share, which is among the curves, is less."""
+    own = next((one.mean for one in report.series if one.name == v.RESPONSE_CLIPPED and not one.qualifiers), None)
+    rows = [row for row in report.requests.rows if not row.is_evaluation]
+    clipped, total = sum(row.clipped for row in rows), sum(row.count for row in rows)
+    if own is None or report.system != "trl" or not total or clipped / total <= own:
+        return ""
+    shares = percent(clipped / total), percent(own)
+    return "" if len({*shares}) == 1 else CLIPPED_NOTE.format(*shares)
 
 
 def _is_queue_position(row: RequestRow) -> bool:
@@ -242,7 +256,7 @@ def _says_nothing(row: RequestRow, field: str) -> bool:
 def _lengths(row: RequestRow) -> str:
     """Return the length and the duration of the requests of an evaluation: it has no table beside the training's."""
     said = {"tokens": (row.response_tokens, count), "": (row.duration_s, seconds)}
-    medians = [f"{write(found.median)} {what}".strip() for what, (found, write) in said.items() if found is not None]
+    medians = [f"{_cells(found, write)[0]} {what}".strip() for what, (found, write) in said.items() if found]
     return f"; median {' and '.join(medians)}" if medians else ""
 
 
