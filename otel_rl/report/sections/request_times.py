@@ -13,7 +13,7 @@ from otel_rl.journal.read import PointView
 from otel_rl.report.data.details import BadRequests, EnginePreemptions, Quantiles, RequestRow, Requests, RequestTail
 from otel_rl.report.data.report import Report, StageRow
 from otel_rl.report.read.last_points import LastPoints
-from otel_rl.report.read.request_spans import Kind, RequestSpans, kind_of
+from otel_rl.report.read.request_spans import RequestKind, RequestSpans, kind_of
 from otel_rl.report.section import Block, Line, Section, Table, notes
 from otel_rl.runs.format import about, count, listed, percent, plural, seconds
 from otel_rl.runs.spans import text
@@ -126,8 +126,8 @@ class RequestPoints:
         return tails
 
 
-def _counted(points: Iterable[PointView]) -> dict[Kind, Counted]:
-    counted: dict[Kind, Counted] = defaultdict(lambda: ({}, Counter()))
+def _counted(points: Iterable[PointView]) -> dict[RequestKind, Counted]:
+    counted: dict[RequestKind, Counted] = defaultdict(lambda: ({}, Counter()))
     for point in points:
         if point.name in NUMBERS and point.count:
             found = Histogram(point.boundaries, point.counts, point.min, point.max)
@@ -142,7 +142,7 @@ def _add(histograms: dict[str, Histogram], name: str, more: Histogram) -> None:
     histograms[name] = more if before is None else before.plus(more)
 
 
-def _together(points: Iterable[PointView], kinds: Iterable[Kind]) -> dict[Kind, list[Kind]]:
+def _together(points: Iterable[PointView], kinds: Iterable[RequestKind]) -> dict[RequestKind, list[RequestKind]]:
     """Gather the models of an engine, as each rank may have a path of its own; not those of one process."""
     models: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for point in points:
@@ -150,13 +150,13 @@ def _together(points: Iterable[PointView], kinds: Iterable[Kind]) -> dict[Kind, 
             kind = kind_of(point)
             models[kind.engine, point.journal.identity.writer] |= {kind.model} - {""}
     apart = {engine for (engine, _), names in models.items() if len(names) > 1}
-    together: defaultdict[Kind, list[Kind]] = defaultdict(list)
+    together: defaultdict[RequestKind, list[RequestKind]] = defaultdict(list)
     for kind in sorted(kinds):
         together[kind if kind.engine in apart else kind._replace(model="")].append(kind)
     return together
 
 
-def _row(kinds: Sequence[Kind], counted: Mapping[Kind, Counted], spans: RequestSpans) -> RequestRow:
+def _row(kinds: Sequence[RequestKind], counted: Mapping[RequestKind, Counted], spans: RequestSpans) -> RequestRow:
     histograms: dict[str, Histogram] = {}
     counts: Counter[str] = Counter()
     for kind in kinds:
@@ -221,7 +221,7 @@ def _about_note(rows: Iterable[RequestRow]) -> str:
 
 
 def _clipped_note(report: Report) -> str:
-    """Say why the trainer's own share, which is among the curves, is less."""
+    """Return why the trainer's own share, which is among the curves, is less; empty if it is not."""
     own = next((one.mean for one in report.series if one.name == v.RESPONSE_CLIPPED and not one.qualifiers), None)
     rows = [row for row in report.requests.rows if not row.is_evaluation]
     clipped, total = sum(row.clipped for row in rows), sum(row.count for row in rows)
