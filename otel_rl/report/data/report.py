@@ -199,7 +199,7 @@ class WorkRow(OfRank):
     """Padding positions of all training forwards; null if one with `rl.tokens` lacks `rl.tokens.padding`."""
     train_tokens: int | None
     """Tokens of all training forwards that the loss uses: without prompts and those of an environment. Null if no
-    forward says `rl.tokens` or `rl.tokens.response`."""
+    forward, and no `rl.train` around them, says `rl.tokens` or `rl.tokens.response`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
