@@ -9,7 +9,7 @@ from otel_rl.report.data.report import Report
 from otel_rl.report.section import Block, Section, brief, notes, whole
 from otel_rl.report.sections.caveats import CAVEATS, DISAGREEMENTS, FAILURES, UNSEEN_STEPS
 from otel_rl.report.sections.flops_rates import FLOPS
-from otel_rl.report.sections.header import DETAILS, HEADER, RATES, VERDICT
+from otel_rl.report.sections.header import DETAILS, HEADER, RATES
 from otel_rl.report.sections.learning_table import LEARNING
 from otel_rl.report.sections.ledger_faults import LEDGER
 from otel_rl.report.sections.memory_use import MEMORY, MEMORY_PARTS
@@ -26,7 +26,7 @@ from otel_rl.report.sections.wall_time import GOODPUT
 Part = Literal["ranks", "requests", "compute", "memory", "goodput", "all"]
 
 TROUBLE: Final = (HANGING, FAILURES, LEDGER, UNSEEN_STEPS, DISAGREEMENTS, OPEN_STAGES, PENDING, CAVEATS)
-SCREEN: Final = (HEADER, VERDICT, FINDINGS, *map(brief, TROUBLE), LEARNING, STEP)
+SCREEN: Final = (HEADER, FINDINGS, *map(brief, TROUBLE), LEARNING, STEP)
 BELOW: Final[dict[Part, tuple[Section, ...]]] = {
     "ranks": (OWN_TIME, RANKS, COLLECTIVES),
     "requests": (REQUESTS,),
@@ -42,7 +42,8 @@ PARTS: Final[tuple[Part, ...]] = get_args(Part)
 def sections(report: Report, parts: Collection[Part]) -> Iterator[tuple[str, list[Block]]]:
     """Return title and blocks of each section that has something to show."""
     yield from _shown(report, SCREEN)
-    yield "", [*RATES.blocks(report), *_more(report, parts)]
+    if blocks := [*RATES.blocks(report), *_more(report, parts)]:
+        yield "", blocks
     if "all" in parts:
         yield from _shown(report, BELOW["all"])
     for part in PARTS[:-1]:

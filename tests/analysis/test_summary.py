@@ -51,9 +51,10 @@ any_floats = st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=4
 
 
 def test_a_trend_leaves_out_what_is_not_finite() -> None:
-    """NaN and infinite values are neither end nor extreme; without others there is none."""
+    """NaN and infinite values are no first value and no extreme; without others there is none. The last is the last."""
     found = trend([math.nan, 2.0, 5.0, 4.0, 1.0, math.inf])
-    assert {"first": 2.0, "last": 1.0, "mean": 3.0, "low": 1.0, "high": 5.0} == found
+    assert {"first": 2.0, "last": None, "mean": 3.0, "low": 1.0, "high": 5.0} == found
+    assert {**found, "last": 1.0} == trend([math.nan, 2.0, 5.0, 4.0, 1.0])
     assert dict.fromkeys(found) == trend([math.nan])
 
 
@@ -65,6 +66,7 @@ def test_a_rising_line_rises() -> None:
 def test_a_gap_shows() -> None:
     """A stretch without a finite value is no zero."""
     assert f"▁{GAP}█" == sparkline([0.0, math.nan, 1.0], 3)
+    assert f"▁{GAP}▅█" == sparkline([0.0, 0.0, 3.0, math.nan, 1.0, 1.0, 2.0, 2.0], 4)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -7.0])

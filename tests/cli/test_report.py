@@ -61,7 +61,7 @@ def test_a_single_segment_is_shown_and_said_to_be_no_run(root: Path) -> None:
     """Of the spans alone nothing is told over the steps, of the logs alone the training seems killed."""
     segment = next(write_run(root).glob("trainer-0-*.traces.*"))
     result = cli.invoke(app, ["report", str(segment)])
-    assert (0, True) == (result.exit_code, "12 steps (1-12)" in result.stdout)
+    assert (0, True) == (result.exit_code, " · 12 steps, each " in result.stdout)
     assert f"only one file of a run; to read all of them, give {segment.parent}" in result.stderr
 
 
@@ -76,7 +76,27 @@ def test_markdown_goes_to_standard_output_alone(root: Path) -> None:
     """With tables, without a colour."""
     write_run(root)
     shown = cli.invoke(app, ["report", "healthy", "--format", "markdown"], color=True).stdout
-    assert (True, False) == ("\n| rl.sample | " in shown, "\x1b" in shown)
+    assert (True, False) == ("\n| sample | " in shown, "\x1b" in shown)
+
+
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        ([], ""),
+        (["--ranks"], "own time|mean step  "),
+        (["--memory", "--compute"], "in all steps|memory  "),
+        (["--all"], "over the steps|stage |own time|goodput |in all steps|memory  "),
+    ],
+)
+@pytest.mark.parametrize("live", [[], ["--live"]])
+def test_what_is_asked_for_stands_below_the_screen(root: Path, flags: list[str], names: str, live: list[str]) -> None:
+    """Each option adds its tables, in one order."""
+    write_run(root)
+    lines = cli.invoke(app, ["report", *flags, *live]).stdout.splitlines()
+    heads = ("over the steps", "stage ", "own time", "mean step  ", "goodput ", "in all steps", "memory  ")
+    found = {head for head in heads if any(line.startswith(head) for line in lines)}
+    assert found >= set(filter(None, names.split("|")))
+    assert flags == ["--all"] or found == set(filter(None, names.split("|")))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from otel_rl.process.state import state
 from otel_rl.report.build import build_report
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Failure
+from otel_rl.report.section import Line
+from otel_rl.report.sections.caveats import FAILURES
 from otel_rl.report.terminal import document, render
 from tests.fixtures import Recording
 from tests.made_runs import FakeSpan
@@ -81,9 +83,7 @@ def test_what_is_not_listed_is_said(recording: Recording, number: int, said: str
         with contextlib.suppress(ValueError), otel_rl.step(iteration):
             recording.tick(5)
             raise ValueError
-    out = io.StringIO()
-    render(build_report(recording.stop(), 10**18), Console(file=out, width=80))
-    shown = [line for line in out.getvalue().splitlines() if "failed with" in line or "before these" in line]
+    shown = [line.text for line in FAILURES.blocks(build_report(recording.stop(), 10**18)) if isinstance(line, Line)]
     listed = [f"rank 0 failed with ValueError inside rl.loop, step {step}" for step in range(number - 16, number)]
     assert [said, *listed][not said :] == shown
 

@@ -27,7 +27,6 @@ from otel_rl.report.read.request_spans import RequestSpans
 from otel_rl.report.schema import to_json
 from otel_rl.report.sections.request_times import REQUESTS, RequestPoints
 from otel_rl.report.terminal import render
-from otel_rl.report.verdict import verdict
 from otel_rl.requests import queue
 from otel_rl.requests.queue import record_requests
 from tests.fixtures import MS, Recording
@@ -86,22 +85,11 @@ def test_spans_of_requests_are_no_stages(recording: Recording) -> None:
     assert {"rl.sample", "rl.reward", "rl.other"} == {row.stage for row in report.stages}
 
 
-def test_the_tail_is_the_verdict(recording: Recording) -> None:
+def test_the_tail_is_a_finding(recording: Recording) -> None:
     """Where the slowest alone take a tenth of the step."""
-    report = recorded(recording)
-    sentence = (
-        "The slowest 1 % of the rollout requests hold the run back: they alone take 40 % of the rollout, 20 % of the "
-        "step time."
-    )
-    assert ("tail", sentence, "rl.sample") == (report.verdict.kind, report.verdict.sentence, report.verdict.stage)
-
-
-@pytest.mark.parametrize(("share", "step_share"), [(0.4, 0.09), (0.02, 0.2), (0.4, None)])
-def test_what_is_no_tail(recording: Recording, share: float, step_share: float | None) -> None:
-    """A small part of the step, one that the requests have by their number, or one of an unknown step time."""
-    report = recorded(recording)
-    tails = [RequestTail(slowest=0.01, share=share, step_share=step_share)]
-    assert "stage" == verdict(report.steps, report.stages, report.efficiency, None, tails).kind
+    found = recorded(recording).findings.time
+    sentence = "The slowest 1 % of the responses alone take 40 % of the rollout, 20 % of the step."
+    assert sentence in [one.sentence for one in found if one.rule == "slow_tail"]
 
 
 def test_the_terminal_shows_them(recording: Recording) -> None:
@@ -113,8 +101,8 @@ def test_the_terminal_shows_them(recording: Recording) -> None:
         "duration         ",
         "prompt tokens          5        5        5\n",
         "Submitted in bulk, TTFT is queue position: judge the engine by prefill and TPOT.\n",
-        "rollout time taken by the slowest alone: 1 %: 40 %, 5 %: 40 %, 10 %: 40 %\n",
-        "engine slots idle at the end of rollouts: 40 % of slots x rollout time\n",
+        "the slowest responses ran alone: 1 % for 40 %, 5 % for 40 %, 10 % for 40 % of the rollout time\n",
+        "finished responses waited for the longest: 40 % of the generation capacity\n",
         "highest KV-cache usage: 50 %\n",
         "of 600 requests are spans; metrics count all\n",
     ):
@@ -144,8 +132,12 @@ def test_what_became_of_them_and_what_is_wrong_is_said(recording: Recording) -> 
     report = build_report(recording.stop(), recording.clock.ns)
     assert [BadRequests(reason="tokens", count=1)] == report.requests.bad
     text = shown(report)
-    first = "engine m, streamed: 8 requests, 1 aborted (12 %), 1 clipped (12 %) and 2 \npreemptions\n"
-    for line in (first, "engine m, evaluation: 1 request\n", "1 request with a number of tokens that cannot be\n"):
+    first = "engine m, streamed: 8 requests, 1 aborted (12 %), 1 clipped (12 %) and 2\npreemptions\n"
+    for line in (
+        first,
+        "engine m, evaluation: 1 request; median 10 tokens and 14.0 ms\n",
+        "1 request with a number of tokens that cannot be\n",
+    ):
         assert line in text, text
 
 
@@ -172,7 +164,7 @@ def test_preemptions_are_told_by_requests_or_by_their_engine(recording: Recordin
     told = [EnginePreemptions(engine="engine", count=7), EnginePreemptions(engine="zero", count=0)]
     assert told == report.requests.engine_preemptions
     text = shown(report)
-    assert "both m, evaluation: 1 request, 2 preemptions\n" in text, text
+    assert "both m, evaluation: 1 request, 2 preemptions; median 10 tokens and 14.0 ms\n" in text, text
     assert "engine: 7 preemptions of all its requests together\n" in text, text
     assert 2 == text.count(" preemptions")
 

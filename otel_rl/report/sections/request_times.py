@@ -201,7 +201,11 @@ def _blocks(report: Report) -> list[Block]:
     requests = report.requests
     rows = sorted(requests.rows, key=lambda row: (row.is_evaluation, -row.count))
     shown = rows[:SHOWN]
-    blocks: list[Block] = [block for row in shown for block in (Line(_head(row)), _table(row))]
+    is_trained = any(not row.is_evaluation for row in shown)
+    blocks: list[Block] = []
+    for row in shown:
+        is_short = row.is_evaluation and is_trained
+        blocks += [Line(f"{_head(row)}{_lengths(row)}")] if is_short else [Line(_head(row)), _table(row)]
     blocks += notes(BULK_NOTE if any(map(_is_queue_position, shown)) else "", _about_note(shown))
     blocks += [Line(line) for line in (*_tail_lines(requests), *_span_lines(requests, rows))]
     reasons = [f"{plural(bad.count, 'request')} {BAD.get(bad.reason, bad.reason)}" for bad in requests.bad]
@@ -224,9 +228,22 @@ def _table(row: RequestRow) -> Table:
     table = Table.of("requests", "median", "p99", "longest")
     for field, name, write in NUMBERS.values():
         found: Quantiles | None = getattr(row, field)
-        if found is not None:
+        if found is not None and not _says_nothing(row, field):
             table.add(name, *_cells(found, write))
     return table
+
+
+def _says_nothing(row: RequestRow, field: str) -> bool:
+    """Return whether nothing waits in a queue: then prefill is TTFT."""
+    is_queued = row.queue_s is None or row.queue_s.longest > 0
+    return not is_queued and (field == "queue_s" or (field == "prefill_s" and row.prefill_s == row.ttft_s))
+
+
+def _lengths(row: RequestRow) -> str:
+    """Return the length and the duration of the requests of an evaluation: it has no table beside the training's."""
+    said = {"tokens": (row.response_tokens, count), "": (row.duration_s, seconds)}
+    medians = [f"{write(found.median)} {what}".strip() for what, (found, write) in said.items() if found is not None]
+    return f"; median {' and '.join(medians)}" if medians else ""
 
 
 def _cells(found: Quantiles, write: Callable[[float], str]) -> list[str]:
@@ -250,10 +267,12 @@ def _head(row: RequestRow) -> str:
 def _tail_lines(requests: Requests) -> list[str]:
     lines = []
     if requests.tails:
-        shares = [f"{tail.slowest * 100:.0f} %: {percent(tail.share)}" for tail in requests.tails]
-        lines.append(f"rollout time taken by the slowest alone: {', '.join(shares)}")
+        shares = [f"{tail.slowest * 100:.0f} % for {percent(tail.share)}" for tail in requests.tails]
+        lines.append(f"the slowest responses ran alone: {', '.join(shares)} of the rollout time")
     if requests.bubble is not None:
-        lines.append(f"engine slots idle at the end of rollouts: {percent(requests.bubble)} of slots x rollout time")
+        lines.append(
+            f"finished responses waited for the longest: {percent(requests.bubble)} of the generation capacity"
+        )
     if requests.kv_cache_peak is not None:
         lines.append(f"highest KV-cache usage: {percent(requests.kv_cache_peak)}")
     lines += [
@@ -270,6 +289,8 @@ def _span_lines(requests: Requests, rows: list[RequestRow]) -> list[str]:
         return []
     hidden = len(rows) - SHOWN
     lines = [f"{plural(hidden, 'more kind')} of requests in --json"] if hidden > 0 else []
+    if requests.spans >= total:
+        return lines
     known = requests.spans + requests.omitted
     rest = f"; of {count(total - known)} it is open until their rollouts are over" if total > known else ""
     return [*lines, f"{count(requests.spans)} of {plural(total, 'request')} are spans{rest}; metrics count all"]

@@ -101,7 +101,12 @@ def _left(report: Report, shown: Sequence[StageRow]) -> str:
     left = [row for row in report.stages if row.inside is None and all(row is not one for one in shown)]
     stages = [row for row in left if row.stage != v.OTHER]
     said = {"waiting for data": f"{v.IDLE} data", UNNAMED: v.OTHER}
-    parts = [f"{words} {percent(row.share)}" for words, name in said.items() for row in left if row.stage == name]
+    parts = [
+        f"{words} {percent(row.share)}"
+        for words, name in said.items()
+        for row in left
+        if row.stage == name and row.share
+    ]
     share = percent(sum(row.share for row in left))
     head = [f"{plural(len(stages), 'more stage')} {share}"] if stages else []
     return ", of it ".join([*head, *([", ".join(parts)] if parts else [])])
@@ -122,11 +127,10 @@ def _mean_step(report: Report) -> str:
 
 
 def _did(row: RankTime) -> str:
-    cpu = getattr(row, "cpu_share", None)
     said = [f"works {seconds(row.active_s + row.inseparable_s)}"]
     said += [f"waits {'' if row.is_wait_exact else '>='}{seconds(row.wait_s)}"] if row.wait_s else []
     said += [f"sends {seconds(row.transfer_s)}"] if row.transfer_s else []
-    said += [f"CPU {percent(cpu)}"] if cpu is not None else []
+    said += [f"CPU {percent(row.cpu_share)}"] if row.cpu_share is not None else []
     return ", ".join(said)
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from otel_rl.findings.rule import Finding
 from otel_rl.report.data.report import Report
+from otel_rl.report.read.evidence import findings
 from otel_rl.report.section import Block, Line, Paragraph, Section, Severity
 
 SEVERITIES: Final[dict[str, Severity]] = {"alarm": "alarm", "warning": "warning", "note": ""}
@@ -36,5 +37,5 @@ def _all_blocks(report: Report) -> list[Block]:
     ]
 
 
-FINDINGS: Final = Section(blocks=_blocks)
+FINDINGS: Final = Section(data={"findings": findings}, blocks=_blocks)
 ALL_FINDINGS: Final = Section(title="All findings", blocks=_all_blocks)
