@@ -12,6 +12,7 @@ import argparse
 import os
 from collections.abc import Callable
 from pathlib import Path
+from time import thread_time_ns
 from typing import Any
 
 from measure import keep, make_folder, show, side_by_side
@@ -146,6 +147,7 @@ def main() -> None:
                     "hooked, recording switched off": repeat(switched_off),
                     "a collective": repeat(with_collective),
                     "one reading of memory": repeat(probes.read_memory),
+                    "one reading of CPU time, once a step": repeat(thread_time_ns),
                     "one number": repeat(lambda: gauge("rl.train.grad_norm", 0.5)),
                     "the guard": repeat(with_guard),
                 },

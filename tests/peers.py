@@ -95,6 +95,7 @@ class Peer:
         status: int = 0,
         is_cut: bool = False,
         is_journaled: bool = True,
+        cpu_s: float | None = None,
     ) -> list[FakeSpan]:
         """Make one step and journal it, as the flusher does: what ended last first."""
         trace, begin_ns = ids.trace_id(self.attempt, loop, number), self.now_ns
@@ -106,7 +107,8 @@ class Peer:
         attributes: dict[str, Any] = {v.ITERATION: number, v.LOOP_NAME: loop, **({v.TRUNCATED: True} if is_cut else {})}
         attributes |= {v.LOOP_RESTART_OF: restart_of} if restart_of else {}
         name = f"{v.RANK_SPAN} {self.rank}"
-        spans.append(FakeSpan(name, trace, container, root, begin_ns, self.now_ns, attributes))
+        of_rank = attributes if cpu_s is None else {**attributes, v.CPU_TIME: cpu_s}
+        spans.append(FakeSpan(name, trace, container, root, begin_ns, self.now_ns, of_rank))
         spans[-1].status = (status, "") if status else None
         if self.rank == 0:
             spans.append(FakeSpan(v.LOOP, trace, root, 0, begin_ns, self.now_ns, dict(attributes)))

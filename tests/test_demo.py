@@ -167,9 +167,10 @@ def test_the_reward_rises_on_two_ranks(trained: tuple[Path, str]) -> None:
 
 STEPS = 140
 STAGES = {
-    "rl.idle", "rl.sample", "rl.sample.process", "rl.logprob old", "rl.logprob ref", "rl.reward", "rl.reward parity",
-    "rl.reward judge", "rl.advantage", "rl.log", "rl.train.forward", "rl.train.backward", "rl.train.clip",
-    "rl.train.optimizer", "rl.evaluate", "rl.checkpoint",
+    "rl.idle", "rl.sample", "rl.sample.tokenize", "rl.sample.generate", "rl.sample.decode", "rl.sample.process",
+    "rl.logprob old", "rl.logprob ref", "rl.reward", "rl.reward parity", "rl.reward judge", "rl.advantage",
+    "rl.log.gather", "rl.log", "rl.train.forward", "rl.train.backward", "rl.train.clip", "rl.train.optimizer",
+    "rl.evaluate", "rl.checkpoint",
 }  # fmt: skip
 """All but the weight synchronisation: nobody else has the weights."""
 SAYS = {

@@ -77,9 +77,9 @@ def test_ranks_are_compared_inside_their_stage(tmp_path: Path, clock: FakeClock)
     ]
     assert [([0, 1], None), ([2, 3], Rank("trainer", 3))] == compared_ranks
     assert (
-        "Rank 3 holds the run back: rl.train.forward takes 1.5 times as long there as on the other rank of pipeline "
-        "stage 1, which costs 30.0 ms per step, 27 % of the median step."
-    ) == report.verdict.sentence
+        "Rank 3 of pipeline stage 1 is slower in rl.train.forward (own time 90.0 ms against 60.0 ms), which costs "
+        "30.0 ms per step (27 %)."
+    ) == report.findings.time[0].sentence
 
     assert [(rank, RUN, round(STEPS * ms / 1e3, 9)) for rank, ms in enumerate((70, 70, 30, 0))] == sorted(
         watched.numbers(v.SKEW_WAIT)[-4:]

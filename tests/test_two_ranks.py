@@ -59,9 +59,8 @@ def test_a_ranks_stages_are_those_of_a_single_process(trained: tuple[Trained, Re
     rollout = Counter([v.SAMPLE, f"{v.LOGPROB} old", f"{v.LOGPROB} ref", v.REWARD, v.ADVANTAGE])
     update = Counter([v.IDLE, v.FORWARD, v.BACKWARD, v.CLIP, v.OPTIMIZER])
     for number, step in steps.items():
-        stages = Counter(
-            child.label for child in step.children if child.name not in (COLLECTIVE, v.LOG, v.SAMPLE_PROCESS)
-        )
+        uncounted = (COLLECTIVE, v.LOG, v.LOG_GATHER, v.SAMPLE_PROCESS)
+        stages = Counter(child.label for child in step.children if child.name not in uncounted)
         expected = update + (rollout if number % 2 else Counter())
         expected += Counter([v.EVALUATE] if number % 3 == 0 else [])
         assert expected + Counter([v.CHECKPOINT] if number in (4, STEPS) else []) == stages, number
@@ -121,9 +120,9 @@ def test_collectives_lie_in_their_stages(trained: tuple[Trained, Recorded], rank
     )
     assert operations[v.SAMPLE, "gather"] >= 3
     assert operations[v.REWARD, "gather"] == 1
-    assert operations[v.LOG, "gather_object"] >= 2
+    assert operations[v.LOG_GATHER, "gather_object"] >= 2
     placed = {name for name, _ in operations}
-    assert placed <= {v.SAMPLE, v.SAMPLE_PROCESS, v.REWARD, v.LOG, v.FORWARD, v.BACKWARD, v.ADVANTAGE, step.name}
+    assert placed <= {v.SAMPLE, v.SAMPLE_PROCESS, v.REWARD, v.LOG_GATHER, v.FORWARD, v.BACKWARD, v.ADVANTAGE, step.name}
     assert 2 == operations[step.name, "all_gather"]  # of the loss, before the trainer logs it
     for stage in step.children:
         inside = [child.span for child in stage.children if child.name == COLLECTIVE]

@@ -150,9 +150,10 @@ def slow_rank(rank: RankT, own_s: Mapping[str, Mapping[RankT, float]], named: It
     is_everywhere = _is_slow_in_most(list(times.values()))
     counted = times if is_everywhere else {stage: times[stage] for stage in named if stage in times}
     excess_s = {stage: max(0.0, own - others) for stage, (own, others) in counted.items()}
+    slow = [stage for stage in counted if not is_everywhere or _is_slow(*times[stage])]
     return SlowRank(
         rank,
-        tuple(sorted((stage for stage in excess_s if _is_slow(*times[stage])), key=lambda stage: -excess_s[stage])),
+        tuple(sorted(slow, key=lambda stage: -excess_s[stage])),
         is_everywhere,
         sum(own for own, _ in counted.values()),
         sum(others for _, others in counted.values()),

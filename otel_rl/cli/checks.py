@@ -6,9 +6,10 @@ import os
 import platform
 import re
 import shutil
+import sys
 import tempfile
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -50,22 +51,11 @@ HIDDEN: Final = "set (hidden)"
 Mark = Literal["ok", "note", "wrong"]
 INTEGRATION_MARKS: Final[dict[str, Mark]] = {"applies": "ok", "unsupported": "wrong", "broken": "wrong"}
 SOURCE_MARKS: Final[dict[str, Mark]] = {"environment": "ok", "default": "note"}
-COUNTED: Final = {
-    v.SELF_RECORDED: "recorded",
-    v.SELF_ENCODED: "encoded",
-    v.SELF_JOURNALED: "journaled",
-    v.SELF_DROPPED: "dropped",
-    v.SELF_CHANGED: "changed",
-    v.SELF_ERRORS: "errors",
-}
-BEFORE_THEIR_OWN: Final = (v.SELF_RECORDED, v.SELF_ENCODED, v.SELF_JOURNALED)
-"""Counts that are points themselves: of points they are without those that they are journaled with."""
-COUNTED_MARKS: Final[dict[str, Mark]] = {
-    v.SELF_RECORDED: "ok",
-    v.SELF_ENCODED: "ok",
-    v.SELF_JOURNALED: "ok",
-    v.SELF_CHANGED: "note",
-}
+SPOILED: Final = {v.SELF_DROPPED: "dropped", v.SELF_CHANGED: "changed", v.SELF_ERRORS: "errors"}
+COUNTED: Final = {v.SELF_RECORDED: "recorded", v.SELF_ENCODED: "encoded", v.SELF_JOURNALED: "journaled"}
+"""Counts of the same records on their way; they are points themselves, so of points they lack the last ones."""
+RECORDS: Final[Mapping[Signal, str]] = {"traces": "span", "metrics": "point", "logs": "log record"}
+NO_FRAMEWORK: Final = "no framework"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +83,31 @@ def installed() -> list[Check]:
 
 
 def integrations() -> list[Check]:
-    """Return the integrations and whether each applies here."""
+    """Return the integrations and whether each applies here; if none has its package, what there could be."""
     from otel_rl.integrations import choice  # the other commands do without it and start faster
 
     asked = choice.asked_for()
+    statuses = choice.every_status()
     found: list[Check] = []
-    for name, state, detail in choice.every_status():
+    for name, state, detail in statuses:
         mark = INTEGRATION_MARKS.get(state, "wrong" if name in asked else "note")
         found.append(Check(mark, name, f"{state} {detail}".strip()))
+    if {status.state for status in statuses} == {"absent"} and "wrong" not in {check.state for check in found}:
+        found = _without_framework()
     strangers = [name for name in asked if name not in (*registered(), AUTO)]
     return found + [Check("wrong", name, "there is no such integration") for name in strangers]
+
+
+def _without_framework() -> list[Check]:
+    from otel_rl.integrations import choice
+
+    loaded = (choice.load(name, path) for name, path in registered().items())
+    packages = {one.package: f"{one.package} {one.supports}" for one in loaded if one is not None}
+    return [
+        Check("note", NO_FRAMEWORK, f"{sys.executable} has none that otel_rl records by itself"),
+        Check("note", "to install", "the framework that you train with, for example: pip install trl"),
+        Check("note", "known", ", ".join(packages.values())),
+    ]
 
 
 def settings_rows() -> list[Check]:
@@ -186,13 +191,12 @@ def journal_root(root: Path) -> list[Check]:
 
 def recorded(run: Run) -> list[Check]:
     """Return how many records a run holds, what its processes dropped or changed, and what is damaged."""
-    rows = [_journaled(run, signal) for signal in SIGNALS]
-    points = (point for name in COUNTED for point in run.points(name))
-    for (name, signal, reason), number in sorted(totals(points).items()):
-        mark = COUNTED_MARKS.get(name, "wrong") if number > 0 else "ok"
-        what = " ".join(filter(None, (COUNTED[name], signal, reason)))
-        apart = ", without the last points, which say so" if name in BEFORE_THEIR_OWN and signal == "metrics" else ""
-        rows.append(Check(mark, what, f"{count(number)}{apart}"))
+    sums = totals(point for name in (*COUNTED, *SPOILED) for point in run.points(name))
+    rows = _journaled(run, sums)
+    for (name, signal, reason), number in sorted(sums.items()):
+        if name in SPOILED:
+            mark: Mark = "ok" if number <= 0 else "note" if name == v.SELF_CHANGED else "wrong"
+            rows.append(Check(mark, " ".join(filter(None, (SPOILED[name], signal, reason))), count(number)))
     rows += [
         Check("wrong", f"{row.writer} damaged", f"{plural(row.places, 'place')}, {size(row.bytes)}: {row.reason}")
         for row in damage_rows(run.journals)
@@ -213,10 +217,28 @@ def _life(journal: Journal) -> str:
     return f"{state}, pid {journal.identity.pid} on {journal.identity.host}, last record {clock(journal.last_ns)}"
 
 
-def _journaled(run: Run, signal: Signal) -> Check:
-    """Return how many records are here; those of a sidecar apart, since no process that records counts them."""
+def _journaled(run: Run, sums: Mapping[tuple[str, str, str], int]) -> list[Check]:
+    """Return how many records are here, and the signals of which other numbers were recorded, encoded or journaled.
+
+    Those of a sidecar are apart, since no process that records counts them.
+    """
+    frames = {signal: _frames(run, signal) for signal in SIGNALS}
+    here = {signal: frames[signal][False] for signal in SIGNALS}
+    sidecar = sum(found[True] for found in frames.values())
+    counted = {signal: [sums.get((name, signal, ""), 0) for name in COUNTED] for signal in SIGNALS}
+    differ = [signal for signal in SIGNALS if len({*counted[signal]}) > 1 or max(counted[signal]) > here[signal]]
+    kinds = ", ".join(plural(here[signal], RECORDS[signal]) for signal in SIGNALS)
+    total = f"{count(sum(here.values()))} {'here' if differ else 'recorded, all journaled'}: {kinds}"
+    rows = [Check("ok", "records", total + (f"; {count(sidecar)} more by the sidecar" if sidecar else ""))]
+    for signal in differ:
+        said = [f"{count(number)} {word}" for number, word in zip(counted[signal], COUNTED.values(), strict=True)]
+        rows.append(Check("note", signal, f"{', '.join(said)}, {count(here[signal])} here"))
+    return rows
+
+
+def _frames(run: Run, signal: Signal) -> Counter[bool]:
+    """Count records, by whether a sidecar wrote them."""
     numbers: Counter[bool] = Counter()
     for journal, frame in run.frames(signal):
         numbers[journal.identity.is_sidecar] += frame.count
-    more = f", and {count(numbers[True])} by the sidecar" if numbers[True] else ""
-    return Check("ok", signal, f"{count(numbers[False])} records journaled by its processes are here{more}")
+    return numbers

@@ -33,7 +33,7 @@ class Numbers:
 
     def step(self, index: int) -> int:
         """Return the number of a step, or its place if it has none."""
-        number = self.steps[index] if index < len(self.steps) else None
+        number = self.steps[index]
         return index + 1 if number is None else number
 
     def bad(self) -> list[bool]:
@@ -42,7 +42,8 @@ class Numbers:
 
     def good(self) -> Curve:
         """Return its finite values."""
-        kept = [(self.step(index), value) for index, value in enumerate(self.values) if math.isfinite(value)]
+        steps = [place if step is None else step for place, step in enumerate(self.steps, 1)]
+        kept = [pair for pair in zip(steps, self.values, strict=True) if math.isfinite(pair[1])]
         return Curve([step for step, _ in kept], [value for _, value in kept])
 
 
@@ -120,5 +121,5 @@ class Learning:
         return max((len(one.values) for one in self.series), default=0)
 
     def noun(self, points: int) -> str:
-        """Say what so many points of a series are: of several updates with one rollout only one knows rewards."""
+        """Return what so many points of a series are: of several updates with one rollout only one knows rewards."""
         return "step" if points * 4 > self.steps * 3 else "rollout"

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_rl.findings.curves import Learning
-from otel_rl.findings.health import HEALTH, Health
+from otel_rl.findings.health import HEALTH
 from otel_rl.findings.learning import LEARN
+from otel_rl.findings.mishaps import Health
 from otel_rl.findings.rule import Evidence, Finding, Kind, Rule, Severity, say
 from otel_rl.findings.step_time import Timing
 from otel_rl.findings.timing import TIME

@@ -127,10 +127,11 @@ def _found_answers(
 ) -> Found:
     guilty = [row.rank for row in rows if any(value > 0 for value in row.values)]
     is_one_rank = len(rows) > 1 and len(guilty) == 1
-    of = f" of {answers:.0f}" if answers else ""
+    of = f" of {answers / len(rows) if is_one_rank else answers:.0f}" if answers else ""
     rank = f" on rank {guilty[0]}" if is_one_rank else ""
-    said = {"name": shorten(name, NAME_WIDTH), "bad": f"{max(1, typical):.0f}{of}", "rank": rank}
-    return Found({**said, "count": len(where), "of": points, "first": one.step(where[0])})
+    first = "" if len(where) == points else f" (first in step {one.step(where[0])})"
+    said = {"name": shorten(name, NAME_WIDTH), "bad": f"{max(1, typical):.0f}{of}", "rank": rank, "first": first}
+    return Found({**said, "count": len(where), "of": points})
 
 
 def _ranks_with(learning: Learning, function: str) -> list[Numbers]:
@@ -145,7 +146,7 @@ def _when(learning: Learning, one: Numbers, start: int) -> str:
 
 
 def _kind(learning: Learning, one: Numbers) -> str:
-    """Say NaN, or infinite if no rank recorded NaN."""
+    """Return NaN, or infinite if no rank recorded NaN."""
     same = [row for row in learning.of_ranks if (row.name, row.qualifiers) == (one.name, one.qualifiers)]
     wrong = [value for row in same for value in row.values if not math.isfinite(value)]
     return "infinite" if wrong and not any(map(math.isnan, wrong)) else "NaN"

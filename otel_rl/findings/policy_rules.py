@@ -59,11 +59,9 @@ def gradient_vanished(learning: Learning) -> Found | None:
     start = onset(flags)
     if start is None or len(gradient) - start < max(FEWEST, len(gradient) // 10):
         return None
-    total = plural(len(gradient), "step")
-    before = median(gradient.values[:start]) if start else 0.0
-    was = f", {before:.3g} before" if start else ""
-    when = f"since step {gradient.steps[start]} ({sum(flags[start:])} of {total}){was}" if start else f"in all {total}"
-    return Found({"when": when})
+    of = f"{sum(flags[start:])} of {plural(len(gradient), 'step')}"
+    since = f"since step {gradient.steps[start]} ({of}), {median(gradient.values[:start]):.3g} before"
+    return Found({"when": since if start else f"in {of}"})
 
 
 def gradient_explosion(learning: Learning) -> Found | None:
@@ -150,7 +148,8 @@ def _low_since(entropy: Curve, share: float) -> int | None:
     """Return the index since when the entropy stays below a share of its first values."""
     if len(entropy) < FEWEST or _early(entropy) <= 0:
         return None
-    start = onset([value <= share * _early(entropy) for value in entropy.values])
+    limit = share * _early(entropy)
+    start = onset([value <= limit for value in entropy.values])
     return start if start and len(entropy) - start >= FEWEST else None
 
 
@@ -162,14 +161,11 @@ def _zeros(gradient: Curve) -> list[bool]:
 
 def _no_gradient(learning: Learning, step: int) -> str:
     gradient = learning.curve(v.GRAD_NORM)
-    zeros = (
-        [is_zero for one, is_zero in zip(gradient.steps, _zeros(gradient), strict=True) if one >= step]
-        if len(gradient)
-        else []
-    )
-    return (
-        f", then gradient 0 in {sum(zeros)} of {plural(len(gradient), 'step')}" if 2 * sum(zeros) > len(zeros) else ""
-    )
+    if not gradient.values:
+        return ""
+    zeros = [is_zero for one, is_zero in zip(gradient.steps, _zeros(gradient), strict=True) if one >= step]
+    is_gone = 2 * sum(zeros) > len(zeros)
+    return f", then gradient 0 in {sum(zeros)} of {plural(len(gradient), 'step')}" if is_gone else ""
 
 
 def _spike_limit(gradient: Curve) -> float:

@@ -49,7 +49,7 @@ def answers_cut(learning: Learning) -> Found | None:
 
 
 def cut_note(learning: Learning) -> Found | None:
-    """Say how many responses are cut where it is at least half."""
+    """Find how many responses are cut where it is at least half."""
     cut = learning.curve(v.RESPONSE_CLIPPED)
     if len(cut) < 3 or cut.third(2) < HALF:
         return None

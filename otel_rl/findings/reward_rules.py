@@ -48,8 +48,9 @@ def reward_collapsed(learning: Learning) -> Found | None:
     begin = onset([value < best / 2 + final / 2 for value in curve.values])
     if begin is None or len(curve) - begin < max(5, len(curve) // 10):
         return None
-    values = {"step": curve.steps[begin], "best": best, "final": final, "peak": curve.steps[end - 1]}
-    return Found({**values, "by": _fallen_function(learning, curve.steps[begin])})
+    values = {"step": curve.steps[begin], "best": best, "final": level(curve.values[begin:])}
+    by = _fallen_function(learning, curve.steps[begin])
+    return Found({**values, "peak": curve.steps[end - 1], "by": by})
 
 
 def reward_falls(learning: Learning) -> Found | None:
@@ -99,11 +100,7 @@ def function_constant(learning: Learning) -> Found | None:
         if len(deviations) < 2 or name not in deviations:
             continue
         score, spread = scores.good(), deviations[name].good()
-        same = [abs(value) <= NO_CHANGE * max(abs(score.values[-1]), NO_CHANGE) for value in spread.values]
-        if len(score) != len(spread) or len(score) < 10:
-            continue
-        constant = [abs(x - score.values[-1]) <= NO_CHANGE * max(1.0, abs(x)) for x in score.values]
-        start = onset([a and b for a, b in zip(same, constant, strict=True)])
+        start = _constant_since(score, spread)
         if start is None or len(score) - start < max(10, len(score) // 5) or _has_reached(score, start):
             continue
         when = f"since step {score.steps[start]}" if start else f"in all {plural(len(score), _noun(learning, score))}"
@@ -136,17 +133,17 @@ def groups_mostly_equal(learning: Learning) -> Found | None:
 
 
 def reward_note(learning: Learning) -> Found | None:
-    """Say how the reward went, and how many groups teach nothing."""
+    """Describe how the reward went, and how many groups teach nothing."""
     curve = learning.curve(v.REWARD_SCORE)
     if not len(curve):
         return None
     if len(curve) == 1:
-        return Found({"text": f"Reward {curve.values[0]:.3g} in the only step"})
+        return Found({"text": f"Reward {curve.values[0]:.3g} in the only step."})
     return Found({"text": _way(learning, curve) + _groups(learning)})
 
 
 def loss_note(learning: Learning) -> Found | None:
-    """Say how the loss went where there is no reward."""
+    """Describe how the loss went where there is no reward."""
     curve = learning.curve(v.LOSS)
     if not len(curve) or len(learning.curve(v.REWARD_SCORE)):
         return None
@@ -194,6 +191,16 @@ def _groups(learning: Learning) -> str:
 def _digits(value: float, by: float) -> str:
     """Write a level with two digits of the change."""
     return f"{value:.2f}" if abs(by) >= 0.1 and abs(value) < 10 else f"{value:.3g}"
+
+
+def _constant_since(score: Curve, spread: Curve) -> int | None:
+    """Return the index since when all answers of all steps have the same score."""
+    if not score.values or len(score) != len(spread):
+        return None
+    final = score.values[-1]
+    least = NO_CHANGE * max(abs(final), NO_CHANGE)
+    pairs = zip(score.values, spread.values, strict=True)
+    return onset([abs(value - final) <= least and abs(deviation) <= least for value, deviation in pairs])
 
 
 def _has_reached(score: Curve, start: int) -> bool:

@@ -70,9 +70,8 @@ def _awaited(timing: Timing) -> Found | None:
     if share < AWAITED_SHARE:
         return None
     least = "" if wait.is_exact else "at least "
-    return Found(
-        _values(wait, "who", "rank", "reason") | {"least": least, "wait_s": wait.longest_s, "share": share}, share
-    )
+    values: dict[str, Value] = {"least": least, "wait_s": wait.longest_s, "share": share}
+    return Found(_values(wait, "who", "rank", "reason") | values, share)
 
 
 def _uneven(timing: Timing) -> Found | None:

@@ -11,20 +11,32 @@ from time import monotonic_ns
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import OpenView, Run
 from otel_rl.records import Attributes, Value
-from otel_rl.report.data.details import Requests
+from otel_rl.report.data.details import Ledger, OpenStageRow, Requests
 from otel_rl.report.data.ranks import Rank
-from otel_rl.report.data.report import Attempt, LongStep, Loss, Series, StageRow, StepTimes
+from otel_rl.report.data.report import (
+    Attempt,
+    DamagedFile,
+    LongStep,
+    Loss,
+    Series,
+    StageRow,
+    StepDisagreement,
+    StepTimes,
+)
 from otel_rl.report.data.time_use import Efficiency
-from otel_rl.report.read.attempts import add_now, add_open, attempt_rows, leave_out_helpers, living
+from otel_rl.report.read.attempts import add_now, add_open, attempt_rows, leave_out_helpers, living, missing_ranks
 from otel_rl.report.read.average import Averaged, average, set_aside, step_times
 from otel_rl.report.read.collect import FoldedSpans, collect
 from otel_rl.report.read.last_points import LastPoints
 from otel_rl.report.read.memory_readings import KEYS as MEMORY_KEYS
 from otel_rl.report.read.request_spans import KEYS as REQUEST_KEYS
+from otel_rl.report.read.settings import settings
 from otel_rl.report.read.span_attributes import KEYS, rank_of
-from otel_rl.report.sections.caveats import COUNTED, loss_rows
+from otel_rl.report.sections.caveats import COUNTED, damage_rows, disagreements, loss_rows
 from otel_rl.report.sections.flops_rates import FlopsPoints
+from otel_rl.report.sections.ledger_faults import ledger
 from otel_rl.report.sections.memory_use import MemoryPoints
+from otel_rl.report.sections.open_now import open_rows
 from otel_rl.report.sections.rank_activity import efficiency
 from otel_rl.report.sections.request_times import RequestPoints
 from otel_rl.report.sections.stage_shares import stage_rows
@@ -103,6 +115,10 @@ class Source:
         self.ranks: list[Rank] = sorted({rank for ranks in found.ranks.values() for rank in ranks})
         self.unseen_steps: int = max(0, self.points.stepped.total() - len(self.averaged.finished))
         self.attempts: list[Attempt] = attempt_rows(found, self.averaged, self.opened, self.alive)
+        self.settings: dict[str, float] = settings(found)
+        self.missing_ranks: int = missing_ranks(found, self.ranks)
+        self.open_stages: list[OpenStageRow] = open_rows(self.opened, now_ns, found.longest_ns)
+        self.ledger: Ledger = ledger(run)
         self.steps: StepTimes = step_times(self.averaged)
         self.stages: list[StageRow] = stage_rows(self.averaged)
         self.efficiency: Efficiency = efficiency(found, self.averaged)
@@ -113,6 +129,8 @@ class Source:
         self.numbers: list[Series]
         self.series, self.numbers = self.points.numbers.series(found.steps)
         self.losses: list[Loss] = loss_rows(self.points.counts.points())
+        self.damage: list[DamagedFile] = damage_rows(run.journals)
+        self.disagreements: list[StepDisagreement] = disagreements(found.steps, run.journals, self.losses)
 
     @cached_property
     def fair(self) -> Fair:

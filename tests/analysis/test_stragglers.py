@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 
 from otel_rl.analysis.many_steps import SlowComm, Straggler
 from otel_rl.analysis.stage_calls import Met, StageCall, keyed
-from otel_rl.analysis.stragglers import Slowest, between_stages, costs, is_straggler, slowest
+from otel_rl.analysis.stragglers import (
+    Slowest,
+    SlowRank,
+    between_stages,
+    costs,
+    inside_collectives,
+    is_starved,
+    is_straggler,
+    slow_rank,
+    slowest,
+)
 from otel_rl.analysis.waits import Activity, Waited, activity, call_waits, is_symmetric, transfers, waits
 from tests.timelines import (
     MOST_MEETINGS,
@@ -333,7 +343,7 @@ def test_nothing_recorded_names_nothing() -> None:
 def test_share_of_slow_communication() -> None:
     """Transfer over the step of the slowest rank; steps without the stage count as none of it."""
     calls = [StageCall(step, rank, "sync", 100, 80) for step in range(3) for rank in (0, 1)]
-    assert [SlowComm("sync", 8e-8, 0.8)] == many(calls).slow_communication()
+    assert [SlowComm("sync", 8e-8, 0.8, 0.0)] == many(calls).slow_communication()
     limits = [[StageCall(0, rank, "sync", 100, comm) for rank in (0, 1)] for comm in (30, 29)]
     assert [1, 0] == [len(many(limit).slow_communication()) for limit in limits]
     others = [StageCall(step, rank, "forward", 100) for step in range(3, 9) for rank in (0, 1)]
@@ -501,3 +511,43 @@ def test_ranks_that_are_as_slow_tie() -> None:
     """Less than 5 % between them; a rank is never named alone because its number is lower."""
     assert Slowest(2, 3.0, 1.0, tied=(4,)) == slowest({0: 1.0, 1: 1.0, 2: 3.0, 3: 1.0, 4: 2.9})
     assert Slowest(2, 3.0, 1.0) == slowest({0: 1.0, 1: 1.0, 2: 3.0, 3: 1.0, 4: 2.8})
+
+
+def test_a_rank_that_is_slow_in_everything_is_summed_up() -> None:
+    """Over all stages; what it does faster makes up for nothing."""
+    own_s = {"sample": {0: 4.0, 1: 8.0}, "forward": {0: 3.0, 1: 6.0}, "log": {0: 1.0, 1: 0.5}}
+    assert SlowRank(1, ("sample", "forward"), True, 14.5, 8.0, 7.0) == slow_rank(1, own_s, ["sample"])
+
+
+@pytest.mark.parametrize(
+    "own_s",
+    [
+        {"sample": {0: 8.0, 1: 16.0}, "forward": {0: 2.0, 1: 2.0}},
+        {"sample": {0: 4.0, 1: 4.0}, "forward": {0: 3.0, 1: 6.0}},
+        {"sample": {0: 4.0, 1: 8.0}},
+    ],
+    ids=["the longest stage", "a short one", "all there is"],
+)
+def test_a_rank_that_is_slow_in_a_stage_is_not_slow_in_everything(own_s: dict[str, dict[int, float]]) -> None:
+    """However long the stage."""
+    name, slow = next((name, own) for name, own in own_s.items() if own[1] > own[0])
+    assert SlowRank(1, (name,), False, slow[1], slow[0], slow[1] - slow[0]) == slow_rank(1, own_s, [name])
+
+
+def test_slow_ranks_are_compared_with_those_that_are_not() -> None:
+    """Two of four."""
+    own_s = {stage: {0: 1.0, 1: 1.0, 2: 2.0, 3: 2.1} for stage in ("sample", "forward")}
+    assert [(True, 2.0), (True, 2.0)] == [
+        (found.is_everywhere, found.others_s) for found in (slow_rank(rank, own_s, ["sample"]) for rank in (2, 3))
+    ]
+
+
+def test_what_a_slow_rank_costs_inside_collectives() -> None:
+    """Half of the time, if it is half as fast; nothing if it is not slower."""
+    assert [5.0, 0.0, 0.0] == [inside_collectives(10.0, ratio) for ratio in (2.0, 1.0, 0.5)]
+
+
+def test_a_rank_is_starved_if_its_peers_get_more_of_a_core() -> None:
+    """Nobody is where it is not known."""
+    cases = [(0.5, 0.61), (0.5, 0.59), (None, 0.5), (0.5, None)]
+    assert [True, False, False, False] == [is_starved(*case) for case in cases]

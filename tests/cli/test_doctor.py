@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Literal
 
@@ -20,12 +22,13 @@ from otel_rl.cli.checks import Check, integrations, journal_root, protobuf, reco
 from otel_rl.cli.commands.doctor import _print
 from otel_rl.cli.console import stdout
 from otel_rl.cli.shipping import sending, sent
-from otel_rl.integrations import OURS
+from otel_rl.integrations import OURS, choice
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.otlp import encode
 from otel_rl.journal.read import open_run
 from otel_rl.journal.write import Writer
 from otel_rl.runs.format import size
+from otel_rl.sidecar.settings import SIGNALS
 from otel_rl.sidecar.ship.progress import ShipProgress, load, save
 from otel_rl.sidecar.streams import Position
 from tests.fixtures import Recording
@@ -77,6 +80,24 @@ def test_an_integration_that_was_asked_for_in_vain_is_wrong(monkeypatch: pytest.
     assert "wrong" == found["sglang"].state
     assert "auto" not in found
     assert {"ok", "note"} >= {found[name].state for name in OURS if name != "sglang"}
+
+
+def test_without_a_framework_it_says_what_to_install(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most likely it is another Python than that of the training; nothing is wrong with otel_rl."""
+
+    def version(package: str) -> str:
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr(choice, "version", version)
+    first, advice, known = integrations()
+    assert Check("note", "no framework", f"{sys.executable} has none that otel_rl records by itself") == first
+    assert advice.detail.endswith("pip install trl")
+    assert {"torch >=2.4", "trl >=1.16,<2"} <= set(known.detail.split(", "))
+    result = cli.invoke(app, ["doctor"])
+    assert (0, False) == (result.exit_code, "Nothing is wrong." in result.stdout)
+    assert "No framework is installed in this Python" in result.stdout
+    monkeypatch.setenv("OTEL_RL_INTEGRATIONS", "trl")
+    assert "wrong" == {finding.name: finding.state for finding in integrations()}["trl"]
 
 
 def test_what_the_collector_reads_is_not_wrong(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,41 +367,45 @@ def test_a_run_is_examined(root: Path) -> None:
     path = write_run(root)
     result = cli.invoke(app, ["doctor", str(path)])
     assert 0 == result.exit_code, result.stdout
-    assert all(text in result.stdout for text in ("390 records journaled", "gone, pid ", "trainer-1-"))
+    assert all(text in result.stdout for text in ("recorded, all journaled: 390 spans, ", "gone, pid ", "trainer-1-"))
 
 
-def test_what_a_process_counted_is_shown(recording: Recording) -> None:
-    """By signal: what it recorded, what of that was encoded and what was journaled."""
-    with otel_rl.step(1), otel_rl.stage("tool"):
-        pass
-    rows = {row.name: row for row in recorded(recording.stop())}
-    number = rows["traces"].detail.partition(" ")[0]
-    for name in ("recorded traces", "encoded traces", "journaled traces"):
-        assert Check("ok", name, number) == rows[name]
-
-
-def test_counted_points_and_those_that_say_so_are_all(recording: Recording) -> None:
-    """The last points of a process hold how many there were before them."""
+def test_records_that_are_all_there_are_one_row(recording: Recording) -> None:
+    """As many were recorded, encoded and journaled; only the last points of a process are not in its own counts."""
     for number in (1, 2):
         with otel_rl.step(number), otel_rl.stage("tool"):
             recording.tick(5)
         assert otel_rl.flush()
     run = recording.stop()
-    rows = {row.name: row.detail for row in recorded(run)}
-    *before, last = (frame.count for _, frame in run.frames("metrics"))
-    assert rows["metrics"].startswith(f"{sum(before) + last} records journaled ")
-    assert f"{sum(before)}, without the last points, which say so" == rows["journaled metrics"]
+    spans, points, logs = (sum(frame.count for _, frame in run.frames(signal)) for signal in SIGNALS)
+    detail = f"{spans + points + logs} recorded, all journaled: {spans} spans, {points} points, {logs} log records"
+    assert [Check("ok", "records", detail)] == recorded(run)
+
+
+def test_a_signal_of_which_records_are_missing_has_a_row(recording: Recording) -> None:
+    """With the count at each stage of their way, of which the last is what can be read."""
+    with otel_rl.step(1), otel_rl.stage("tool"):
+        recording.tick(5)
+    run = recording.stop()
+    spans = sum(frame.count for _, frame in run.frames("traces"))
+    (file,) = run.path.glob("*.traces.*.otlp")
+    file.unlink()
+    rows = {row.name: row for row in recorded(open_run(run.path))}
+    expected = f"{spans} recorded, {spans} encoded, {spans} journaled, 0 here"
+    assert Check("note", "traces", expected) == rows["traces"]
+    assert {"records", "traces"} == set(rows)
+    assert " here: 0 spans, " in rows["records"].detail
 
 
 def test_what_a_sidecar_journaled_is_told_apart(root: Path) -> None:
-    """No process that records counts it; a signal of which it wrote nothing names none."""
+    """No process that records counts it."""
     path = write_run(root)
+    (before,) = recorded(open_run(path))
     sidecar = Writer(path, WriterIdentity.current("sidecar", 0), max_bytes=1 << 20)
     sidecar.append("metrics", b"", 1_234, 1, 1)
     sidecar.close()
-    rows = {row.name: row.detail for row in recorded(open_run(path))}
-    assert "390 records journaled by its processes are here" == rows["traces"]
-    assert rows["metrics"].endswith(" records journaled by its processes are here, and 1,234 by the sidecar")
+    (after,) = recorded(open_run(path))
+    assert f"{before.detail}; 1,234 more by the sidecar" == after.detail
 
 
 def test_what_had_to_be_changed_is_a_note(root: Path) -> None:

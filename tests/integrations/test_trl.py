@@ -25,11 +25,18 @@ rl.reward
   rl.reward short
   rl.reward ends
 rl.advantage
-rl.log
+rl.log.gather
 rl.sample.process
 """
 LOGPROBS = "rl.logprob old\nrl.logprob ref\n"
-ROLLOUT = "rl.sample\nrl.sample.process\n" + LOGPROBS + SCORED.lstrip()
+SAMPLED = """
+rl.sample
+  rl.sample.tokenize
+  rl.sample.generate
+  rl.sample.decode
+rl.sample.process
+"""
+ROLLOUT = SAMPLED.lstrip() + LOGPROBS + SCORED.lstrip()
 UPDATE = """
 rl.train.forward
 rl.train.backward
@@ -41,18 +48,19 @@ rl.log
 LOGGED = "rl.log\n"
 MEMORY = {v.RSS_START, v.RSS_END, v.VMS_START, v.VMS_END}
 TOKENS = {v.TOKENS, v.TOKENS_PROMPT, v.TOKENS_RESPONSE}
+PARTS = [v.SAMPLE_TOKENIZE, v.SAMPLE_GENERATE, v.SAMPLE_DECODE]
 KEYS: dict[str, set[str]] = {
     v.IDLE: {v.IDLE_REASON},
     v.SAMPLE: {v.MODE, v.ROLLOUT_ID, v.POLICY_VERSION, v.SAMPLE_BATCH_SIZE, v.GROUP_SIZE, v.TOKENS_PADDING}
     | {v.REQUEST_COUNT, v.REQUESTS_OMITTED, v.BUBBLE, v.KV_BYTES_PEAK_SPAN}
     | TOKENS,
-    v.SAMPLE_PROCESS: {v.MODE},
+    **{key: {v.MODE} for key in (*PARTS, v.SAMPLE_PROCESS, v.LOG_GATHER)},
     v.LOGPROB: {v.MODE, v.LOGPROB_KIND, v.BATCH_SIZE, v.ROLLOUT_ID, v.TOKENS, v.TOKENS_PADDING},
     v.REWARD: {v.MODE, v.BATCH_SIZE},
     v.ADVANTAGE: {v.MODE, v.BATCH_SIZE},
     v.FORWARD: {v.MODE, v.TRAIN_BATCH_SIZE, v.GROUP_SIZE, v.POLICY_VERSION, v.ROLLOUT_ID, v.TOKENS_PADDING} | TOKENS,
     v.OPTIMIZER: {v.OPTIMIZER_SKIPPED},
-    f"{v.RANK_SPAN} 0": {v.ITERATION, v.LOOP_NAME, v.RSS_PEAK, v.RSS_PEAK_EXACT},
+    f"{v.RANK_SPAN} 0": {v.ITERATION, v.LOOP_NAME, v.CPU_TIME, v.RSS_PEAK, v.RSS_PEAK_EXACT},
     v.LOOP: {v.ITERATION, v.LOOP_NAME},
 }
 """What a stage says besides memory."""
@@ -115,8 +123,7 @@ def test_attributes_are_complete(trained: tuple[Trained, Recorded]) -> None:
     steps = [root for root in recorded.roots if root.name == v.LOOP]
     for node in (node for step in steps for node in step.walk()):
         function = {v.MODE, v.REWARD_FUNCTION} if node.name.startswith(f"{v.REWARD} ") else set()
-        of_rollout = {v.MODE} & set(node.attributes) if node.name == v.LOG else set()
-        of_rollout |= {v.REQUESTS_CLIPPED, v.TAIL_10, v.TAIL_5, v.TAIL_1} & set(node.attributes)
+        of_rollout = {v.REQUESTS_CLIPPED, v.TAIL_10, v.TAIL_5, v.TAIL_1} & set(node.attributes)
         assert KEYS.get(node.name, set()) | function | of_rollout | MEMORY == set(node.attributes), node.name
 
 
@@ -366,7 +373,7 @@ def test_what_a_derived_trainer_overrides_belongs_to_the_stage(trainings: Traini
     assert ([], {}) == (recorded.orphans, recorded.errors())
     scored = [line for line in lines(SCORED) if not line.startswith("  ")]  # it calls no function of TRL's for rewards
     old = ["rl.logprob old"] if trainer == "rloo" else []
-    outline = lines("rl.idle\nrl.sample\nrl.sample.process", *old, *scored, UPDATE, LOGGED)
+    outline = lines("rl.idle", SAMPLED, *old, *scored, UPDATE, LOGGED)
     steps = recorded.steps()
     assert {1: outline, 2: [*outline, "rl.log"]} == {number: step.outline() for number, step in steps.items()}
     slept_s = 0.02
@@ -409,7 +416,7 @@ def test_a_training_whose_steps_are_not_told_is_not_denied(trainings: Trainings)
     """The report says what is missing, and which method was replaced."""
     result = trainings.train("untold", config={"max_steps": 2}, play="train_unhooked", unhooked="get_batch_samples")
     report = build_report(Recorded(result.runs).run, time.time_ns())
-    assert report.verdict.sentence.startswith("trl trained, but no step was recorded: ")
+    assert report.findings.time[0].sentence.startswith("trl trained, but no step was recorded: ")
     (error,) = [loss for loss in report.losses if loss.what == "error"]
     assert "Trainer.get_batch_samples: " in error.reason
 
@@ -507,6 +514,72 @@ def test_step_time_is_the_length_of_the_step(measured: tuple[Trained, Trained, R
     assert set(lengths) == set(recorded.values("trl.step_time", rl_scope="rank"))
 
 
+# --- the parts of a rollout, answers without a number, settings -------------------------------------------------------
+
+
+def lasted_s(node: Node) -> float:
+    """Say how long a stage lasted."""
+    return float(node.span.end_ns - node.span.start_ns) / 1e9
+
+
+@pytest.mark.parametrize("trainer", ["grpo", "rloo"])
+def test_a_slow_tokenizer_is_not_the_engine(trainings: Trainings, trainer: str) -> None:
+    """What it takes lies in the stages of texts, in training and evaluation, and is no time of generating."""
+    config = {"max_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
+    recorded = Recorded(trainings.train(f"slow-{trainer}", play="slow_texts", trainer=trainer, config=config).runs)
+    sampled = [node for node in recorded.nodes if node.name == v.SAMPLE]
+    assert {"train", "eval"} == {node.attributes[v.MODE] for node in sampled}
+    for node in sampled:
+        tokenize, generate, decode = node.children
+        assert PARTS == [tokenize.name, generate.name, decode.name]
+        assert min(lasted_s(tokenize), lasted_s(decode)) >= 0.02
+        assert lasted_s(generate) <= lasted_s(node) - 0.04
+    assert {} == recorded.errors()
+
+
+def test_decoding_that_fails_ends_with_its_rollout(trainings: Trainings) -> None:
+    """Though no call of ours ends it; what follows the exception is inside nothing that has ended."""
+    result = trainings.train("undecoded", play="slow_texts", fails=True, code=None)
+    assert ["LookupError('no such token')"] == result.truth["errors"]
+    recorded = Recorded(result.runs)
+    failed = {node.name: node for node in recorded.nodes if node.span.status_code == 2}
+    assert {v.LOOP, f"{v.RANK_SPAN} 0", v.SAMPLE, v.SAMPLE_DECODE} == set(failed)
+    assert failed[v.SAMPLE].children[-1] is failed[v.SAMPLE_DECODE]
+    assert [] == [names for node in recorded.nodes for names in (*overlapping(node), *outside(node))]
+    assert ([], [], {}) == (recorded.orphans, recorded.run.open_stages(), recorded.errors())
+
+
+def test_answers_without_a_number_are_counted(trainings: Trainings) -> None:
+    """NaN and infinity of each function and of all rollouts of a step; None, which TRL makes NaN of, is none."""
+    config = {
+        "max_steps": 2, "gradient_accumulation_steps": 4, "steps_per_generation": 2,
+        "eval_strategy": "steps", "eval_steps": 2, "beta": 0.0,
+    }  # fmt: skip
+    rewards = ["unsure", "broken", "broken_async", "digits"]
+    result = trainings.train("broken", config=config, rewards=rewards)
+    recorded = Recorded(result.runs)
+    expected = {"unsure": 0, "broken": 2, "broken_async": 2, "digits": 0}
+    evaluated = [rollout["mode"] for rollout in result.truth["rollouts"]].count("eval")
+    for function, each in expected.items():
+        found = recorded.values(v.REWARD_NONFINITE, rl_reward_function=function, rl_scope="rank")
+        assert {1: 2 * each, 2: 2 * each} == one({n: of for n, of in found.items()}), function
+        found = recorded.values(v.REWARD_NONFINITE, rl_reward_function=function, rl_mode="eval")
+        assert {2: evaluated * each} == one(found), function
+    assert evaluated > 1
+    assert {} == recorded.errors()
+
+
+def test_the_settings_are_said_once(trained: tuple[Trained, Recorded]) -> None:
+    """On the container of set-up, where the report finds them."""
+    _, recorded = trained
+    said = [node.name for node in recorded.nodes if any(key.startswith(v.SETTINGS) for key in node.attributes)]
+    assert [f"{v.RANK_SPAN} 0"] == said
+    assert {
+        "learning_rate": 1e-3, "samples_per_rank": 8.0, "group_size": 4.0, "response_limit": 8.0,
+        "updates_per_rollout": 2.0, "steps": 4.0,
+    } == build_report(recorded.run, time.time_ns()).settings  # fmt: skip
+
+
 # --- an evaluation that leaves the model training ---------------------------------------------------------------------
 
 
@@ -541,6 +614,7 @@ def test_a_model_that_trains_in_an_evaluation_is_evaluated(batched: tuple[Traine
     told = [(id(node) in below, node.attributes[v.MODE]) for node in recorded.nodes if v.MODE in node.attributes]
     assert {(True, "eval"), (False, "train")} == set(told)
     sampled = Counter(node.attributes[v.MODE] for node in recorded.nodes if node.name == v.SAMPLE)
+    assert all(PARTS == [child.name for child in node.children] for node in recorded.nodes if node.name == v.SAMPLE)
     training, evaluated = parted(result)
     assert {"train": len(training), "eval": sum(map(len, evaluated.values()))} == sampled
     assert {1, 2, 3} == set(evaluated)
@@ -603,7 +677,7 @@ def test_an_exception_in_a_reward_function_closes_what_was_open(
     assert [1, 2] == sorted(recorded.values(v.STEP_TIME))
 
 
-@pytest.mark.parametrize("where", [v.SAMPLE, v.LOGPROB, v.FORWARD, v.BACKWARD])
+@pytest.mark.parametrize("where", [v.SAMPLE_GENERATE, v.LOGPROB, v.FORWARD, v.BACKWARD])
 def test_running_out_of_memory_names_every_open_stage(trainings: Trainings, where: str) -> None:
     """A record for each, with memory and what it worked on; the next training is not spoiled by what was left over."""
     config = {"gradient_accumulation_steps": 2, "max_steps": 3}
@@ -611,14 +685,15 @@ def test_running_out_of_memory_names_every_open_stage(trainings: Trainings, wher
     recorded = Recorded(result.runs)
     assert ["OutOfMemoryError('CUDA out of memory. Tried to allocate 20.00 GiB')"] == result.truth["errors"]
     records = list(recorded.run.logs(v.OUT_OF_MEMORY))
-    assert Counter([v.LOOP, f"{v.RANK_SPAN} 0", where]) == Counter(record.body for record in records)
+    around = [v.SAMPLE] if where == v.SAMPLE_GENERATE else []
+    assert Counter([v.LOOP, f"{v.RANK_SPAN} 0", *around, where]) == Counter(record.body for record in records)
     assert all(MEMORY <= set(record.attributes) for record in records)
     assert all(record.severity == 17 for record in records)
     assert {2} == {r.attributes[v.ITERATION] for r in records if v.ITERATION in r.attributes}
     logged = {entry["step"]: entry["loss"] for entry in result.truth["logs"] if "loss" in entry}
     assert logged == pytest.approx(one(recorded.values(v.LOSS, loop="train.2")), abs=1e-6)
     assert [1] == list(recorded.values(v.LOSS))
-    (exhausted,) = (record.attributes for record in records if record.body == where)
+    (exhausted,) = (record.attributes for record in records if record.body == (*around, where)[0])
     expected = work(where, result, recorded)
     assert expected == {key: exhausted.get(key) for key in expected}
     trained = [node.attributes[v.TOKENS_PROMPT] for node in forwards(recorded) if v.ERROR_TYPE not in node.attributes]
@@ -632,7 +707,7 @@ def forwards(recorded: Recorded) -> list[Node]:
 
 def work(where: str, result: Trained, recorded: Recorded) -> dict[str, Any]:
     """Say what the stage worked on in which memory ran out: one of two micro-batches of the second rollout, or all."""
-    if where == v.SAMPLE:
+    if where == v.SAMPLE_GENERATE:
         return {
             v.MODE: "train", v.POLICY_VERSION: 1, v.SAMPLE_BATCH_SIZE: 8, v.GROUP_SIZE: 4,
             v.TOKENS_PROMPT: result.truth["tokens"], v.TOKENS: None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from otel_rl.report.build import build_report
 from otel_rl.report.data.report import WorkRow
 from tests.analysis.test_flops import forward_flops, train_flops
 from tests.fixtures import Recording
-from tests.programs.recorded import Node, Recorded
+from tests.programs.recorded import Node, Recorded, outside, overlapping
 
 CONFIG = {
     "model_type": "qwen2", "vocab_size": 20, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2,
@@ -186,6 +187,11 @@ def generated(trainer: Any) -> list[int]:
     return [round(4 * log["completions/mean_length"]) for log in trainer.state.log_history if "num_tokens" in log]
 
 
+def rollouts(steps: list[Node]) -> list[Node]:
+    """Give the rollouts of steps."""
+    return [found for step in steps for found in step.find(v.SAMPLE)]
+
+
 def counted(recorded: Recorded, name: str) -> dict[str, float]:
     """Give a counter of tokens by kind."""
     return {str(point.attributes[v.TOKEN_KIND]): point.value for point in recorded.last(name)}
@@ -224,6 +230,11 @@ def test_tokens_of_tools_are_counted_apart_and_their_calls_are_stages(work: Path
     }  # fmt: skip
     assert all(said.items() <= node.attributes.items() for node in calls)
     assert {v.SAMPLE} == {recorded.by_id[node.span.parent_id].name for node in calls}
+    whole = re.compile(r"tokenize generate decode( (search )+(tokenize )?(generate decode)?)* ?")
+    turns = [" ".join(part.name.rpartition(".")[2].split()[-1] for part in found.children) for found in rollouts(steps)]
+    assert [] == [turn for turn in turns if not whole.fullmatch(turn)]
+    assert any("search tokenize generate decode" in turn for turn in turns)
+    assert [] == [names for found in rollouts(steps) for names in (*overlapping(found), *outside(found))]
     durations = [point for point in recorded.last("gen_ai.execute_tool.duration")]
     assert [({v.TOOL_NAME: "search", v.MODE: "train"}, len(calls))] == [(p.attributes, p.count) for p in durations]
     resets = [len(step.find(v.ENVIRONMENT_RESET)) for step in steps]

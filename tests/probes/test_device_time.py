@@ -356,7 +356,7 @@ def test_every_stage_is_timed(name: str) -> None:
     assert {"rl.batch_size": 1, v.DEVICE_TIME: 1.0} == stage.attributes
 
 
-@pytest.mark.parametrize("name", [v.LOOP, f"{v.RANK_SPAN} 3", v.SETUP, v.TEARDOWN, v.IDLE, v.COMM])
+@pytest.mark.parametrize("name", [v.LOOP, f"{v.RANK_SPAN} 3", v.SETUP, v.TEARDOWN, v.IDLE, v.COMM, v.SAMPLE_DECODE])
 def test_what_is_no_work_is_not_timed(name: str) -> None:
     """Nor are collectives, of which there are hundreds."""
     cuda = FakeCuda()

@@ -54,6 +54,17 @@ def unsure(completions: list[str], **_: Any) -> list[float | None]:
     return [None if unsure.calls % 3 == 0 else 0.5 for _ in completions]  # type: ignore[attr-defined]
 
 
+def broken(completions: list[str], **_: Any) -> list[float | None]:
+    """Give NaN, no reward at all, infinity, then numbers."""
+    return [float("nan"), None, math.inf, *[0.5] * (len(completions) - 3)]
+
+
+async def broken_async(completions: list[str], **_: Any) -> list[float | None]:
+    """Do the same in a task."""
+    await asyncio.sleep(0)
+    return broken(completions)
+
+
 def failing(completions: list[str], trainer_state: Any, **_: Any) -> list[float]:
     """Fail in the third step."""
     if trainer_state.global_step == 2:
@@ -401,6 +412,26 @@ def own_spans(job: dict[str, Any]) -> None:
 
     globals()["digits_in_threads"] = digits_in_threads
     train({**job, "rewards": ["digits_in_threads"]})
+
+
+def slow_texts(job: dict[str, Any]) -> None:
+    """Train with a tokenizer that takes its time, and a third step in which it fails if the job says so."""
+    trainer = TRUTH["trainer"] = make(job)
+    kind = type(trainer.processing_class)
+
+    class Slow(kind):  # type: ignore[misc]
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            time.sleep(SLEPT_S)
+            return super().__call__(*args, **kwargs)
+
+        def batch_decode(self, *args: Any, **kwargs: Any) -> Any:
+            time.sleep(SLEPT_S)
+            if job.get("fails") and trainer.state.global_step == 2:
+                raise LookupError("no such token")
+            return super().batch_decode(*args, **kwargs)
+
+    trainer.processing_class.__class__ = Slow
+    trainer.train()
 
 
 def supervised(job: dict[str, Any]) -> None:

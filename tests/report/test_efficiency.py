@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import replace
+from itertools import takewhile
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -64,6 +65,11 @@ def test_goodput_is_what_a_walk_through_the_run_says(game: Game) -> None:
         for truth in truths:
             parts.update(_kinds(truth, truth.number is not None and resumed is not None and truth.number >= resumed))
         parts["other"] += truths[-1].end - truths[0].begin - sum(truth.end - truth.begin for truth in truths)
+    setups: Counter[str | None] = Counter()
+    for (attempt, _), truths in game.truth.items():
+        before = takewhile(lambda truth: truth.number is None, truths)
+        setups.update(dict.fromkeys((attempt, None), sum(truth.end - truth.begin for truth in before)))
+    assert +setups == +Counter({row.attempt: row.setup_ns for row in found.goodput})
     everything: Counter[str] = Counter()
     for parts in expected.values():
         everything.update(parts)
@@ -267,6 +273,7 @@ def test_a_slow_rank_from_the_journal_to_the_document(tmp_path: Path) -> None:
             inseparable_s=pytest.approx(0.016),
             idle_s=pytest.approx(0.001),
             other_s=pytest.approx(0.002),
+            cpu_share=None,
             train_tokens=240.0,
             response_tokens=160.0,
             relative_score=pytest.approx(1.0 if rank == 0 else (own_s + 0.02 * 0.5) / (own_s + 0.02)),
@@ -315,7 +322,10 @@ def test_what_a_rank_costs_in_few_steps_is_a_part_of_the_mean_step(tmp_path: Pat
     assert (v.EVALUATE, 2, 8, pytest.approx(cost_s), pytest.approx(cost_s / mean_s)) == (
         row.stage, row.steps, row.all_steps, row.cost_s, row.share,
     )  # fmt: skip
-    assert "costs 100 ms per step, 69 % of the mean step" in found.verdict.sentence
+    assert (
+        "Rank 1 is slower in rl.evaluate (own time 500 ms against 100 ms), which costs 100 ms per step (69 %)."
+        == found.findings.time[0].sentence
+    )
 
 
 @pytest.mark.parametrize(("is_met", "expected"), [(False, {}), (True, {0: 0.03, 1: 0.03, 2: 0.03})])
@@ -423,7 +433,9 @@ def test_slow_communication_from_spans_to_the_row() -> None:
     call = Call(v.BACKWARD, (60, 60), 40)
     start = Start(0, 10, tuple(PlayedStep((call,), (0, 0), (0, 0), False) for _ in range(8)))
     found, _ = found_in(play([start], (10**18, 10**18)))
-    expected = [SlowCommunication(role="trainer", stage=v.BACKWARD, transfer_s=4e-8, share=0.4, pipeline=None)]
+    expected = [
+        SlowCommunication(role="trainer", stage=v.BACKWARD, transfer_s=4e-8, share=0.4, count=1.0, pipeline=None)
+    ]
     assert ([], expected) == (found.stragglers, found.slow_communication)
     balanced = Slowdown(
         role="trainer",

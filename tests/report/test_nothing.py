@@ -18,8 +18,8 @@ from otel_rl.journal.files import Journal
 from otel_rl.journal.read import open_run
 from otel_rl.process.state import state
 from otel_rl.report.build import build_report
+from otel_rl.report.read.no_step import HOW_TO_BEGIN
 from otel_rl.report.terminal import document, render
-from otel_rl.report.verdict import HOW_TO_BEGIN
 from tests.fixtures import Recording
 from tests.made_runs import Plan, write_run
 
@@ -36,8 +36,9 @@ def sentence(path: Path) -> str:
     """Report on a run of which nothing can be said."""
     report = build_report(open_run(path), NOW_NS)
     assert document(report, 80) is not None
-    assert "nothing" == report.verdict.kind
-    return report.verdict.sentence
+    (found,) = report.findings.time
+    assert found.rule in ("no_step", "no_step_yet")
+    return found.sentence
 
 
 @pytest.mark.usefixtures("_dead")
@@ -143,7 +144,7 @@ def test_an_evaluation_alone_is_no_training_that_did_not_begin(recording: Record
     report = build_report(recording.stop(), 10**18)
     out = io.StringIO()
     render(report, Console(file=out, width=80))
-    assert "No step began: trl evaluated, and did not train." == report.verdict.sentence
+    assert "No step began: trl evaluated, and did not train." == report.findings.time[0].sentence
     assert out.getvalue().splitlines()[0].endswith("  ended, 5.00 ms (set-up 5.00 ms)")
 
 
@@ -151,7 +152,7 @@ def test_an_evaluation_alone_is_no_training_that_did_not_begin(recording: Record
     ("is_alive", "expected"),
     [
         (False, "No step was finished: the process ended in the first one."),
-        (True, "The first step goes on; what holds the run back can be said when it is finished."),
+        (True, "The first step goes on; where its time goes can be said when it is finished."),
     ],
 )
 def test_the_first_step_is_not_finished(tmp_path: Path, is_alive: bool, expected: str) -> None:

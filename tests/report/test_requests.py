@@ -27,7 +27,6 @@ from otel_rl.report.read.request_spans import RequestSpans
 from otel_rl.report.schema import to_json
 from otel_rl.report.sections.request_times import REQUESTS, RequestPoints
 from otel_rl.report.terminal import render
-from otel_rl.report.verdict import verdict
 from otel_rl.requests import queue
 from otel_rl.requests.queue import record_requests
 from tests.fixtures import MS, Recording
@@ -86,22 +85,11 @@ def test_spans_of_requests_are_no_stages(recording: Recording) -> None:
     assert {"rl.sample", "rl.reward", "rl.other"} == {row.stage for row in report.stages}
 
 
-def test_the_tail_is_the_verdict(recording: Recording) -> None:
+def test_the_tail_is_a_finding(recording: Recording) -> None:
     """Where the slowest alone take a tenth of the step."""
-    report = recorded(recording)
-    sentence = (
-        "The slowest 1 % of the rollout requests hold the run back: they alone take 40 % of the rollout, 20 % of the "
-        "step time."
-    )
-    assert ("tail", sentence, "rl.sample") == (report.verdict.kind, report.verdict.sentence, report.verdict.stage)
-
-
-@pytest.mark.parametrize(("share", "step_share"), [(0.4, 0.09), (0.02, 0.2), (0.4, None)])
-def test_what_is_no_tail(recording: Recording, share: float, step_share: float | None) -> None:
-    """A small part of the step, one that the requests have by their number, or one of an unknown step time."""
-    report = recorded(recording)
-    tails = [RequestTail(slowest=0.01, share=share, step_share=step_share)]
-    assert "stage" == verdict(report.steps, report.stages, report.efficiency, None, tails).kind
+    found = recorded(recording).findings.time
+    sentence = "The slowest 1 % of the responses alone take 40 % of the rollout, 20 % of the step."
+    assert sentence in [one.sentence for one in found if one.rule == "slow_tail"]
 
 
 def test_the_terminal_shows_them(recording: Recording) -> None:

@@ -45,7 +45,7 @@ def test_what_did_not_return_is_no_work(tmp_path: Path, status: int, more: dict[
         samples=4 * 16,
         prompt_tokens=4 * 160,
         response_tokens=4 * 48,
-        environment_tokens=0,
+        environment_tokens=None,
         padding_tokens=4 * 32,
         train_tokens=4 * 208,
     )
@@ -101,6 +101,28 @@ def test_tokens_that_no_rollout_says_are_not_known(
     out = io.StringIO()
     render(report, Console(file=out, width=200))
     cells = ["-" if value is None else str(value) for value in expected]
-    assert [["rank", "0", "16", *cells, "-", "0"]] == [
+    assert [["rank", "0", "16", *cells, "-", "-"]] == [
         line.split() for line in out.getvalue().splitlines() if line.startswith("rank 0  ") and " 16 " in line
     ]
+
+
+def test_what_no_stage_says_is_not_known(tmp_path: Path) -> None:
+    """A loop of one's own may give no numbers at all, or one that is 0."""
+    for number, (sampled, trained, expected) in enumerate(
+        (
+            ({}, {}, (None, None, None)),
+            ({v.BATCH_SIZE: 3, v.TOKENS_ENVIRONMENT: 0}, {v.TOKENS_RESPONSE: 5}, (3, 0, 5)),
+            ({v.SAMPLE_BATCH_SIZE: 0}, {v.TOKENS: 0}, (0, None, 0)),
+        )
+    ):
+        rank = Peer(tmp_path / str(number), 0, 1, identity=DEAD)
+        for step in range(1, 5):
+            rank.step(step, [Did(v.SAMPLE, 5, more=sampled), Did(v.FORWARD, 5, more=trained)])
+        rank.die()
+        report = build_report(open_run(tmp_path / str(number)), rank.now_ns + 1_000 * MS)
+        times = None if expected[2] is None else 4 * expected[2]
+        (row,), (mean,) = report.work, report.efficiency.ranks
+        assert (None if expected[0] is None else 4 * expected[0], expected[1], times) == (
+            row.samples, row.environment_tokens, row.train_tokens,
+        )  # fmt: skip
+        assert (None, expected[2]) == (mean.response_tokens, mean.train_tokens)

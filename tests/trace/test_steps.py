@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,27 @@ def test_ids_follow_from_attempt_loop_and_number(recording: Recording) -> None:
     )
     assert (root.trace_id, root.span_id) == (container.trace_id, container.parent_id)
     expected = {vocabulary.ITERATION: 7, vocabulary.LOOP_NAME: "train"}
-    assert [expected, expected] == [described(root.attributes), described(container.attributes)]
+    assert expected == described(root.attributes)
+    assert {*expected, vocabulary.CPU_TIME} == set(described(container.attributes))
+
+
+def test_a_step_has_the_cpu_time_of_its_thread(recording: Recording) -> None:
+    """As an attribute and as a point; of a step that another thread ends nobody knows it."""
+    for number in (1, 2):
+        with otel_rl.step(number):
+            began = time.thread_time()
+            while time.thread_time() - began < 0.02:
+                pass
+    thread = threading.Thread(target=otel_rl.step(3).__enter__)
+    thread.start()
+    thread.join()
+    run = recording.stop()
+    of_steps = [span for span in run.spans(None) if span.name == RANK and vocabulary.ITERATION in span.attributes]
+    cpu_s = {span.attributes[vocabulary.ITERATION]: span.attributes.get(vocabulary.CPU_TIME) for span in of_steps}
+    assert cpu_s[1] == pytest.approx(0.02, rel=0.5)
+    assert (None, None) == (cpu_s[2], cpu_s[3])
+    points = [point.value for point in run.points(vocabulary.STEP_CPU_TIME)]
+    assert [cpu_s[1]] == points
 
 
 def test_steps_tile_the_loop(recording: Recording) -> None:

@@ -19,6 +19,9 @@ WINDOWS: Final = 1, 2, 4
 STEADY: Final = 0.25
 """No part may grow by less than this share of what a part grows by on average."""
 
+NEW: Final = 0.5
+"""So much of a late growth must lie above all that was before: what swings comes back."""
+
 
 @dataclass(frozen=True, slots=True)
 class Growth:
@@ -40,11 +43,13 @@ def growth(values: Sequence[float], least: Sequence[float]) -> Growth | None:
     """
     for window in WINDOWS:
         begin = len(values) - len(values) // window
-        found = _steady(values[begin:]) if len(values) - begin >= LEAST else None
-        if found is not None:
-            low, high = _ends(values[begin:])
-            if found * (len(values) - begin - 1) >= max(least[0] * low, least[1]):
-                return Growth(begin, found, low, high)
+        per_step = _steady(values[begin:]) if len(values) - begin >= LEAST else None
+        if per_step is None:
+            continue
+        grown, (first, last) = per_step * (len(values) - begin - 1), _ends(values[begin:])
+        is_new = begin == 0 or last - max(values[:begin]) >= NEW * grown
+        if is_new and grown >= max(least[0] * first, least[1]):
+            return Growth(begin, per_step, first, last)
     return None
 
 

@@ -17,13 +17,14 @@ def onset(flags: Sequence[bool], share: float = SHARE) -> int | None:
         flags: whether it holds, by step.
         share: of the flags from the onset on that must hold; at the end, those of the last ones, too.
     """
+    first = min(FIRST, len(flags))
     holds, found = 0, None
     for index in range(len(flags) - 1, -1, -1):
         holds += flags[index]
         rest = len(flags) - index
-        if flags[index] and holds >= share * rest and all(flags[index : index + FIRST]):
+        if flags[index] and holds >= share * rest and all(flags[index : index + first]):
             found = index
-        if rest == FIRST and holds < FIRST:
+        if rest == first and holds < first:
             return None
     return found
 

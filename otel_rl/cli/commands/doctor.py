@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from otel_rl.cli.checks import (
+    NO_FRAMEWORK,
     Check,
     compiled,
     installed,
@@ -29,6 +30,9 @@ from otel_rl.runs.format import printable
 
 MARKS = {"ok": ("✓", "+", GOOD), "note": ("·", "-", NOTE), "wrong": ("✗", "x", WARNING)}
 """The second where the encoding lacks the first."""
+NOT_YET: Final = (
+    "No framework is installed in this Python: only what you open yourself (otel_rl.step, otel_rl.stage) is recorded."
+)
 
 
 def doctor(
@@ -63,7 +67,10 @@ def doctor(
             Text(f"{len(wrong)} wrong: " + "; ".join(printable(finding.name) for finding in wrong), style=WARNING)
         )
         raise typer.Exit(FAILED)
-    console.print(Text("Nothing is wrong.", style=GOOD))
+    if any(finding.name == NO_FRAMEWORK for finding in sections["integrations"]):
+        console.print(Text(NOT_YET, style=WARNING))
+    else:
+        console.print(Text("Nothing is wrong.", style=GOOD))
 
 
 def _print(console: Console, title: str, findings: list[Check]) -> None:

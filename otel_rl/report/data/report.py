@@ -186,17 +186,20 @@ class CommRow:
 class WorkRow(OfRank):
     """What one rank handled in all finished training steps; evaluation is not in it."""
 
-    samples: int
+    samples: int | None
+    """Null if no rollout says `rl.sample.batch_size`."""
     prompt_tokens: int | None
     """Null if no rollout says `rl.tokens.prompt`."""
     response_tokens: int | None
     """Null if no rollout says `rl.tokens.response`."""
-    environment_tokens: int
-    """Tokens that tools or an environment wrote into the responses of rollouts."""
+    environment_tokens: int | None
+    """Tokens that tools or an environment wrote into the responses of rollouts; null if no rollout says
+    `rl.tokens.environment`."""
     padding_tokens: int | None
     """Padding positions of all training forwards; null if one with `rl.tokens` lacks `rl.tokens.padding`."""
-    train_tokens: int
-    """Tokens of all training forwards that the loss uses: without prompts and those of an environment."""
+    train_tokens: int | None
+    """Tokens of all training forwards that the loss uses: without prompts and those of an environment. Null if no
+    forward says `rl.tokens` or `rl.tokens.response`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

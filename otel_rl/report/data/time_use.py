@@ -95,7 +95,7 @@ class SlowCommunication:
     share: float
     """Of the step, median."""
     count: float
-    """Collectives per step."""
+    """Collectives per step, without hidden ones."""
     pipeline: int | None
     """The pipeline stage (`rl.rank.pp`); null if unknown."""
 
@@ -122,10 +122,10 @@ class RankTime(OfRank):
     """Under no stage."""
     cpu_share: float | None
     """CPU time of the training thread over the step time; null if it was not recorded."""
-    train_tokens: float
-    """Tokens of every training forward that the loss uses."""
-    response_tokens: float
-    """Generated for training."""
+    train_tokens: float | None
+    """Tokens of every training forward that the loss uses; null if unknown."""
+    response_tokens: float | None
+    """Generated for training; null if unknown."""
     relative_score: float | None
     """Against the fastest peer in each stage, weighted by time: 0.5 takes twice as long; nvidia-resiliency-ext calls a
     rank below 0.75 slow. Null if no stage is comparable."""
@@ -195,6 +195,9 @@ class GoodputRow:
     wall_ns: int
     """Of the ranks together: the parts add up to it exactly."""
     parts: list[GoodputPart]
+    setup_ns: int
+    """Part of the overhead: from the start of each rank's process to its first step, imports included. A short run has
+    little else."""
     is_idle_exact: bool
     """False: `idle` is a lower bound, since not all waits are known; productive, overhead and other may be less."""
     padding_share: float | None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import OpenView
+from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Attempt, State
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import FoldedSpans, StepRecord
@@ -130,3 +132,10 @@ def _setup_s(attempt: str, found: FoldedSpans) -> float | None:
     traces = {span.trace_id for span in spans if span.name == v.SETUP}
     times = [span.end_ns - span.start_ns for span in spans if span.trace_id in traces and span.name != v.TEARDOWN]
     return max(0, *times) / 1e9 if times else None
+
+
+def missing_ranks(found: FoldedSpans, ranks: Iterable[Rank]) -> int:
+    """Count the training ranks of the last attempt of which nothing was read, by what the others say."""
+    last, known = next(reversed(found.attempts), ""), Counter(rank.role for rank in ranks)
+    roles = {record.rank.role for record in found.steps if record.attempt == last}
+    return sum(max(0, found.worlds[last, role] - known[role]) for role in roles)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from otel_rl.analysis.series.robust import median
 from otel_rl.findings.curves import Learning, Numbers
-from otel_rl.findings.health import Health
 from otel_rl.findings.judge import Findings, judge
+from otel_rl.report.read.health import health
 from otel_rl.report.read.step_time import timing
 
 if TYPE_CHECKING:
@@ -30,7 +30,3 @@ def learning(source: Source) -> Learning:
         of_ranks=[Numbers(one.name, one.qualifiers, one.steps, one.values, one.rank) for one in found],
         answers=median(answers) if answers else None,
     )
-
-
-def health(source: Source) -> Health:
-    return Health()

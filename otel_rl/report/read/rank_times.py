@@ -119,6 +119,8 @@ class RankTimes:
                 other=one.idle_ns - idle,
                 train_tokens=record.work.train_tokens,
                 response_tokens=record.work.response_tokens,
+                has_trained=record.work.has_trained,
+                has_responses=record.work.has_responses,
             )
             times.bubbles.update(dict(zip(BUBBLES, (*record.bubbles, one.wait_ns), strict=True)))
         work = [call for call in calls if is_work(call)]
@@ -249,8 +251,8 @@ class RankTimes:
             steps=times.steps,
             is_wait_exact=times.is_exact,
             cpu_share=times.cpu_ns / times.timed_ns if times.timed_ns else None,
-            train_tokens=sums["train_tokens"] / times.steps,
-            response_tokens=sums["response_tokens"] / times.steps,
+            train_tokens=sums["train_tokens"] / times.steps if sums["has_trained"] else None,
+            response_tokens=sums["response_tokens"] / times.steps if sums["has_responses"] else None,
             relative_score=relative,
             individual_score=own_score(
                 {stage: own[rank.rank] for stage, own in peers.many.comparable().items() if rank.rank in own}

@@ -39,8 +39,12 @@ class WorkSums(NamedTuple):
     forward_tokens: int = 0
     train_tokens: int = 0
     """Tokens that the loss uses, as far as the forwards say which are prompts or of an environment."""
+    has_samples: int = 0
+    """So many stages say how many there were; a sum of which none says anything is not known, rather than 0."""
     has_prompts: int = 0
     has_responses: int = 0
+    has_environment: int = 0
+    has_trained: int = 0
 
     @property
     def padding(self) -> int | None:
@@ -87,8 +91,10 @@ def work_of(span: SpanView) -> WorkSums | None:
             prompt_tokens=integer(attributes, v.TOKENS_PROMPT),
             response_tokens=integer(attributes, v.TOKENS_RESPONSE),
             environment_tokens=integer(attributes, v.TOKENS_ENVIRONMENT),
+            has_samples=v.SAMPLE_BATCH_SIZE in attributes or v.BATCH_SIZE in attributes,
             has_prompts=v.TOKENS_PROMPT in attributes,
             has_responses=v.TOKENS_RESPONSE in attributes,
+            has_environment=v.TOKENS_ENVIRONMENT in attributes,
         )
     if span.name == v.FORWARD:
         tokens = integer(attributes, v.TOKENS)
@@ -98,5 +104,6 @@ def work_of(span: SpanView) -> WorkSums | None:
             train_tokens=integer(attributes, v.TOKENS_RESPONSE) or max(0, tokens - unused),
             padding_tokens=integer(attributes, v.TOKENS_PADDING) if v.TOKENS in attributes else 0,
             padded_tokens=tokens if v.TOKENS_PADDING in attributes else 0,
+            has_trained=v.TOKENS in attributes or v.TOKENS_RESPONSE in attributes,
         )
     return None

@@ -95,13 +95,11 @@ def _slow(times: Efficiency) -> SlowRanks | None:
     worst = times.slow_ranks[0]
     alike = [row for row in times.slow_ranks if _is_alike(row, worst)]
     others = [row for row in times.slow_ranks if row not in alike and _ties(row.cost_s, worst.cost_s)]
-    one = next((row for row in times.stragglers if row.who == worst.who and row.stage == worst.stages[0]), None)
-    is_at_times = one is not None and one.is_at_times and len(worst.stages) == 1
-    own_s, others_s = worst.own_s, worst.others_s
-    often = ""
-    if one is not None and is_at_times:
+    own_s, others_s, often = worst.own_s, worst.others_s, ""
+    if not worst.is_everywhere and len(worst.stages) == 1:  # of its steps that have the stage
+        one = next(row for row in times.stragglers if row.who == worst.who)
         own_s, others_s = one.own_s, one.own_s / one.ratio if one.ratio else 0.0
-        often = f" in {count(one.slow_steps)} of {plural(one.steps, 'step')}"
+        often = f" in {count(one.slow_steps)} of {plural(one.steps, 'step')}" if one.is_at_times else ""
     return SlowRanks(
         who=_ranks([row.who for row in alike], times) + times.of_stage(worst.pipeline),
         rank=worst.rank,
@@ -153,12 +151,12 @@ def _slow_calls(times: Efficiency) -> SlowCalls | None:
     if not stages:
         return None
     pipeline, slow = max(stages.items(), key=lambda item: sum(row.share for row in item[1]))
-    calls = sum(row.count for row in slow)
+    calls = max(1.0, sum(row.count for row in slow))  # a hidden one is not counted
     return SlowCalls(
         where=listed([f"{seconds(row.transfer_s)} {_inside(row.stage)}" for row in slow]),
         stage=slow[0].stage,
         share=sum(row.share for row in slow),
-        call_s=sum(row.transfer_s for row in slow) / calls if calls else 0.0,
+        call_s=sum(row.transfer_s for row in slow) / calls,
         peers=times.of_stage(pipeline),
     )
 

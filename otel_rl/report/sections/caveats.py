@@ -169,14 +169,14 @@ UNSEEN_STEPS: Final = Section(
 )
 DISAGREEMENTS: Final = Section(
     title="Numbers of steps",
-    data={"disagreements": lambda source: disagreements(source.found.steps, source.run.journals, source.losses)},
+    data={"disagreements": lambda source: source.disagreements},
     blocks=lambda report: [Line(_disagreement(report, row), "warning") for row in report.disagreements],
 )
 CAVEATS: Final = Section(
     title="Lost, changed or damaged",
     data={
         "losses": lambda source: source.losses,
-        "damage": lambda source: damage_rows(source.run.journals),
+        "damage": lambda source: source.damage,
         "clocks_set": lambda source: clock_rows(source.found.steps),
     },
     blocks=_caveats,

@@ -6,14 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
-from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
 from otel_rl.report.data.report import Rate, Report, TrainingRow
 from otel_rl.report.read.average import work_of_all
-from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.report.section import Block, Line, Section, Title
 from otel_rl.runs.format import clock, count, listed, number, percent, plural, seconds
 from otel_rl.runs.spans import text
@@ -57,28 +55,6 @@ def _trainings(source: Source) -> list[TrainingRow]:
         TrainingRow(algorithm=algorithm, model=model, loops=names, steps=sum(steps[name] for name in names))
         for (algorithm, model), names in rows
     ]
-
-
-def _missing_ranks(source: Source) -> int:
-    """Count the training ranks of the last attempt of which nothing was read, by what the others say."""
-    found, last = source.found, next(reversed(source.found.attempts), "")
-    roles = {record.rank.role for record in found.steps if record.attempt == last}
-    return sum(max(0, found.worlds[last, role] - sum(rank.role == role for rank in source.ranks)) for role in roles)
-
-
-def _settings(source: Source) -> dict[str, float]:
-    """Return the settings that the first training rank of the newest attempt said in its set-up."""
-    spans = source.found.phases.get(next(reversed(source.found.attempts), ""), [])
-    for span in sorted(spans, key=lambda span: rank_of(span.resource)):
-        found = {key: span.attributes.get(key) for key in v.ALL_SETTINGS}
-        said = {
-            key.removeprefix(v.SETTINGS): float(value)
-            for key, value in found.items()
-            if isinstance(value, (int, float)) and isfinite(value)
-        }
-        if said:
-            return said
-    return {}
 
 
 def _rates(source: Source) -> list[Rate]:
@@ -197,12 +173,12 @@ HEADER: Final = Section(
         "algorithm": _resource_text(v.ALGORITHM),
         "model": _resource_text(v.MODEL_NAME),
         "trainings": _trainings,
-        "settings": _settings,
+        "settings": lambda source: source.settings,
         "begin_ns": lambda source: source.begin_ns,
         "end_ns": lambda source: source.end_ns,
         "duration_s": lambda source: (source.end_ns - source.begin_ns) / 1e9,
         "ranks": lambda source: source.ranks,
-        "missing_ranks": _missing_ranks,
+        "missing_ranks": lambda source: source.missing_ranks,
         "attempts": lambda source: source.attempts,
         "steps": lambda source: source.steps,
         "rates": _rates,

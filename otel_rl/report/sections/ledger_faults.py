@@ -135,4 +135,4 @@ def _steps(steps: Sequence[int]) -> str:
     return f"step{'s' if len(set(steps)) > 1 else ''} {', '.join(names)}"
 
 
-LEDGER: Final = Section(title="Correctness", data={"ledger": lambda source: ledger(source.run)}, blocks=_blocks)
+LEDGER: Final = Section(title="Correctness", data={"ledger": lambda source: source.ledger}, blocks=_blocks)

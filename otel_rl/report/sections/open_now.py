@@ -178,7 +178,7 @@ def _which(collective: OpenCollective) -> str:
 HANGING: Final = Section(title="Hanging", blocks=lambda report: _open_lines(report) if _is_hanging(report) else [])
 OPEN_STAGES: Final = Section(
     title="Open stages",
-    data={"open_stages": lambda source: open_rows(source.opened, source.now_ns, source.found.longest_ns)},
+    data={"open_stages": lambda source: source.open_stages},
     blocks=lambda report: [] if _is_hanging(report) else _open_lines(report),
 )
 PENDING: Final = Section(

@@ -134,12 +134,12 @@ def _work_rows(averaged: Averaged) -> list[WorkRow]:
         WorkRow(
             role=rank.role,
             rank=rank.rank,
-            samples=work.samples,
+            samples=work.samples if work.has_samples else None,
             prompt_tokens=work.prompt_tokens if work.has_prompts else None,
             response_tokens=work.response_tokens if work.has_responses else None,
-            environment_tokens=work.environment_tokens,
+            environment_tokens=work.environment_tokens if work.has_environment else None,
             padding_tokens=work.padding,
-            train_tokens=work.train_tokens,
+            train_tokens=work.train_tokens if work.has_trained else None,
         )
         for rank, work in sorted(sums.items())
     ]
@@ -152,7 +152,7 @@ def _work_blocks(report: Report) -> list[Block]:
     environment = ["env."] if has_environment else []
     name = "with spans" if report.unseen_steps else "in all steps"
     table = Table.of(name, "samples", "prompt tok.", "response tok.", *environment, "padding", "trained tok.")
-    shown = foremost(report.work, lambda row: -row.train_tokens)
+    shown = foremost(report.work, lambda row: -(row.train_tokens or 0))
     for row in shown:
         numbers = [row.samples, row.prompt_tokens, row.response_tokens]
         numbers += [row.environment_tokens] if has_environment else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -42,6 +42,7 @@ class Goodputs:
         self._found = found
         self._again = _redone(found)
         self._twice = _twice(found)
+        self._first_step_ns: dict[tuple[str, Rank], int] = {}
         self._steps: defaultdict[tuple[str, Rank], Goodput] = defaultdict(lambda: NOTHING)
         self._work: defaultdict[str, WorkSums] = defaultdict(WorkSums)
         self._inexact: set[str] = set()
@@ -50,6 +51,7 @@ class Goodputs:
         """Add a step of a rank, and the waits for its slower peers in it; None if it was not compared with theirs."""
         key = record.attempt, record.rank
         begin_ns = record.step.begin_ns
+        self._first_step_ns[key] = min(begin_ns, self._first_step_ns.get(key, begin_ns))
         parts = self._once(key, (begin_ns, begin_ns + record.goodput.wall_ns), record.goodput)
         if _key(record) in self._again:
             parts = Goodput(0, 0, 0, parts.wall_ns, 0)
@@ -72,18 +74,23 @@ class Goodputs:
 
     def rows(self) -> list[GoodputRow]:
         by_attempt: defaultdict[str, list[Goodput]] = defaultdict(list)
+        setup_ns: Counter[str] = Counter()
         for key, wall in self._found.walls.items():
-            phases = [self._once(key, interval, parts) for interval, parts in wall.phases]
-            parts = total([*phases, self._steps[key]])
+            phases = [(begin_ns, self._once(key, (begin_ns, end_ns), one)) for (begin_ns, end_ns), one in wall.phases]
+            first_step_ns = self._first_step_ns.get(key, wall.end_ns)
+            setup_ns[key[0]] += sum(one.overhead_ns for begin_ns, one in phases if begin_ns < first_step_ns)
+            parts = total([*(one for _, one in phases), self._steps[key]])
             between = Goodput(0, 0, 0, 0, wall.end_ns - wall.begin_ns - parts.wall_ns)
             by_attempt[key[0]].append(total([parts, between]))
         names = [name for name in self._found.attempts if name in by_attempt]
-        rows = [self._row([name], total(by_attempt[name]), len(by_attempt[name])) for name in names]
+        rows = [self._row([name], total(by_attempt[name]), len(by_attempt[name]), setup_ns[name]) for name in names]
         everything = total(part for parts in by_attempt.values() for part in parts)
         ranks = len({rank for _, rank in self._found.walls})
-        return [*rows, self._row(names, everything, ranks, is_all=True)] if everything.wall_ns else []
+        return [*rows, self._row(names, everything, ranks, setup_ns.total(), is_all=True)] if everything.wall_ns else []
 
-    def _row(self, attempts: Sequence[str], parts: Goodput, ranks: int, *, is_all: bool = False) -> GoodputRow:
+    def _row(
+        self, attempts: Sequence[str], parts: Goodput, ranks: int, setup_ns: int, *, is_all: bool = False
+    ) -> GoodputRow:
         wall_ns = parts.wall_ns
         times_ns: dict[GoodputKind, int] = {kind: getattr(parts, f"{kind}_ns") for kind in KINDS}
         work = reduce(WorkSums.plus, (self._work[name] for name in attempts), WorkSums())
@@ -96,6 +103,7 @@ class Goodputs:
                 GoodputPart(kind=kind, time_ns=time_ns, share=time_ns / wall_ns if wall_ns else 0.0)
                 for kind, time_ns in times_ns.items()
             ],
+            setup_ns=setup_ns,
             is_idle_exact=self._inexact.isdisjoint(attempts),
             padding_share=None if padding is None else padding / (padding + work.forward_tokens),
         )
@@ -186,6 +194,9 @@ def _table(attempts: Sequence[GoodputRow], everything: GoodputRow, most: int) ->
             shares = [percent(row.parts[place].share) for row in shown]
             least = "" if everything.is_idle_exact or part.kind != "idle" else ">="
             table.add(part.kind, least + seconds(part.time_ns / 1e9), least + percent(part.share), *shares)
+        if part.kind == "overhead" and everything.setup_ns:
+            setups = [percent(row.setup_ns / (row.wall_ns or 1)) for row in (everything, *shown)]
+            table.add("  set-up", seconds(everything.setup_ns / 1e9), *setups)
     table.narrow = _table(attempts, everything, most - 1) if most else None
     return table
 

@@ -1,0 +1,294 @@
+"""What can go wrong with a run besides its learning: what is known of that, and how it is found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final
+
+from otel_rl.findings.memory import Memory, found, growing, is_soon
+from otel_rl.findings.rule import Found, Value
+from otel_rl.runs.format import listed, size
+
+OUT_OF_MEMORY: Final = ("OutOfMemory", "MemoryError", "out of memory")
+"""One of them is in the name of the exception."""
+INTERRUPTS: Final = ("KeyboardInterrupt", "SystemExit", "GeneratorExit")
+"""Exceptions with which a program is asked to end."""
+ROW: Final = 8
+"""No update is made if the last so many steps skipped theirs: a loss scale has settled by then."""
+SKIPPED: Final = 0.05
+FAILED: Final = 0.01
+"""Shares from which on skipped updates and failed requests are a warning."""
+HALF: Final = 0.5
+FEW: Final = 3
+"""Fewer skipped updates or failed requests say nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hang:
+    """A stage that is open for much longer than any that ended."""
+
+    who: str
+    where: str
+    open_s: float
+    longest_s: float
+    is_comm: bool
+    """It is in a collective, where ranks wait for another one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """An exception that ended a step of a rank."""
+
+    who: str
+    step: int
+    stage: str
+    error: str
+    is_end: bool
+    """It ended the last attempt, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Died:
+    """A rank of the last attempt that ended without an exception."""
+
+    who: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What the correctness ledger says of some steps."""
+
+    fault: str
+    boundary: str
+    who: str
+    steps: Sequence[int]
+    is_grave: bool
+    """Training uses other tokens than were sampled; else numbers are far apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Updates:
+    """The optimizer's updates of the rank that skipped most of them, in the last attempt."""
+
+    steps: int
+    skipped: int
+    last_row: int
+    """Steps at the end that skipped theirs, in a row."""
+    since: int
+    """The first step of that row, or the first that skipped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestsOf:
+    """How the requests of an engine ended."""
+
+    engine: str
+    count: int
+    errors: int
+    timed_out: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What the rules of health read."""
+
+    steps: int = 0
+    """Made by the last attempt."""
+    planned: int = 0
+    """Steps that it shall make; 0 if unknown."""
+    memory: Sequence[Memory] = ()
+    hangs: Sequence[Hang] = ()
+    failures: Sequence[Failed] = ()
+    has_failed: bool = False
+    """An exception ended the last attempt, in a step or outside of any."""
+    died: Sequence[Died] = ()
+    is_interrupted: bool = False
+    """The program exited while another thread was inside a step."""
+    ended_early: Sequence[str] = ()
+    """How the attempts before the last one ended, as far as they were killed or failed."""
+    ranks: int = 1
+    missing_ranks: int = 0
+    disagreeing: int = 0
+    """Steps that the ranks call by different numbers."""
+    compared: int = 0
+    faults: Sequence[Fault] = ()
+    lost: Sequence[str] = ()
+    """What of the telemetry was lost, such as `12 spans (queue_full)`."""
+    updates: Updates | None = None
+    requests: Sequence[RequestsOf] = field(default_factory=tuple)
+
+
+def hanging(health: Health) -> Found | None:
+    """Find the rank for which others wait: one that is in no collective, and for the longest time."""
+    if not health.hangs:
+        return None
+    one = min(health.hangs, key=lambda hang: (hang.is_comm, -hang.open_s))
+    others = len(health.hangs) - 1
+    return Found(
+        {
+            "hangs": f"{_first(one.who)} may hang" + (f", like {others} more" if others else ""),
+            "where": one.where,
+            "open": one.open_s,
+            "longest": one.longest_s,
+        },
+        weight=one.open_s,
+    )
+
+
+def _failures(health: Health, *, is_end: bool, is_memory: bool | None = None) -> list[Failed]:
+    return [
+        one
+        for one in health.failures
+        if one.is_end == is_end and is_memory in (None, any(word in one.error for word in OUT_OF_MEMORY))
+    ]
+
+
+def _failed_with(failures: Sequence[Failed]) -> Found | None:
+    if not failures:
+        return None
+    last = failures[-1]
+    others = len({one.who for one in failures} - {last.who})
+    who = _first(last.who) + (f", like {others} more," if others else "")
+    values: dict[str, Value] = {
+        "who": who,
+        "error": last.error,
+        "stage": last.stage,
+        "step": last.step,
+        "times": len(failures),
+    }
+    return Found(values, weight=len(failures))
+
+
+def out_of_memory(health: Health) -> Found | None:
+    return _failed_with(_failures(health, is_end=True, is_memory=True))
+
+
+def failed(health: Health) -> Found | None:
+    failures = _failures(health, is_end=True, is_memory=False)
+    return _failed_with([one for one in failures if one.error not in INTERRUPTS])
+
+
+def failed_outside(health: Health) -> Found | None:
+    return Found() if health.has_failed and not _failures(health, is_end=True) else None
+
+
+def went_on(health: Health) -> Found | None:
+    return _failed_with(_failures(health, is_end=False))
+
+
+def stopped(health: Health) -> Found | None:
+    interrupts = [one for one in _failures(health, is_end=True) if one.error in INTERRUPTS]
+    if interrupts:
+        last = interrupts[-1]
+        return Found({"what": f"{last.error} ended it inside {last.stage}, step {last.step}"})
+    return Found({"what": "It exited while another thread was inside a step"}) if health.is_interrupted else None
+
+
+def died(health: Health) -> Found | None:
+    if not health.died:
+        return None
+    one, others = health.died[0], len(health.died) - 1
+    return Found({"who": _first(one.who) + (f", like {others} more," if others else ""), "where": one.where})
+
+
+def restarted(health: Health) -> Found | None:
+    if not health.ended_early:
+        return None
+    return Found({"attempts": len(health.ended_early), "how": listed(health.ended_early)})
+
+
+def missing(health: Health) -> Found | None:
+    number = health.missing_ranks
+    return Found({"missing": number, "ranks": health.ranks + number}) if number else None
+
+
+def disagree(health: Health) -> Found | None:
+    return Found({"steps": health.disagreeing, "compared": health.compared}) if health.disagreeing else None
+
+
+def _faulty(health: Health, *, is_grave: bool) -> Found | None:
+    faults = [one for one in health.faults if one.is_grave == is_grave]
+    if not faults:
+        return None
+    one = max(faults, key=lambda fault: len(fault.steps))
+    fault = one.fault if is_grave else _first(one.fault)
+    values: dict[str, Value] = {"fault": fault, "boundary": one.boundary, "who": one.who, "first": min(one.steps)}
+    return Found({**values, "steps": len(set(one.steps))}, weight=len(one.steps))
+
+
+def other_data(health: Health) -> Found | None:
+    return _faulty(health, is_grave=True)
+
+
+def far_apart(health: Health) -> Found | None:
+    return _faulty(health, is_grave=False)
+
+
+def lost(health: Health) -> Found | None:
+    return Found({"lost": listed(health.lost)}) if health.lost else None
+
+
+def no_update(health: Health) -> Found | None:
+    updates = health.updates
+    if updates is None or updates.last_row < ROW:
+        return None
+    return Found({"row": updates.last_row, "since": updates.since}, weight=updates.last_row)
+
+
+def skipped(health: Health) -> Found | None:
+    updates = health.updates
+    if updates is None or updates.last_row >= ROW or updates.skipped < max(FEW, SKIPPED * updates.steps):
+        return None
+    return Found({"skipped": updates.skipped, "steps": updates.steps, "since": updates.since})
+
+
+def _requests(health: Health, low: float, high: float) -> Found | None:
+    known = [(one.errors + one.timed_out, one) for one in health.requests if one.count]
+    rows = [(bad, one) for bad, one in known if bad >= FEW and low <= bad / one.count < high]
+    if not rows:
+        return None
+    bad, one = max(rows, key=lambda row: row[0] / row[1].count)
+    values: dict[str, Value] = {
+        "engine": one.engine or "the engine",
+        "bad": bad,
+        "count": one.count,
+        "share": bad / one.count,
+    }
+    return Found({**values, "timed_out": one.timed_out}, weight=bad / one.count)
+
+
+def most_requests(health: Health) -> Found | None:
+    return _requests(health, HALF, 2.0)
+
+
+def some_requests(health: Health) -> Found | None:
+    return _requests(health, FAILED, HALF)
+
+
+def memory_full(health: Health) -> Found | None:
+    return found([row for row in growing(health.memory) if is_soon(row, health.steps, health.planned)])
+
+
+def memory_grows(health: Health) -> Found | None:
+    rows = growing(health.memory)
+    return None if any(is_soon(row, health.steps, health.planned) for row in rows) else found(rows)
+
+
+def healthy(health: Health) -> Found:
+    """Say what memory did: the median of the ranks, and the change of the one that grew most."""
+    known = [one for one in health.memory if one.of == "host" and one.bytes]
+    if not known:
+        return Found({"memory": ""})
+    last = median(one.bytes[-1] for one in known)
+    most = max(known, key=lambda one: one.bytes[-1] - one.bytes[0])
+    change, since = most.bytes[-1] - most.bytes[0], most.steps[0]
+    each = " a rank" if len(known) > 1 else ""
+    text = f" Memory {size(last)}{each}, {'+' if change >= 0 else '-'}{size(abs(change))} since step {since}."
+    return Found({"memory": text, "bytes": last, "change": change, "since": since})
+
+
+def _first(text: str) -> str:
+    return text[:1].upper() + text[1:]

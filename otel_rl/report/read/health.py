@@ -1,0 +1,180 @@
+"""What the rules of health read, gathered from a run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.ledger import Fault as Mismatch
+from otel_rl.findings.memory import Memory, Of
+from otel_rl.findings.mishaps import Died, Failed, Fault, Hang, Health, RequestsOf, Updates
+from otel_rl.report.data.details import OpenStageRow
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import Loss, MemoryKind
+from otel_rl.report.read.collect import StepRecord
+from otel_rl.runs.format import count, listed, plural
+from otel_rl.runs.spans import is_container
+
+if TYPE_CHECKING:
+    from otel_rl.report.source import Source
+
+PLANNED: Final = v.SETTINGS_STEPS.removeprefix(v.SETTINGS)
+RECORDS: Final = {"traces": "span", "metrics": "metric point", "logs": "log record"}
+OF: Final[dict[MemoryKind, Of]] = {"host rss": "host", "device allocated": "device", "device reserved": "reserved"}
+MILD: Final = (Mismatch.OTHER_LOGPROBS.value, Mismatch.NONFINITE.value)
+"""Faults with which training still uses the tokens that were sampled."""
+
+
+def health(source: Source) -> Health:
+    last = source.attempts[-1] if source.attempts else None
+    disagreeing = [row for row in source.disagreements if last is not None and row.attempt == last.id]
+    return Health(
+        steps=last.steps if last is not None else 0,
+        planned=int(source.settings.get(PLANNED, 0)),
+        memory=list(_memory(source)),
+        hangs=[_hang(source, row) for row in source.open_stages if row.is_hanging],
+        failures=_failures(source),
+        has_failed=last is not None and last.state == "failed",
+        died=_died(source) if last is not None and last.state == "killed" else [],
+        is_interrupted=last is not None and last.state == "interrupted",
+        ended_early=[
+            f"{one.state} after {plural(one.steps, 'step')}"
+            for one in source.attempts[:-1]
+            if one.state in ("failed", "killed")
+        ],
+        ranks=len(source.ranks),
+        missing_ranks=source.missing_ranks,
+        disagreeing=sum(row.steps for row in disagreeing),
+        compared=sum(row.compared for row in disagreeing),
+        faults=_faults(source),
+        lost=[*_losses(source.losses), *_damage(source)],
+        updates=_updates(source),
+        requests=[
+            RequestsOf(engine=row.engine, count=row.count, errors=row.errors, timed_out=row.timed_out)
+            for row in source.requests.rows
+            if not row.is_evaluation
+        ],
+    )
+
+
+def _name(source: Source, rank: Rank) -> str:
+    return f"rank {rank.rank}" if len({one.role for one in source.ranks}) < 2 else f"{rank.role} {rank.rank}"
+
+
+def _memory(source: Source) -> Iterable[Memory]:
+    """Return the memory of the ranks of the last attempt."""
+    last = source.attempts[-1].id if source.attempts else ""
+    for (attempt, rank, kind), known in source.found.growth.ranks.items():
+        if attempt != last or not known.bytes:
+            continue
+        rows, (stage, share) = known.over_steps(), known.stage()
+        host, who = source.found.hosts[attempt, rank], _name(source, rank)
+        is_host = kind == "host rss"
+        yield Memory(
+            who=who,
+            of=OF[kind],
+            place=host.name if is_host else who,
+            limit=host.memory_limit if is_host else 0,
+            steps=[step for step, _ in rows],
+            bytes=[size for _, size in rows],
+            stage=stage,
+            share=share,
+        )
+
+
+def _hang(source: Source, row: OpenStageRow) -> Hang:
+    return Hang(
+        who=_name(source, Rank(row.role, row.rank)),
+        where=_where(row),
+        open_s=row.open_s,
+        longest_s=row.longest_s or 0.0,
+        is_comm=row.collective is not None,
+    )
+
+
+def _where(row: OpenStageRow) -> str:
+    step = [f"step {row.iteration}"] if row.iteration is not None else []
+    is_stage = not is_container(row.stage) and row.stage != v.LOOP
+    outer = [f"in {row.inside[-1]}"] if is_stage and row.inside else []
+    return ", ".join([*([row.stage] if is_stage else []), *outer, *step]) or "no step"
+
+
+def _failures(source: Source) -> list[Failed]:
+    last = source.attempts[-1] if source.attempts else None
+    steps = {record.rank: record.key for record in source.found.steps if last is not None and record.attempt == last.id}
+    is_over = last is not None and last.state in ("failed", "killed")
+    return [
+        Failed(
+            who=_name(source, one.rank),
+            step=one.step,
+            stage=one.stage,
+            error=one.error,
+            is_end=is_over and (one.attempt, one.loop, one.step) == steps.get(one.rank),
+        )
+        for one in source.found.failures
+    ]
+
+
+def _died(source: Source) -> list[Died]:
+    """Return the ranks that died; without an open stage that says where, nothing is known of the place."""
+    last = source.attempts[-1].id
+    rows = [row for row in source.open_stages if not row.is_alive and row.attempt == last]
+    failed = {one.rank for one in source.found.failures if one.attempt == last}
+    rows = [row for row in rows if Rank(row.role, row.rank) not in failed]
+    return [Died(who=_name(source, Rank(row.role, row.rank)), where=_where(row)) for row in rows]
+
+
+def _faults(source: Source) -> list[Fault]:
+    groups: defaultdict[tuple[str, str, tuple[Rank, ...]], list[int]] = defaultdict(list)
+    for one in source.ledger.mismatches:
+        groups[one.fault, one.boundary, tuple(one.ranks)].append(one.step)
+    return [
+        Fault(
+            fault=fault,
+            boundary=boundary,
+            who=listed([_name(source, rank) for rank in ranks]),
+            steps=steps,
+            is_grave=fault not in MILD,
+        )
+        for (fault, boundary, ranks), steps in groups.items()
+    ]
+
+
+def _losses(losses: Iterable[Loss]) -> Iterable[str]:
+    for loss in losses:
+        if loss.what == "dropped":
+            yield f"{plural(loss.count, RECORDS.get(loss.signal, 'record'))} ({loss.reason})"
+        elif loss.what == "error":
+            yield f"what {plural(loss.count, 'error')} inside otel_rl cost ({loss.reason})"
+
+
+def _damage(source: Source) -> Iterable[str]:
+    if source.damage:
+        size, files = sum(row.bytes for row in source.damage), len(source.damage)
+        yield f"{count(size)} unreadable bytes of {plural(files, 'journal')}"
+
+
+def _updates(source: Source) -> Updates | None:
+    """Return the rank of the last attempt that skipped most updates; ranks skip them together, as a rule."""
+    last = source.attempts[-1].id if source.attempts else ""
+    ranks: defaultdict[Rank, list[StepRecord]] = defaultdict(list)
+    for record in source.averaged.finished:
+        if record.attempt == last:
+            ranks[record.rank].append(record)
+    found = [_updates_of(sorted(records, key=lambda record: record.step)) for records in ranks.values()]
+    return max(found, key=lambda one: (one.last_row, one.skipped), default=None)
+
+
+def _updates_of(records: list[StepRecord]) -> Updates:
+    skipped = [record for record in records if record.skipped]
+    row = list(takewhile(lambda record: record.skipped, reversed(records)))
+    first = row[-1:] or skipped[:1]
+    return Updates(
+        steps=len(records),
+        skipped=len(skipped),
+        last_row=len(row),
+        since=first[0].step.iteration if first else 0,
+    )

@@ -1,0 +1,232 @@
+"""What is said of the health of a run, by made-up evidence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from otel_rl.findings.health import HEALTH
+from otel_rl.findings.judge import apply
+from otel_rl.findings.memory import Memory
+from otel_rl.findings.mishaps import Died, Failed, Fault, Hang, Health, RequestsOf, Updates
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+def memory(per_step: float, rank: int = 0, steps: int = 55, **changes: Any) -> Memory:
+    """Return the memory of a rank that grows by so many MiB in each step."""
+    sizes = [round((900 + per_step * step) * MIB) for step in range(steps)]
+    known = Memory(
+        who=f"rank {rank}",
+        of="host",
+        place="box",
+        limit=24 * GIB,
+        steps=range(6, 6 + steps),
+        bytes=sizes,
+        stage="rl.reward digits",
+        share=0.82,
+    )
+    return replace(known, **changes)
+
+
+def said(**evidence: Any) -> list[tuple[str, str]]:
+    """Return severity and sentence of what the rules find."""
+    return [(one.severity, one.sentence) for one in apply(HEALTH, "health", Health(**{"steps": 60, **evidence}))]
+
+
+def test_a_healthy_run_has_a_note_with_its_memory() -> None:
+    """Of several ranks the one that grew most is told, and the usual size."""
+    expected = "No error, no hang, nothing lost."
+    assert [("note", expected)] == said()
+    assert [("note", f"{expected} Memory 905 MiB, +5.40 MiB since step 6.")] == said(memory=[memory(0.1)])
+    two = [memory(0.1), memory(-0.1, 1)]
+    assert [("note", f"{expected} Memory 900 MiB a rank, +5.40 MiB since step 6.")] == said(memory=two)
+
+
+def test_memory_that_grows_is_a_warning_while_it_fits() -> None:
+    """It names the rank, the stage, and the step at which it is full."""
+    assert [
+        (
+            "warning",
+            "Rank 0 grows by 20.0 MiB per step (920 MiB to 1.91 GiB in 55 steps), 82 % of it inside rl.reward digits; "
+            "24.0 GiB are full in about 1,100 steps.",
+        )
+    ] == said(memory=[memory(20)])
+
+
+@pytest.mark.parametrize(
+    ("limit", "planned", "severity"),
+    [
+        (24 * GIB, 0, "warning"),
+        (8 * GIB, 0, "alarm"),
+        (24 * GIB, 5000, "alarm"),
+        (8 * GIB, 100, "warning"),
+        (8 * GIB, 60, "warning"),
+        (1 * GIB, 1000, "alarm"),
+        (0, 0, "warning"),
+    ],
+)
+def test_memory_that_will_not_fit_is_an_alarm(limit: int, planned: int, severity: str) -> None:
+    """It is, if it is full within the steps that are planned, or ten times those made if they are unknown."""
+    ((found, sentence),) = said(memory=[memory(20, limit=limit)], planned=planned)
+    assert (severity, limit > 0) == (found, "are full in about" in sentence)
+
+
+def test_ranks_of_a_host_fill_it_together() -> None:
+    """Those that do not grow take their part, and those of another host do not count."""
+    ranks = [memory(20), memory(10, 1), memory(0, 2), memory(5, 3, place="other")]
+    ((_, sentence),) = said(memory=ranks)
+    # 24 GiB less 1.93, 1.41, 0.88 GiB, by 30 MiB
+    assert "Rank 0, like 2 more, grows by 20.0 MiB per step" in sentence
+    assert sentence.endswith("24.0 GiB are full in about 680 steps.")
+
+
+def test_memory_of_a_device_is_named_as_that() -> None:
+    """What its allocator holds is not told beside what is live."""
+    device = memory(20, of="device", place="rank 0", limit=0)
+    reserved = memory(25, of="reserved", place="rank 0", limit=0)
+    ((_, sentence),) = said(memory=[device, reserved])
+    assert sentence.startswith("Device memory of rank 0 grows by 20.0 MiB per step")
+    ((_, sentence),) = said(memory=[reserved])
+    assert sentence.startswith("What the device allocator of rank 0 holds grows by 25.0 MiB per step")
+
+
+def test_growth_under_no_stage_names_none() -> None:
+    """If no stage has most of it."""
+    ((_, sentence),) = said(memory=[memory(20, stage="", share=0.0, limit=0)])
+    assert "Rank 0 grows by 20.0 MiB per step (920 MiB to 1.91 GiB in 55 steps)." == sentence
+
+
+HANG = Hang(who="rank 1", where="rl.reward, step 7", open_s=40.0, longest_s=1.2, is_comm=False)
+FAILED = Failed(who="rank 0", step=3, stage="rl.reward digits", error="LookupError", is_end=True)
+FAULT = Fault(
+    fault="tokens shifted by one",
+    boundary="rl.sample -> rl.train.forward",
+    who="rank 0",
+    steps=[2, 3, 4],
+    is_grave=True,
+)
+UPDATES = Updates(steps=100, skipped=30, last_row=0, since=4)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "severity", "sentence"),
+    [
+        (
+            {"hangs": [replace(HANG, who="rank 0", open_s=50.0, is_comm=True), HANG]},
+            "alarm",
+            "Rank 1 may hang, like 1 more: in rl.reward, step 7 for 40.0 s; the longest call that ended took 1.20 s.",
+        ),
+        (
+            {"failures": [FAILED], "has_failed": True},
+            "alarm",
+            "Rank 0 failed with LookupError inside rl.reward digits, step 3.",
+        ),
+        (
+            {"failures": [replace(FAILED, error="OutOfMemoryError", stage="rl.train.forward")], "has_failed": True},
+            "alarm",
+            "Rank 0 ran out of memory inside rl.train.forward, step 3 (OutOfMemoryError).",
+        ),
+        ({"has_failed": True}, "alarm", "An exception ended the run outside of any step."),
+        (
+            {"failures": [replace(FAILED, is_end=False)]},
+            "warning",
+            "Rank 0 failed with LookupError inside rl.reward digits, step 3, and went on (1 failure in all).",
+        ),
+        (
+            {"failures": [replace(FAILED, error="KeyboardInterrupt")], "has_failed": True},
+            "warning",
+            "The run was stopped early. KeyboardInterrupt ended it inside rl.reward digits, step 3.",
+        ),
+        (
+            {"is_interrupted": True},
+            "warning",
+            "The run was stopped early. It exited while another thread was inside a step.",
+        ),
+        (
+            {"died": [Died(who="rank 1", where="rl.sample, step 12"), Died(who="rank 2", where="step 12")]},
+            "alarm",
+            "Rank 1, like 1 more, was killed in rl.sample, step 12: it ended without an exception.",
+        ),
+        (
+            {"ended_early": ["killed after 12 steps"]},
+            "warning",
+            "1 attempt before this one ended early: killed after 12 steps.",
+        ),
+        (
+            {"missing_ranks": 1, "ranks": 3},
+            "warning",
+            "Nothing was read of 1 of 4 ranks: what is said is about the others.",
+        ),
+        (
+            {"disagreeing": 7, "compared": 8},
+            "warning",
+            "Ranks number 7 of 8 steps differently: comparisons of ranks are wrong.",
+        ),
+        (
+            {"faults": [FAULT]},
+            "alarm",
+            "Training does not use what was sampled: tokens shifted by one (rl.sample -> rl.train.forward), rank 0, "
+            "3 steps, first 2.",
+        ),
+        (
+            {"faults": [replace(FAULT, fault="logprobs of rollout and training far apart", is_grave=False)]},
+            "warning",
+            "Logprobs of rollout and training far apart (rl.sample -> rl.train.forward), rank 0, 3 steps, first 2.",
+        ),
+        (
+            {"lost": ["12 spans (queue_full)"]},
+            "warning",
+            "Lost: 12 spans (queue_full). What depends on them may be too low.",
+        ),
+        (
+            {"updates": replace(UPDATES, last_row=20, since=81)},
+            "alarm",
+            "The optimizer has skipped every update since step 81 (20 steps): nothing is learned.",
+        ),
+        (
+            {"updates": UPDATES},
+            "warning",
+            "The optimizer skipped its update in 30 of 100 steps, first in step 4.",
+        ),
+        (
+            {"requests": [RequestsOf(engine="vllm", count=100, errors=1, timed_out=2)]},
+            "warning",
+            "3 of 100 requests of vllm failed (3.0 %), 2 of them timed out.",
+        ),
+        (
+            {"requests": [RequestsOf(engine="vllm", count=100, errors=60, timed_out=0)]},
+            "alarm",
+            "60 of 100 requests of vllm failed (60 %), 0 of them timed out.",
+        ),
+    ],
+)
+def test_each_mishap_has_its_sentence(evidence: dict[str, Any], severity: str, sentence: str) -> None:
+    """And nothing else is said."""
+    assert [(severity, sentence)] == said(**evidence)
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        {"updates": replace(UPDATES, skipped=2)},
+        {"updates": replace(UPDATES, skipped=4, last_row=1)},
+        {"requests": [RequestsOf(engine="vllm", count=10, errors=2, timed_out=0)]},
+        {"requests": [RequestsOf(engine="vllm", count=1000, errors=5, timed_out=4)]},
+        {"requests": [RequestsOf(engine="vllm", count=0, errors=0, timed_out=0)]},
+        {"memory": [memory(0.3, steps=110)]},
+        {"memory": [memory(20, steps=10)]},
+    ],
+)
+def test_what_is_usual_is_no_warning(evidence: dict[str, Any]) -> None:
+    """A loss scale settles, an engine loses a request, a process creeps."""
+    assert ["note"] == [severity for severity, _ in said(**evidence)]
+
+
+def test_sentences_and_advice_are_short() -> None:
+    """They are read on one screen."""
+    found = apply(HEALTH, "health", Health(steps=60, memory=[memory(20)], hangs=[HANG], failures=[FAILED]))
+    assert all(len(one.sentence) <= 160 and len(one.advice) <= 100 for one in found)

@@ -1,0 +1,48 @@
+"""Tests that reports name planted problems in the first sentence of a finding, and are quiet about clean trainings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("trl")
+
+from tests.planted import plants
+from tests.planted.cases import Case, cases, judge, record
+from tests.planted.problems import CLEAN, PROBLEMS, Shape
+
+TRAINED = [
+    "length", "lr_high", "nan_reward", "equal_rewards", "limit", "leak", "slow_data", "slow_tokenizer", "slow_rank",
+]  # fmt: skip
+QUIET = [Shape(eval_every=20), Shape(trainer="rloo", ranks=2)]
+
+
+def test_every_problem_is_planted_and_named_once() -> None:
+    """A problem without a function would train a clean model."""
+    names = [problem.name for problem in PROBLEMS]
+    assert len(set(names)) == len(names)
+    assert all(callable(getattr(plants, name)) for name in names)
+
+
+def test_clean_trainings_have_folders_of_their_own() -> None:
+    """Two with one name would be one run."""
+    assert len({case.run_id for case in cases(["clean"])}) == len(CLEAN)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", cases(TRAINED), ids=TRAINED)
+def test_the_first_sentence_names_the_cause(case: Case, tmp_path: Path) -> None:
+    """Each is a real training, recorded as a user would."""
+    record(case, tmp_path)
+    judged = judge(case, tmp_path)
+    assert judged.is_right, judged.findings
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", QUIET, ids=lambda shape: shape.name)
+def test_a_clean_training_raises_nothing(shape: Shape, tmp_path: Path) -> None:
+    """Neither an alarm nor a warning, whatever the kind."""
+    case = Case(shape.name, shape.seed, shape.ranks, options=shape.options)
+    record(case, tmp_path)
+    assert judge(case, tmp_path).raised == []
