@@ -66,7 +66,7 @@ def test_no_line_is_wider_than_the_terminal(text_of: Callable[[str, int], str], 
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("healthy", "Most time goes into generating rollouts"),
+        ("healthy", "TIME    Nothing stands out. Generating takes 41 % of a step"),
         ("slow rank", "rl.reward            10.0 ms  20.0 ms  rank 1, 2.0x the others"),
         ("slow rank", "2,468 spans dropped (journal_full)"),
         ("slow rank", "6 values cut, replaced or left out (text_cut)"),
@@ -149,7 +149,7 @@ def test_slow_communication_is_said(tmp_path: Path) -> None:
     """Beside the table of what the ranks did."""
     report = build_report(open_run(write_run(tmp_path)), BEGIN_NS)
     rows = [
-        SlowCommunication(role="trainer", stage=stage, transfer_s=0.04, share=0.4, pipeline=None)
+        SlowCommunication(role="trainer", stage=stage, transfer_s=0.04, share=0.4, count=1.0, pipeline=None)
         for stage in (v.BACKWARD, v.COMM)
     ]
     out = io.StringIO()
