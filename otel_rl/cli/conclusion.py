@@ -96,7 +96,7 @@ def _head(run: Run, points: Points, console: Console) -> str:
 
 
 def conclude(find: Callable[[], list[Run]], root: Path, *, quiet: bool) -> None:
-    """Print the verdict, unless quiet, and where the runs lie, on standard error, in ``LIMIT_S`` at most."""
+    """Print the report, unless quiet, and where the runs lie, on standard error, in ``LIMIT_S`` at most."""
     found = Conclusion(quiet=quiet)
 
     def read() -> None:

@@ -51,20 +51,16 @@ def _slow(applies: Callable[[SlowRanks], bool]) -> Callable[[Timing], Found | No
     return find
 
 
-def _is_someone_slow(timing: Timing) -> bool:
-    return timing.slow is not None and timing.slow.share >= SLOW_SHARE
-
-
 def _slow_calls(timing: Timing) -> Found | None:
     calls = timing.calls
-    if calls is None or calls.call_s < CALL_S or _is_someone_slow(timing):
+    if calls is None or calls.call_s < CALL_S:
         return None
     return Found(_values(calls, "where", "stage", "share", "call_s", "peers"), calls.share)
 
 
 def _awaited(timing: Timing) -> Found | None:
     wait = timing.wait
-    if wait is None or wait.rank is None or not wait.step_s or _is_someone_slow(timing):
+    if wait is None or wait.rank is None or not wait.step_s:
         return None
     share = wait.longest_s / wait.step_s
     if share < AWAITED_SHARE:
@@ -76,7 +72,7 @@ def _awaited(timing: Timing) -> Found | None:
 
 def _uneven(timing: Timing) -> Found | None:
     wait = timing.wait
-    if wait is None or wait.rank is not None or wait.share < UNEVEN_SHARE or _is_someone_slow(timing):
+    if wait is None or wait.rank is not None or wait.share < UNEVEN_SHARE:
         return None
     spread = ", now one rank, now another" if wait.is_spread else ""
     return Found({"least": "" if wait.is_exact else "at least ", "share": wait.share, "spread": spread}, wait.share)
@@ -179,6 +175,8 @@ def _upper(text: str) -> str:
 SLOW: Final = "own time {own_s:seconds} against {others_s:seconds}), which costs {cost_s:seconds} per step"
 PER_STAGE: Final = ("stages of every rank",)
 AVERAGED: Final = "the averaged steps"
+SLOW_RANK: Final = ("starved_rank", "slow_rank", "slow_stage")
+"""While one rank is slow, the others are in collectives, and wait."""
 TIME: Final[tuple[Rule[Timing], ...]] = (
     Rule(
         name="no_step",
@@ -241,6 +239,7 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         sentence="Communication holds the run back: collectives take {where} per step on every rank{peers} "
         "({share:percent}), {call_s:seconds} each.",
         advice="Look at the network between the ranks, and at the size of what they exchange.",
+        silenced_by=SLOW_RANK,
     ),
     Rule(
         name="awaited_rank",
@@ -252,6 +251,7 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         find=_awaited,
         sentence="The other ranks wait {least}{wait_s:seconds} per step ({share:percent}) for {who}{reason}.",
         advice="Give this work to all ranks, or do it in the background.",
+        silenced_by=SLOW_RANK,
     ),
     Rule(
         name="uneven_ranks",
@@ -262,6 +262,7 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         find=_uneven,
         sentence="The ranks wait {least}{share:percent} of the step time for the slowest of them{spread}.",
         advice="Give the ranks equal work: batches of equal length, or one queue for all.",
+        silenced_by=SLOW_RANK,
     ),
     Rule(
         name="slow_data",

@@ -64,7 +64,7 @@ def run_python(root: Path, code: str, *options: str) -> subprocess.CompletedProc
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_output_is_the_commands_and_the_verdict_goes_to_stderr(tmp_path: Path) -> None:
+def test_output_is_the_commands_and_the_report_goes_to_stderr(tmp_path: Path) -> None:
     """Standard output holds what the command printed and nothing else."""
     result = run_python(tmp_path, RECORDING, "--run-id", "mine")
     assert (0, "result\n") == (result.returncode, result.stdout)
@@ -73,7 +73,7 @@ def test_output_is_the_commands_and_the_verdict_goes_to_stderr(tmp_path: Path) -
 
 
 def test_quiet_prints_the_path_alone(tmp_path: Path) -> None:
-    """No verdict, one line."""
+    """No report, one line."""
     result = run_python(tmp_path, RECORDING, "--run-id", "mine", "--quiet")
     assert f"otel-rl: recorded in {tmp_path / 'mine'}\n" == result.stderr
 
@@ -322,7 +322,7 @@ def test_marks_say_whose_a_run_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("streams", ["2>/dev/full", "2>&-", ">&- 2>&-", ">/dev/full 2>&1", "2>&1 | true"])
 def test_the_exit_code_survives_any_stream(tmp_path: Path, streams: str) -> None:
-    """Whether the verdict can be written or not."""
+    """Whether the report can be written or not."""
     (tmp_path / "circle").symlink_to("circle")
     write_run(tmp_path, Plan(steps=1))
     inner = shlex.join([*OTEL_RL, "run", f"--dir={tmp_path}", "--", "sh", "-c", "exit 5"])

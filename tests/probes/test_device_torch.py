@@ -175,7 +175,7 @@ def test_a_device_that_the_process_does_not_use_is_left_alone(recording: Recordi
 
 
 def test_a_short_stage_says_whose_clock_it_is(recording: Recording) -> None:
-    """To launch takes hardly any time: no verdict may take it for the work."""
+    """To launch takes hardly any time: no finding may take it for the work."""
     cuda = using_device(recording)
     with otel_rl.step(1):
         for name in ("sample", "train.forward"):

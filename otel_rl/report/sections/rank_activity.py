@@ -10,7 +10,7 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.waits import call_waits
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report, WorkRow
-from otel_rl.report.data.time_use import WAITS_UNKNOWN, Efficiency, RankTime
+from otel_rl.report.data.time_use import WAITS_UNKNOWN, Efficiency, RankTime, SlowRankRow
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import FoldedSpans, StepKey, StepRecord
 from otel_rl.report.read.rank_times import RankTimes
@@ -29,6 +29,7 @@ COLUMNS: Final[tuple[tuple[str, Callable[[RankTime], float | None], Callable[[fl
     ("hidden", lambda row: row.inseparable_s, seconds),
     ("idle", lambda row: row.idle_s, seconds),
     ("other", lambda row: row.other_s, seconds),
+    ("cpu", lambda row: row.cpu_share, percent),
     ("speed", lambda row: row.relative_score, "{:.2f}".format),
 )
 """Heading, number, how it is written; a column without any number, or of zeros only, is left out."""
@@ -38,6 +39,7 @@ LEGEND: Final = {
     "wait": "wait: for a slower rank",
     "transfer": "transfer: sending (some waits cannot be told from it)",
     "hidden": "hidden: in stages that hide collectives or measure launches only",
+    "cpu": "cpu: CPU time of the thread of the steps, over the step",
     "speed": "speed: 0.5 is half as fast as the fastest rank",
 }
 LEAST_SHARE: Final = 0.0005
@@ -110,7 +112,8 @@ def _table(report: Report, rows: list[RankTime]) -> Table:
 
 def _slow(report: Report) -> list[str]:
     times = report.efficiency
-    lines = [
+    lines = [_over_all(report, row) for row in times.slow_ranks[:MOST_SLOW]]
+    lines += [
         f"{rank_name(report, row)} costs {seconds(row.cost_s)} per step in {row.stage}, "
         f"{percent(row.share)} of the {row.of_step}: slow in {count(row.slow_steps)} of {plural(row.steps, 'step')}"
         for row in times.stragglers[:MOST_SLOW]
@@ -124,6 +127,16 @@ def _slow(report: Report) -> list[str]:
         for row in times.slow_communication
     ]
     return [f"{line[0].upper()}{line[1:]}." for line in lines]
+
+
+def _over_all(report: Report, row: SlowRankRow) -> str:
+    where = "everything" if row.is_everywhere else plural(len(row.stages), "stage")
+    comm = f", of it {seconds(row.comm_s)} inside collectives" if row.comm_s else ""
+    core = ""
+    if row.core_share is not None and row.others_core_share is not None:
+        core = f"; at work it gets {percent(row.core_share)} of a core, its peers {percent(row.others_core_share)}"
+    who = rank_name(report, row)
+    return f"{who} costs {seconds(row.cost_s)} per step in {where}, {percent(row.share)} of the mean step{comm}{core}"
 
 
 def _work_rows(averaged: Averaged) -> list[WorkRow]:
