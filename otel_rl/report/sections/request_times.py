@@ -282,7 +282,7 @@ def _tail_lines(requests: Requests) -> list[str]:
     lines = []
     if requests.tails:
         shares = [f"{tail.slowest * 100:.0f} % for {percent(tail.share)}" for tail in requests.tails]
-        lines.append(f"the slowest responses ran alone: {', '.join(shares)} of the rollout time")
+        lines.append(f"the slowest ran alone: {', '.join(shares)} of the rollout")
     if requests.bubble is not None:
         lines.append(
             f"finished responses waited for the longest: {percent(requests.bubble)} of the generation capacity"
