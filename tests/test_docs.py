@@ -76,4 +76,4 @@ def test_snippets_of_the_readme_run(tmp_path: Path) -> None:
     environ = {**os.environ, "OTEL_RL_DIR": str(tmp_path / "runs"), "OTEL_RL_RUN_ID": "readme"}
     subprocess.run([sys.executable, str(program)], check=True, cwd=ROOT, env=environ, timeout=120)
     names = {span.name for span in open_run(tmp_path / "runs" / "readme").spans()}
-    assert {"rl.setup", "rl.loop", "rl.rank 0", "rl.reward", "rl.teardown"} == names
+    assert {"rl.setup", "rl.loop", "rl.rank 0", "rl.sample", "rl.reward", "rl.teardown"} == names

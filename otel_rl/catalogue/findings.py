@@ -20,7 +20,7 @@ A report begins with three findings: **TIME**, **LEARN** and **HEALTH**. Each is
 before warnings before notes. An alarm asks you to act now, a warning to look at something. A note says that nothing is
 wrong. While LEARN or HEALTH has an alarm, TIME gives no advice: slow steps are then often a symptom.
 
-A rule compares a run with its own past, not with numbers of other tasks.
+A rule compares a run with its own past, not with numbers of other tasks. LEARN judges the last training loop of a run.
 """
 TABLES: Final[Sequence[tuple[str, Sequence[Rule[Any]]]]] = (("TIME", TIME), ("LEARN", LEARN), ("HEALTH", HEALTH))
 

@@ -9,11 +9,15 @@ from otel_rl.findings import mishaps
 from otel_rl.findings.memory import LEAST_BYTES, LEAST_SHARE
 from otel_rl.findings.mishaps import FAILED, FEW, ROW, SKIPPED, Health
 from otel_rl.findings.rule import Rule
-from otel_rl.runs.format import percent, size
+
+
+def _whole(share: float) -> str:
+    return f"{share * 100:.0f} %"
+
 
 GROWS: Final = "{grows} by {per_step:size} per step ({first:size} to {last:size} in {steps:plural step}){where}{full}."
 MEMORY_KEYS: Final = (v.RSS_END, v.ALLOCATED_END, v.RESERVED_END, v.MEMORY_LIMIT)
-STEADILY: Final = f"memory grew steadily, by {percent(LEAST_SHARE)} and {size(LEAST_BYTES)} at the least"
+STEADILY: Final = f"memory grew steadily, by {_whole(LEAST_SHARE)} and {LEAST_BYTES >> 20} MiB at the least"
 SINCE: Final = "all steps but the first five; or their last half, or quarter"
 
 HEALTH: Final[tuple[Rule[Health], ...]] = (
@@ -54,7 +58,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         condition="an exception ended the run outside of any step",
         window="set-up, tear-down",
         find=mishaps.failed_outside,
-        sentence="An exception ended the run outside of any step.",
+        sentence="{error} ended the run outside of any step.",
         advice="The traceback is in the output of the program.",
     ),
     Rule(
@@ -75,7 +79,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         window=SINCE,
         find=mishaps.memory_full,
         sentence=GROWS,
-        advice="Find {look}: lists, caches, tensors with their graph.",
+        advice="Find what {stage} keeps from call to call: lists, caches, tensors with their graph.",
     ),
     Rule(
         name="no_update",
@@ -117,7 +121,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         window=SINCE,
         find=mishaps.memory_grows,
         sentence=GROWS,
-        advice="Find {look}: lists, caches, tensors with their graph.",
+        advice="Find what {stage} keeps from call to call: lists, caches, tensors with their graph.",
     ),
     Rule(
         name="failed_and_went_on",
@@ -182,7 +186,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         name="updates_skipped",
         severity="warning",
         reads=(v.OPTIMIZER_SKIPPED,),
-        condition=f"the optimizer skipped {percent(SKIPPED)} of the updates, and {FEW} or more",
+        condition=f"the optimizer skipped {_whole(SKIPPED)} of the updates, and {FEW} or more",
         window="all steps of the last attempt",
         find=mishaps.skipped,
         sentence="The optimizer skipped its update in {skipped} of {steps:plural step}, first in step {since}.",
@@ -192,7 +196,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         name="some_requests_fail",
         severity="warning",
         reads=(v.REQUESTS, v.REQUEST_ERRORS, v.TIMED_OUT),
-        condition=f"{percent(FAILED)} of the requests of an engine fail or time out, and {FEW} or more",
+        condition=f"{_whole(FAILED)} of the requests of an engine fail or time out, and {FEW} or more",
         window="all steps",
         find=mishaps.some_requests,
         sentence="{bad:count} of {count:count} requests of {engine} failed ({share:percent}), "

@@ -95,7 +95,7 @@ def found(rows: Sequence[Growing]) -> Found | None:
         "since": memory.steps[grown.begin],
         "where": f", {percent(memory.share)} of it inside {memory.stage}" if memory.share >= LEAST_STAGE else "",
         "full": "",
-        "look": f"what {memory.stage} keeps from call to call" if memory.share >= LEAST_STAGE else "what is kept",
+        "stage": memory.stage if memory.share >= LEAST_STAGE else "a step",
     }
     if row.left < inf:
         left = _rounded(row.left)

@@ -102,8 +102,8 @@ class Health:
     memory: Sequence[Memory] = ()
     hangs: Sequence[Hang] = ()
     failures: Sequence[Failed] = ()
-    has_failed: bool = False
-    """An exception ended the last attempt, in a step or outside of any."""
+    ended_by: str = ""
+    """The exception that ended the last attempt outside of any step."""
     died: Sequence[Died] = ()
     is_interrupted: bool = False
     """The program exited while another thread was inside a step."""
@@ -172,7 +172,8 @@ def failed(health: Health) -> Found | None:
 
 
 def failed_outside(health: Health) -> Found | None:
-    return Found() if health.has_failed and not _failures(health, is_end=True) else None
+    error = health.ended_by
+    return Found({"error": error}) if error and error not in INTERRUPTS else None
 
 
 def went_on(health: Health) -> Found | None:
@@ -180,10 +181,11 @@ def went_on(health: Health) -> Found | None:
 
 
 def stopped(health: Health) -> Found | None:
-    interrupts = [one for one in _failures(health, is_end=True) if one.error in INTERRUPTS]
-    if interrupts:
-        last = interrupts[-1]
-        return Found({"what": f"{last.error} ended it inside {last.stage}, step {last.step}"})
+    for one in _failures(health, is_end=True):
+        if one.error in INTERRUPTS:
+            return Found({"what": f"{one.error} ended it inside {one.stage}, step {one.step}"})
+    if health.ended_by in INTERRUPTS:
+        return Found({"what": f"{health.ended_by} ended it outside of any step"})
     return Found({"what": "It exited while another thread was inside a step"}) if health.is_interrupted else None
 
 

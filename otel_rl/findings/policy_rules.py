@@ -7,7 +7,7 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.analysis.series.correlation import monotony
 from otel_rl.analysis.series.onset import onset
-from otel_rl.analysis.series.robust import high, mad, median
+from otel_rl.analysis.series.robust import high, level, mad, median
 from otel_rl.findings.curves import Curve, Learning
 from otel_rl.findings.rule import Found
 from otel_rl.runs.format import plural
@@ -17,6 +17,8 @@ FEW: Final = 15
 GONE: Final = 0.05
 """Of the first entropy: what is left of a collapsed policy."""
 LOW: Final = 0.15
+HALF: Final = 0.5
+"""Of the first entropy: where a collapse begins."""
 ZERO: Final = 1e-3
 """Of the gradients before: less counts as none."""
 ABRUPT: Final = 5
@@ -32,7 +34,8 @@ def policy_collapse(learning: Learning) -> Found | None:
     start = _low_since(entropy, GONE)
     if start is None or (learning.is_gaining and entropy.values[max(0, start - ABRUPT)] < _early(entropy) / 2):
         return None
-    step = entropy.steps[start]
+    began = _low_since(entropy, HALF)
+    step = entropy.steps[start if began is None else began]
     rate = learning.curve(v.LEARNING_RATE)
     used = [value for value in rate.before(step + 1) if value > 0]
     values = {"step": step, "before": _early(entropy), "after": median(entropy.since(step))}
@@ -100,14 +103,14 @@ def kl_explosion(learning: Learning) -> Found | None:
     end, middle = median(kl.values[-tenth:]), median(kl.values[len(kl) // 3 : len(kl) // 3 + tenth])
     # a nat where no entropy was recorded: more than half of what a choice between three tokens tells
     scale = _early(learning.curve(v.ENTROPY)) if learning.curve(v.ENTROPY).values else 1.0
-    if end < max(scale, 3 * middle) or monotony(half) < 0.6:
+    if end < max(scale, 2 * middle) or max(monotony(half), monotony(kl.values)) < 0.6:
         return None
     start = onset([value > middle + (end - middle) / 4 for value in kl.values], 0.8)
-    step = kl.steps[start if start is not None else len(kl) // 2]
+    step = kl.steps[len(kl) // 2 if start is None else start]
     if _gains_since(reward, step):
         return None
-    before, after = median(reward.before(step)[-FEW:]), median(reward.since(step)[-tenth:])
-    paid = f" while the reward went from {before:.3g} to {after:.3g}" if reward.values else ""
+    before, after = reward.before(step)[-FEW:], reward.since(step)[-tenth:]
+    paid = f" while the reward went from {level(before):.3g} to {level(after):.3g}" if before and after else ""
     return Found({"middle": middle, "end": end, "step": step, "paid": paid})
 
 

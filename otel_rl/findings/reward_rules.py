@@ -12,7 +12,7 @@ from otel_rl.analysis.series.robust import high, level, median, noise
 from otel_rl.analysis.summary import mean
 from otel_rl.findings.curves import Curve, Learning
 from otel_rl.findings.rule import Found
-from otel_rl.runs.format import percent, plural, shorten
+from otel_rl.runs.format import plural, shorten
 
 FEW: Final = 15
 """A shorter run says nothing about a trend."""
@@ -184,8 +184,8 @@ def _groups(learning: Learning) -> str:
     equal = learning.curve(v.REWARD_ZERO_STD)
     if len(equal) < 3 or equal.third(2) < 0.1:
         return ""
-    shares = f"{percent(equal.third(2))} have equal reward in the last third (first third: {percent(equal.third(0))})"
-    return f" Of the groups {shares}: they teach nothing."
+    late, early = (f"{100 * equal.third(which):.0f} %" for which in (2, 0))
+    return f" Of the groups {late} have equal reward in the last third (first third: {early}): they teach nothing."
 
 
 def _digits(value: float, by: float) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from otel_rl.report.data.report import Report
-from otel_rl.report.section import Block, Section, brief, notes, whole
+from otel_rl.report.section import Block, Section, more, notes
 from otel_rl.report.sections.caveats import CAVEATS, DISAGREEMENTS, FAILURES, UNSEEN_STEPS
 from otel_rl.report.sections.flops_rates import FLOPS
 from otel_rl.report.sections.header import DETAILS, HEADER, RATES
@@ -25,15 +26,59 @@ from otel_rl.report.sections.wall_time import GOODPUT
 
 Part = Literal["ranks", "requests", "compute", "memory", "goodput", "all"]
 
-TROUBLE: Final = (HANGING, FAILURES, LEDGER, UNSEEN_STEPS, DISAGREEMENTS, OPEN_STAGES, PENDING, CAVEATS)
-SCREEN: Final = (HEADER, FINDINGS, *map(brief, TROUBLE), LEARNING, STEP)
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A section of lines on what is wrong; the screen leaves out what a finding says already."""
+
+    section: Section
+    rules: tuple[str, ...] = ()
+    """Rules of HEALTH whose findings say it."""
+    is_by_rank: bool = False
+    """A finding says it of one rank: lines on several are shown beside it."""
+
+    def on_screen(self) -> Section:
+        """Return the section that the screen shows: the first lines, and how many there are besides."""
+        return Section(title=self.section.title, blocks=self._first)
+
+    def below(self) -> Section:
+        """Return the section that shows all if the screen does not."""
+
+        def blocks(report: Report) -> list[Block]:
+            found = self.section.blocks(report)
+            return found if found != self._first(report) else []
+
+        return Section(title=self.section.title, data=self.section.data, blocks=blocks)
+
+    def _first(self, report: Report) -> list[Block]:
+        found = self.section.blocks(report)
+        is_said = any(one.rule in self.rules for one in report.findings.health)
+        if is_said and (not self.is_by_rank or len(found) == 1):
+            return []
+        left = len(found) - MOST_LINES
+        return [*found[: MOST_LINES - 1], *more(left + 1, " lines: --all")] if left > 0 else found
+
+
+MOST_LINES: Final = 4
+"""Of one kind of trouble on the screen."""
+TROUBLE: Final = (
+    Trouble(HANGING, ("hanging",), is_by_rank=True),
+    Trouble(FAILURES, ("failed", "failed_and_went_on", "out_of_memory")),
+    Trouble(LEDGER, ("other_data", "logprobs_apart")),
+    Trouble(UNSEEN_STEPS),
+    Trouble(DISAGREEMENTS, ("steps_disagree",)),
+    Trouble(OPEN_STAGES, ("killed",), is_by_rank=True),
+    Trouble(PENDING),
+    Trouble(CAVEATS, ("telemetry_lost",)),
+)
+SCREEN: Final = (HEADER, FINDINGS, *(one.on_screen() for one in TROUBLE), LEARNING, STEP)
 BELOW: Final[dict[Part, tuple[Section, ...]]] = {
     "ranks": (OWN_TIME, RANKS, COLLECTIVES),
     "requests": (REQUESTS,),
     "compute": (FLOPS, WORK),
     "memory": (MEMORY, MEMORY_PARTS),
     "goodput": (GOODPUT,),
-    "all": (DETAILS, ALL_FINDINGS, *map(whole, TROUBLE), SERIES, NUMBERS, STAGES),
+    "all": (DETAILS, ALL_FINDINGS, *(one.below() for one in TROUBLE), SERIES, NUMBERS, STAGES),
 }
 """In the order in which they are shown, below what only `all` shows."""
 PARTS: Final[tuple[Part, ...]] = get_args(Part)

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 Severity = Literal["", "note", "good", "warning", "alarm", "heading"]
 T = TypeVar("T")
 MOST_RANKS: Final = 16
-MOST_LINES: Final = 4
-"""Of one kind of trouble on the screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,25 +111,6 @@ def cell(value: float | None, write: Callable[[float], str]) -> str:
 
 def notes(*texts: str) -> list[Block]:
     return [Line(text, "note") for text in texts if text]
-
-
-def brief(section: Section, most: int = MOST_LINES) -> Section:
-    """Return a section that shows the first blocks of another, and counts the others."""
-    return Section(title=section.title, blocks=lambda report: _first(section.blocks(report), most))
-
-
-def _first(blocks: list[Block], most: int) -> list[Block]:
-    return blocks if len(blocks) <= most else [*blocks[: most - 1], *more(len(blocks) - most + 1, " lines: --all")]
-
-
-def whole(section: Section, most: int = MOST_LINES) -> Section:
-    """Return a section that shows another if ``brief`` leaves something of it out."""
-
-    def blocks(report: Report) -> list[Block]:
-        found = section.blocks(report)
-        return found if len(found) > most else []
-
-    return Section(title=section.title, data=section.data, blocks=blocks)
 
 
 def by_rank(ranks: list[Rank], make: Callable[[list[Rank]], Table]) -> Table:

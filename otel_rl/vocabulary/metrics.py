@@ -71,7 +71,11 @@ REWARD_ZERO_STD: Final = gauge("rl.reward.group.zero_std", "1", "share of groups
 RESPONSE_LENGTH: Final = gauge("rl.sample.response.length", "{token}", "mean length of the responses")
 RESPONSE_MIN: Final = gauge("rl.sample.response.min_length", "{token}", "length of the shortest response")
 RESPONSE_MAX: Final = gauge("rl.sample.response.max_length", "{token}", "length of the longest response")
-RESPONSE_CLIPPED: Final = gauge("rl.sample.response.clipped", "1", "share of responses that ended at the length limit")
+RESPONSE_CLIPPED: Final = gauge(
+    "rl.sample.response.clipped",
+    "1",
+    "share of responses that ended at the length limit; TRL takes a padding token at the end for a stop token",
+)
 EVAL_REWARD: Final = gauge("rl.environment.reward.mean", "", "mean reward of the evaluation", PROPOSAL)
 SETTABLE: Final = (
     REWARD_SCORE, REWARD_STD, EVAL_REWARD, REWARD_ZERO_STD, LOSS, GRAD_NORM, KL_REFERENCE, KL_POLICY, ENTROPY,

@@ -40,7 +40,7 @@ def test_without_a_name_the_newest_run_is_shown(root: Path) -> None:
     write_run(root)
     result = cli.invoke(app, ["report"])
     assert 0 == result.exit_code
-    assert "Nothing stands out. Generating takes 41 % of a step" in result.stdout
+    assert "TIME    Nothing stands out. Generating takes 41 % of a step" in result.stdout
 
 
 def test_a_name_of_no_integration_is_the_trainings_to_mind(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,23 +121,28 @@ UPDATES = Updates(steps=100, skipped=30, last_row=0, since=4)
             "Rank 1 may hang, like 1 more: in rl.reward, step 7 for 40.0 s; the longest call that ended took 1.20 s.",
         ),
         (
-            {"failures": [FAILED], "has_failed": True},
+            {"failures": [FAILED]},
             "alarm",
             "Rank 0 failed with LookupError inside rl.reward digits, step 3.",
         ),
         (
-            {"failures": [replace(FAILED, error="OutOfMemoryError", stage="rl.train.forward")], "has_failed": True},
+            {"failures": [replace(FAILED, error="OutOfMemoryError", stage="rl.train.forward")]},
             "alarm",
             "Rank 0 ran out of memory inside rl.train.forward, step 3 (OutOfMemoryError).",
         ),
-        ({"has_failed": True}, "alarm", "An exception ended the run outside of any step."),
+        ({"ended_by": "ImportError"}, "alarm", "ImportError ended the run outside of any step."),
+        (
+            {"ended_by": "KeyboardInterrupt"},
+            "warning",
+            "The run was stopped early. KeyboardInterrupt ended it outside of any step.",
+        ),
         (
             {"failures": [replace(FAILED, is_end=False)]},
             "warning",
             "Rank 0 failed with LookupError inside rl.reward digits, step 3, and went on (1 failure in all).",
         ),
         (
-            {"failures": [replace(FAILED, error="KeyboardInterrupt")], "has_failed": True},
+            {"failures": [replace(FAILED, error="KeyboardInterrupt")]},
             "warning",
             "The run was stopped early. KeyboardInterrupt ended it inside rl.reward digits, step 3.",
         ),

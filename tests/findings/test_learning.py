@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable
 
 import pytest
@@ -250,7 +251,7 @@ CASES: dict[str, tuple[Callable[[], Findings], str, str]] = {
             REWARD_SCORE=[0.5 + 0.05 * (step * 7 % 5 - 2) - 0.1 * (step > 40) for step in STEPS],
         ),
         "warning",
-        "KL to the reference grows from 0.653 to 11.1 since step 43 while the reward went from 0.5 to 0.425.",
+        "KL to the reference grows from 0.653 to 11.1 since step 43 while the reward went from 0.492 to 0.408.",
     ),
     "learning rate 0": (
         lambda: changed(LEARNING_RATE=[0.0] * LENGTH, REWARD_SCORE=STILL),
@@ -340,7 +341,7 @@ def test_groups_of_a_reward_at_its_end_join_the_sentence() -> None:
     assert first(learn(healthy(240) | {v.REWARD_ZERO_STD: equal})) == (
         "note",
         "Reward 0.21 to 0.90, first above 0.83 in step 124. "
-        "Of the groups 69 % have equal reward in the last third (first third: 0.0 %): they teach nothing.",
+        "Of the groups 69 % have equal reward in the last third (first third: 0 %): they teach nothing.",
     )
 
 
@@ -394,7 +395,7 @@ REPEATED = st.tuples(FLOATS, st.integers(1, 5)).map(lambda made: made[0] * made[
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(st.sampled_from(NAMES), REPEATED), st.sampled_from([None, 0.0, 8.0]))
 def test_no_numbers_raise(series: dict[str, list[float]], answers: float | None) -> None:
-    """Whatever is recorded, there is something to say."""
+    """Whatever is recorded, there is something to say, without NaN among its numbers."""
     more = [
         numbers(name, values, function, rank)
         for name, values in series.items()
@@ -404,7 +405,7 @@ def test_no_numbers_raise(series: dict[str, list[float]], answers: float | None)
     ]
     found = learn(series, *more, answers=answers)
     assert found
-    assert all(one.sentence for one in found)
+    assert all(one.sentence and not re.search(r"\bnan\b", one.sentence) for one in found)
 
 
 def test_rules_are_named_once() -> None:

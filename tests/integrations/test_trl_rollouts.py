@@ -28,6 +28,7 @@ from otel_rl.integrations.trl.rollouts import Sampling
 from otel_rl.process.identity import training_of
 from otel_rl.requests.memory import generation
 from otel_rl.requests.queue import UNKNOWN, Request
+from otel_rl.trace.stage import current_stage
 from tests.noted import Taken, held, take
 
 __all__ = ["held"]
@@ -101,7 +102,7 @@ def test_every_sample_of_a_training_is_a_request(
     rollouts: dict[Any, list[Request]] = {}
     for row, parent in zip(taken.rows, taken.parents, strict=True):
         rollouts.setdefault(parent, []).append(row)
-    assert [v.SAMPLE] * len(seen) == [stage.name for stage in rollouts]
+    assert [v.SAMPLE] * len(seen) == [stage.name for stage in rollouts]  # though all are made in a stage inside it
     assert ["train", "train", "eval"] == [stage.attributes[v.MODE] for stage in rollouts]
     for (stage, found), rollout in zip(rollouts.items(), seen, strict=True):
         rows = sorted(found, key=lambda row: int(row.sample.rpartition(".")[2]))
@@ -192,6 +193,35 @@ def test_a_server_tells_tokens_and_durations(client: Any) -> None:
     }
     assert [stage] * 4 == taken.parents
     assert all(row.submitted < row.ended for row in taken.rows)
+
+
+def test_a_server_is_the_engine_of_a_rollout(client: Any) -> None:
+    """Its call is the stage, with the gathers around it; the requests belong to the rollout."""
+    from trl.generation.vllm_generation import VLLMGeneration
+
+    engine = object.__new__(VLLMGeneration)
+    engine.accelerator, engine.mode = SimpleNamespace(is_main_process=True, process_index=0), "server"
+    engine.vllm_client, engine.max_completion_length, engine.logprobs = client, 20, 0
+    for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty"):
+        setattr(engine, name, 1)
+    engine.structured_outputs_regex, engine.generation_kwargs = None, {}
+    engine.generate([[1, 2]], None, 1)
+    sampling("a", "a")
+    opened: list[tuple[str, Any]] = []
+    post = client._post
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        stage = current_stage()
+        opened.append((stage.name, dict(stage.attributes)) if stage is not None else ("", {}))
+        return post(*args, **kwargs)
+
+    client._post = watched
+    with otel_rl.stage("sample") as stage:
+        assert [[7], [7] * 2] == engine.generate([[1, 2, 3]] * 2, None, 2)[1]
+    taken = take()
+    assert [(v.SAMPLE_GENERATE, {v.MODE: "train"})] == opened
+    assert [stage] * 2 == taken.parents[1:]
+    assert v.SAMPLE_GENERATE != getattr(taken.parents[0], "name", "")
 
 
 def test_conversations_are_asked_from_a_pool(client: Any) -> None:

@@ -218,7 +218,7 @@ def slow_core(training: Training) -> None:
 
 def two_slow_of_four(training: Training) -> None:
     if RANK in (1, 3):
-        generating(training, lambda _: time.sleep(0.06))
+        generating(training, lambda _: time.sleep(0.1))
 
 
 def slower_middle(training: Training) -> None:

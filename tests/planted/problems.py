@@ -42,7 +42,7 @@ PROBLEMS: Final = (
     Problem("slow_core", "rank 1 shares its core with 4 busy processes", "time", (r"rank 1\b",), ranks=2),
     Problem(
         "two_slow_of_four",
-        "ranks 1 and 3 sleep 60 ms a rollout",
+        "ranks 1 and 3 sleep 100 ms a rollout",
         "time",
         (r"ranks (1 and 3|3 and 1)",),
         ranks=4,

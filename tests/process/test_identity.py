@@ -15,6 +15,7 @@ from otel_rl import vocabulary
 from otel_rl.config import Config
 from otel_rl.process import state
 from otel_rl.process.identity import Identity, folder_name, from_launcher, identifying, make_attempt
+from otel_rl.process.memory_limit import memory_limit
 from otel_rl.process.state import Runtime
 
 
@@ -78,6 +79,12 @@ def test_the_resource_says_what_is_known() -> None:
         vocabulary.RANK: 0,
         vocabulary.WORLD_SIZE: 1,
     } == identity.resource("")
+
+
+def test_the_resource_says_how_much_memory_the_host_has() -> None:
+    """Once for each process, since a reader asks when a leak will have filled it."""
+    identity = from_launcher(Config(), {})
+    assert memory_limit() == identity.memory_limit == identity.resource("")[vocabulary.MEMORY_LIMIT]
 
 
 @pytest.mark.parametrize(

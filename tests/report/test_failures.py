@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 import otel_rl
 from otel_rl import vocabulary as v
@@ -19,7 +17,7 @@ from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Failure
 from otel_rl.report.section import Line
 from otel_rl.report.sections.caveats import FAILURES
-from otel_rl.report.terminal import document, render
+from otel_rl.report.terminal import document
 from tests.fixtures import Recording
 from tests.made_runs import FakeSpan
 from tests.peers import Did, Peer
@@ -131,7 +129,5 @@ def test_a_failure_says_in_which_attempt_it_was(tmp_path: Path) -> None:
         peer = Peer(tmp_path, 0, 1, identity=DEAD, attempt=attempt, clock_ms=60_000 * number)
         peer.step(1, [Did(v.REWARD, 5)])
         peer.step(2, [Did(v.REWARD, 5)], status=2)
-    out = io.StringIO()
-    render(build_report(open_run(tmp_path), 10**18), Console(file=out, width=80))
-    shown = [line for line in out.getvalue().splitlines() if "failed with" in line]
+    shown = [line.text for line in FAILURES.blocks(build_report(open_run(tmp_path), 10**18)) if isinstance(line, Line)]
     assert [", step 2, attempt 1", ", step 2, attempt 2"] == [line[-len(", step 2, attempt 1") :] for line in shown]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from otel_rl.journal.read import Journal, PointView
 from otel_rl.records import Value
 from otel_rl.report.build import build_report
 from otel_rl.report.data.details import Quantiles, RequestRow
-from otel_rl.report.data.report import Report
+from otel_rl.report.data.report import Report, Series
 from otel_rl.report.read.request_spans import RequestSpans
 from otel_rl.report.schema import to_json
 from otel_rl.report.sections.request_times import RequestPoints
@@ -155,3 +156,38 @@ def test_models_of_one_process_are_rows_of_their_own() -> None:
 def test_a_request_without_a_model_is_of_the_engine() -> None:
     """One that failed before its model was known."""
     assert [(["m"], 5)] == grouped({"trainer-0": {"m": 2, "": 3}})
+
+
+def clipped(own: float, **qualifiers: str) -> Series:
+    """TRL's curve of the share that was cut."""
+    constant = {key: own for key in ("first", "last", "mean", "low", "high")}
+    return Series(
+        name=v.RESPONSE_CLIPPED, qualifiers=qualifiers, unit="1", nonfinite=0, steps=[1], values=[own], **constant
+    )
+
+
+@pytest.mark.parametrize(
+    ("system", "series", "is_said"),
+    [
+        ("trl", [clipped(0.25, **{v.MODE: "eval"}), clipped(0.4)], True),
+        ("trl", [clipped(0.5)], False),
+        ("trl", [clipped(0.499)], False),
+        ("trl", [clipped(0.6)], False),
+        ("trl", [], False),
+        ("verl", [clipped(0.4)], False),
+    ],
+    ids=["less", "equal", "as good as equal", "more", "unknown", "other framework"],
+)
+def test_why_two_shares_of_cut_responses_differ(
+    recording: Recording, system: str, series: list[Series], *, is_said: bool
+) -> None:
+    """TRL counts a response that ends in a sampled pad token as one that ended by itself."""
+    report = replace(recorded(recording, TOKENS, finish="length"), system=system, series=series)
+    row = only(report)
+    rows = [replace(row, clipped=row.count // 2)]
+    text = " ".join(shown(replace(report, requests=replace(report.requests, rows=rows))).split())
+    note = (
+        "clipped: 50 % ended at the length limit. TRL's own share is 40 %: it takes a pad token that was sampled "
+        "for an end."
+    )
+    assert (is_said, is_said) == (note in text, "TRL's own share" in text)

@@ -288,3 +288,26 @@ def test_a_large_unnamed_time_has_a_row(tmp_path: Path) -> None:
     stages = [replace(row, share=0.4) if row.stage == v.OTHER else row for row in report.stages]
     lines = shown(replace(report, stages=stages))
     assert any(line.startswith("in no stage  ") for line in lines)
+
+
+def test_trouble_that_a_finding_says_is_not_said_again(tmp_path: Path) -> None:
+    """--all has the lines; without the finding the screen has them."""
+    report = build_report(open_run(write_run(tmp_path, Plan(dropped=9))), BEGIN_NS)
+    line = "18 spans dropped (journal_full)"
+    said = [found("telemetry_lost", "warning", "Lost: 18 spans.")]
+    is_shown = [
+        [line in shown(replace(report, findings=replace(CLEAN, health=health)), parts) for parts in ((), ("all",))]
+        for health in (said, CLEAN.health)
+    ]
+    assert [[False, True], [True, True]] == is_shown
+
+
+@pytest.mark.parametrize(("ranks", "lines"), [(1, 0), (2, 2), (6, 4)])
+def test_ranks_that_died_are_listed_beside_the_finding(tmp_path: Path, ranks: int, lines: int) -> None:
+    """One of them is in its sentence; of many the first ones and how many there are besides."""
+    run = open_run(write_run(tmp_path, Plan(ranks=ranks, killed_in=v.BACKWARD)))
+    report = build_report(run, BEGIN_NS + 60_000_000_000)
+    killed = replace(report, findings=replace(CLEAN, health=[found("killed", "alarm", "Rank 0 was killed.")]))
+    text = shown(killed, width=200)
+    assert lines == sum("was last seen in" in line or line == "and 3 more lines: --all" for line in text)
+    assert ranks == len({line for line in shown(killed, ("all",), 200) if "was last seen in" in line})

@@ -20,6 +20,7 @@ from otel_rl.records import Attributes
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Series
 from otel_rl.report.sections.step_series import SeriesPoints
+from otel_rl.report.source import Source
 from tests.made_runs import BEGIN_NS, Plan, write_run
 
 
@@ -52,6 +53,16 @@ def test_ends_and_extremes_are_of_finite_values(tmp_path: Path) -> None:
     """A NaN at the end is the last value, so there is none."""
     loss = series(tmp_path, v.LOSS, Plan(nan_loss_step=12))
     assert (pytest.approx((1.5, 1 / 11 + 0.5, 1.5)), None) == ((loss.first, loss.low, loss.high), loss.last)
+
+
+def test_values_of_single_ranks_are_kept_where_some_are_not_finite(tmp_path: Path) -> None:
+    """As recorded, for what judges the ranks; of numbers that are all finite none is kept."""
+    source = Source(open_run(write_run(tmp_path, Plan(nan_loss_step=7))), BEGIN_NS, None)
+    found = source.points.numbers.of_ranks(source.found.steps)
+    assert [(v.LOSS, 0), (v.LOSS, 1)] == [(one.name, one.rank) for one in found]
+    assert all(math.isnan(one.values[6]) for one in found)
+    assert pytest.approx([1 / 8, 1 / 8 + 1]) == [one.values[7] for one in found]
+    assert list(range(1, 13)) == found[0].steps
 
 
 def test_a_value_of_an_unfinished_step_has_no_number(tmp_path: Path) -> None:

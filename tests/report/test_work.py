@@ -126,3 +126,16 @@ def test_what_no_stage_says_is_not_known(tmp_path: Path) -> None:
             row.samples, row.environment_tokens, row.train_tokens,
         )  # fmt: skip
         assert (None, expected[2]) == (mean.response_tokens, mean.train_tokens)
+
+
+@pytest.mark.parametrize(("forward", "expected"), [({v.TOKENS_RESPONSE: 4}, 8), ({}, 9)], ids=["forwards", "around"])
+def test_an_update_counts_where_its_forwards_say_nothing(
+    tmp_path: Path, forward: dict[str, int], expected: int
+) -> None:
+    """Never both: it is around them."""
+    rank = Peer(tmp_path, 0, 1, identity=DEAD)
+    did = [Did(v.TRAIN, 20, more={v.TOKENS_RESPONSE: 9}), *[Did(v.FORWARD, 5, more=forward) for _ in range(2)]]
+    rank.step(1, did)
+    rank.die()
+    report = build_report(open_run(tmp_path), rank.now_ns + 1_000 * MS)
+    assert [expected] == [row.train_tokens for row in report.work]

@@ -510,3 +510,15 @@ def test_the_interpreter_is_let_go_of_unless_somebody_waits(
         record_requests(lambda: iter([request(recording, 1_000 + number) for number in range(1_000)]))
         otel_rl.flush()
     assert (4, 2_000) == (len(slept), sum(counted(recording.stop(), vocabulary.REQUESTS).values()))
+
+
+def test_what_a_rollout_generates_belongs_to_it(recording: Recording) -> None:
+    """Though it is made in a stage inside it, from this thread or from one that has no stage; tools have their own."""
+    with otel_rl.step(1), ThreadPoolExecutor(1) as pool:
+        with otel_rl.stage("sample") as rollout, otel_rl.stage("sample.generate", mode="train"):
+            found = [find_parent(), pool.submit(find_parent).result()]
+            with otel_rl.stage("judge") as judge:
+                found.append(find_parent())
+        with otel_rl.stage("sample.generate", mode="train") as alone:
+            found += [find_parent(), pool.submit(find_parent).result()]
+    assert [rollout, rollout, judge, alone, alone] == found

@@ -110,7 +110,7 @@ def _begin_step(args: Args, kwargs: Kwargs) -> None:
 
 
 def _say_settings(trainer: Any) -> None:
-    """Say the settings on the container of set-up, which ends with the first step; they are all known then."""
+    """Record the settings on the container of set-up, which ends with the first step; they are all known then."""
     said: dict[str, Value] = {vocabulary.SETTINGS_LEARNING_RATE: float(trainer.args.learning_rate)}
     if trainer.state.max_steps > 0:
         said[vocabulary.SETTINGS_STEPS] = int(trainer.state.max_steps)

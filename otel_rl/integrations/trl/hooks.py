@@ -28,7 +28,7 @@ from otel_rl.integrations.trl.rollouts import (
     mode_of,
     policy_version,
 )
-from otel_rl.integrations.trl.settings import say_settings
+from otel_rl.integrations.trl.run_settings import say_settings
 from otel_rl.integrations.trl.trainer_metrics import EVALUATION, RANK, evaluation_metrics, keep_loss, step_metrics
 from otel_rl.probes import deferred
 from otel_rl.probes.deferred import deferral

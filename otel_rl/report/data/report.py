@@ -199,7 +199,7 @@ class WorkRow(OfRank):
     """Padding positions of all training forwards; null if one with `rl.tokens` lacks `rl.tokens.padding`."""
     train_tokens: int | None
     """Tokens of all training forwards that the loss uses: without prompts and those of an environment. Null if no
-    forward says `rl.tokens` or `rl.tokens.response`."""
+    forward, and no `rl.train` around them, says `rl.tokens` or `rl.tokens.response`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +222,7 @@ class MemoryPeak(OfRank):
     is_exact: bool
     """False: a lower bound, since the peak may lie between two readings."""
     stage: str
-    """The stage that last raised it by more than 0.1 %."""
+    """In which it last rose by more than 0.1 %; `rl.other`: in none; `rl.loop`: somewhere between two readings."""
     iteration: int | None
     """Step in which that was; null outside of any step."""
 

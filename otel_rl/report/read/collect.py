@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from math import inf
 from operator import itemgetter
 from typing import Final
@@ -27,7 +26,7 @@ from otel_rl.report.read.memory_growth import MemoryGrowth
 from otel_rl.report.read.memory_peaks import MemoryPeaks
 from otel_rl.report.read.memory_readings import TraceMemory
 from otel_rl.report.read.request_spans import RequestSpans
-from otel_rl.report.read.span_attributes import ERROR, WorkSums, clock_set_ns, rank_of, work_of
+from otel_rl.report.read.span_attributes import ERROR, WorkSums, clock_set_ns, rank_of, work_in
 from otel_rl.report.read.step_stages import PackedStages, Shapes
 from otel_rl.runs.calls import Calls, Known, calls_in
 from otel_rl.runs.spans import (
@@ -105,6 +104,8 @@ class Host:
     name: str
     memory_limit: int
     """Bytes that all its processes have together; 0 if unknown."""
+    device: str
+    """The device of the rank, as its driver names it; empty if unknown."""
 
 
 @dataclass(slots=True)
@@ -146,7 +147,9 @@ class FoldedSpans:
         self.ranks[attempt].add(rank)
         self.worlds[attempt, rank.role] = max(self.worlds[attempt, rank.role], integer(resource, v.WORLD_SIZE))
         self.clocks[attempt, rank] |= {text(resource, v.HOST_NAME), writer.boot_id} - {""} or {""}
-        self.hosts[attempt, rank] = Host(text(resource, v.HOST_NAME), integer(resource, v.MEMORY_LIMIT))
+        self.hosts[attempt, rank] = Host(
+            text(resource, v.HOST_NAME), integer(resource, v.MEMORY_LIMIT), text(resource, v.HW_ID)
+        )
         self.writers[attempt].add(writer.writer)
         self.resources[attempt].update(resource)
 
@@ -271,7 +274,6 @@ class _Collector:
     ) -> StepRecord:
         evaluation = {span.span_id for span in inside if span.name == v.EVALUATE}
         inside_evaluation = {child.key for key in evaluation for child in tree.below(key)}
-        work = [work_of(span) for span in inside if span.span_id not in inside_evaluation]
         is_open = container.attributes.get(v.TRUNCATED) is True
         whole = rank_span(container)
         return StepRecord(
@@ -281,7 +283,7 @@ class _Collector:
             covered_ns=tree.covered_ns(whole),
             stages=PackedStages(tree.slices(whole), self._shapes),
             direct_comm=tree.direct_comm(whole),
-            work=reduce(WorkSums.plus, filter(None, work), WorkSums()),
+            work=work_in(span for span in inside if span.span_id not in inside_evaluation),
             is_truncated=is_open or container.status_code == ERROR,
             calls=calls_in(whole, tree, inside, self._shared),
             bubbles=_bubbles(container, inside),

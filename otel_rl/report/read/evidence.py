@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from otel_rl.analysis.series.robust import median
@@ -23,10 +25,23 @@ def learning(source: Source) -> Learning:
     answers = [record.work.samples for record in source.found.steps if record.work.samples]
     found = source.points.numbers.of_ranks(source.found.steps)
     return Learning(
-        series=[
-            Numbers(one.name, one.qualifiers, one.steps, [math.nan if x is None else x for x in one.values])
-            for one in source.series
-        ],
-        of_ranks=[Numbers(one.name, one.qualifiers, one.steps, one.values, one.rank) for one in found],
+        series=[_last_loop(one.name, one.qualifiers, one.steps, one.values) for one in source.series],
+        of_ranks=[_last_loop(one.name, one.qualifiers, one.steps, one.values, one.rank) for one in found],
         answers=median(answers) if answers else None,
     )
+
+
+def _last_loop(
+    name: str,
+    qualifiers: Mapping[str, str],
+    steps: Sequence[int | None],
+    values: Sequence[float | None],
+    rank: int | None = None,
+) -> Numbers:
+    """Return the numbers of the last training loop: each counts its steps anew."""
+    start = 0
+    for index, (before, step) in enumerate(pairwise(steps), 1):
+        if before is not None and step is not None and step < before:
+            start = index
+    kept = [math.nan if value is None else value for value in values[start:]]
+    return Numbers(name, qualifiers, steps[start:], kept, rank)

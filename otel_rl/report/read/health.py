@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
@@ -15,8 +15,9 @@ from otel_rl.report.data.details import OpenStageRow
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Loss, MemoryKind
 from otel_rl.report.read.collect import StepRecord
+from otel_rl.report.read.span_attributes import ERROR
 from otel_rl.runs.format import count, listed, plural
-from otel_rl.runs.spans import is_container
+from otel_rl.runs.spans import is_container, text
 
 if TYPE_CHECKING:
     from otel_rl.report.source import Source
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 PLANNED: Final = v.SETTINGS_STEPS.removeprefix(v.SETTINGS)
 RECORDS: Final = {"traces": "span", "metrics": "metric point", "logs": "log record"}
 OF: Final[dict[MemoryKind, Of]] = {"host rss": "host", "device allocated": "device", "device reserved": "reserved"}
+NOT_TAKEN: Final = ("rejected", "refused")
 MILD: Final = (Mismatch.OTHER_LOGPROBS.value, Mismatch.NONFINITE.value)
 """Faults with which training still uses the tokens that were sampled."""
 
@@ -31,13 +33,14 @@ MILD: Final = (Mismatch.OTHER_LOGPROBS.value, Mismatch.NONFINITE.value)
 def health(source: Source) -> Health:
     last = source.attempts[-1] if source.attempts else None
     disagreeing = [row for row in source.disagreements if last is not None and row.attempt == last.id]
+    failures, is_failed = _failures(source), last is not None and last.state == "failed"
     return Health(
         steps=last.steps if last is not None else 0,
         planned=int(source.settings.get(PLANNED, 0)),
         memory=list(_memory(source)),
         hangs=[_hang(source, row) for row in source.open_stages if row.is_hanging],
-        failures=_failures(source),
-        has_failed=last is not None and last.state == "failed",
+        failures=failures,
+        ended_by=_ended_by(source) if is_failed and not any(one.is_end for one in failures) else "",
         died=_died(source) if last is not None and last.state == "killed" else [],
         is_interrupted=last is not None and last.state == "interrupted",
         ended_early=[
@@ -50,7 +53,7 @@ def health(source: Source) -> Health:
         disagreeing=sum(row.steps for row in disagreeing),
         compared=sum(row.compared for row in disagreeing),
         faults=_faults(source),
-        lost=[*_losses(source.losses), *_damage(source)],
+        lost=[*_losses(source.losses), *_damage(source), *_not_taken(source)],
         updates=_updates(source),
         requests=[
             RequestsOf(engine=row.engine, count=row.count, errors=row.errors, timed_out=row.timed_out)
@@ -67,6 +70,11 @@ def _name(source: Source, rank: Rank) -> str:
 def _memory(source: Source) -> Iterable[Memory]:
     """Return the memory of the ranks of the last attempt."""
     last = source.attempts[-1].id if source.attempts else ""
+    devices = {
+        text(point.attributes, v.HW_ID): round(point.value)
+        for point in source.points.machine.points()
+        if point.name == v.GPU_MEMORY_LIMIT
+    }
     for (attempt, rank, kind), known in source.found.growth.ranks.items():
         if attempt != last or not known.bytes:
             continue
@@ -76,8 +84,8 @@ def _memory(source: Source) -> Iterable[Memory]:
         yield Memory(
             who=who,
             of=OF[kind],
-            place=host.name if is_host else who,
-            limit=host.memory_limit if is_host else 0,
+            place=host.name if is_host else host.device or who,
+            limit=host.memory_limit if is_host else devices.get(host.device, 0),
             steps=[step for step, _ in rows],
             bytes=[size for _, size in rows],
             stage=stage,
@@ -118,6 +126,12 @@ def _failures(source: Source) -> list[Failed]:
     ]
 
 
+def _ended_by(source: Source) -> str:
+    """Return the class of the exception that ended set-up or tear-down of the last attempt."""
+    failed = [span for span in source.found.phases[source.attempts[-1].id] if span.status_code == ERROR]
+    return next((error for span in failed if (error := text(span.attributes, v.ERROR_TYPE))), "An exception")
+
+
 def _died(source: Source) -> list[Died]:
     """Return the ranks that died; without an open stage that says where, nothing is known of the place."""
     last = source.attempts[-1].id
@@ -155,6 +169,17 @@ def _damage(source: Source) -> Iterable[str]:
     if source.damage:
         size, files = sum(row.bytes for row in source.damage), len(source.damage)
         yield f"{count(size)} unreadable bytes of {plural(files, 'journal')}"
+
+
+def _not_taken(source: Source) -> Iterable[str]:
+    """Return what the server did not take of what was sent; what was left out for room is still in the journal."""
+    counts: Counter[str] = Counter()
+    for point in source.points.machine.points():
+        if point.name == v.SELF_SHIPPED and text(point.attributes, v.OUTCOME) in NOT_TAKEN:
+            counts[text(point.attributes, v.SIGNAL)] += round(point.value)
+    for signal, number in sorted(counts.items()):
+        if number:
+            yield f"{plural(number, RECORDS.get(signal, 'record'))} that the server refused"
 
 
 def _updates(source: Source) -> Updates | None:

@@ -33,11 +33,17 @@ ANY: Final = frozenset(KEYS)
 
 
 class Edge(NamedTuple):
-    """The start or the end of a span."""
+    """The start or the end of a span; at one moment what is inside ends first, and what is around starts first."""
 
     time_ns: int
-    is_end: bool
+    is_start: bool
+    minus_other_ns: int
+    """The other end of the span, the latest first."""
     span: SpanView
+
+    @property
+    def is_end(self) -> bool:
+        return not self.is_start
 
 
 class TraceMemory:
@@ -52,9 +58,9 @@ class TraceMemory:
         self._whole = phase if iteration is None else v.OTHER
         self._by_id = {span.span_id: span for span in spans}
         self.spans = [span for span in spans if not ANY.isdisjoint(span.attributes)]
-        edges = [Edge(span.end_ns, True, span) for span in self.spans if span.parent_id]
-        edges += [Edge(span.start_ns, False, span) for span in self.spans if span.parent_id]
-        self.edges = sorted(edges, key=itemgetter(0))  # at one moment a stage ends before the next one starts
+        edges = [Edge(span.end_ns, False, -span.start_ns, span) for span in self.spans if span.parent_id]
+        edges += [Edge(span.start_ns, True, -span.end_ns, span) for span in self.spans if span.parent_id]
+        self.edges = sorted(edges, key=itemgetter(0, 1, 2))
         self.rank = rank_of(spans[0].resource)
         self.attempt = text(spans[0].resource, v.ATTEMPT_ID)
 

@@ -28,7 +28,7 @@ KEYS: Final = (*KIND, *filter(None, COLUMNS.values()))
 NUMERIC: Final = (int, float)
 
 
-class Kind(NamedTuple):
+class RequestKind(NamedTuple):
     """What requests have in common."""
 
     engine: str
@@ -37,8 +37,8 @@ class Kind(NamedTuple):
     mode: str
 
 
-def kind_of(point: PointView) -> Kind:
-    return Kind(*(text(point.attributes, key) for key in KIND))
+def kind_of(point: PointView) -> RequestKind:
+    return RequestKind(*(text(point.attributes, key) for key in KIND))
 
 
 class RequestSpans:
@@ -62,12 +62,12 @@ class RequestSpans:
             if isinstance(value, NUMERIC):
                 column.append(value)
 
-    def ordered(self, kinds: Iterable[Kind], name: str) -> list[float]:
+    def ordered(self, kinds: Iterable[RequestKind], name: str) -> list[float]:
         """Return one number, by the histogram of all requests, of those of some kinds; in ascending order."""
         wanted = set(kinds)
         return sorted(
             value
             for kind, columns in self._columns.items()
-            if Kind(*("" if one is None else str(one) for one in kind)) in wanted
+            if RequestKind(*("" if one is None else str(one) for one in kind)) in wanted
             for value in columns[COLUMNS[name]]
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
+from functools import lru_cache, reduce
 from operator import add
 from typing import Final, NamedTuple
 
@@ -77,6 +77,14 @@ def rank_of(resource: Mapping[str, Value]) -> Rank:
 _rank: Final = lru_cache(maxsize=4096)(Rank)
 
 
+def work_in(spans: Iterable[SpanView]) -> WorkSums:
+    """Read what a step handled; if no forward says what it trained, the stages around them count."""
+    found = [(span.name, work) for span in spans if (work := work_of(span)) is not None]
+    has_forwards = any(work.has_trained for name, work in found if name == v.FORWARD)
+    counted = (work for name, work in found if name != v.TRAIN or not has_forwards)
+    return reduce(WorkSums.plus, counted, WorkSums())
+
+
 def work_of(span: SpanView) -> WorkSums | None:
     """Read what a training stage handled: rollouts count each sample once, training counts every forward.
 
@@ -96,7 +104,7 @@ def work_of(span: SpanView) -> WorkSums | None:
             has_responses=v.TOKENS_RESPONSE in attributes,
             has_environment=v.TOKENS_ENVIRONMENT in attributes,
         )
-    if span.name == v.FORWARD:
+    if span.name in (v.FORWARD, v.TRAIN):
         tokens = integer(attributes, v.TOKENS)
         unused = integer(attributes, v.TOKENS_PROMPT) + integer(attributes, v.TOKENS_ENVIRONMENT)
         return WorkSums(

@@ -141,7 +141,7 @@ def _detail_blocks(report: Report) -> list[Block]:
 
 
 def _rate(rate: Rate) -> str:
-    value = count(rate.per_second) if rate.per_second >= 100 else number(rate.per_second)
+    value = count(rate.per_second) if rate.per_second >= 99.5 else f"{rate.per_second:.3g}"
     unit = "trained tokens" if rate.work == "train" else rate.unit
     return f"{value} {unit.replace('tokens', 'tok')}/s"
 

@@ -125,6 +125,11 @@ def _is_hanging(report: Report) -> bool:
     return any(row.is_hanging for row in report.open_stages)
 
 
+def _has_more(report: Report) -> bool:
+    """Whether there is more to say than what HEALTH says of one rank."""
+    return len(report.open_stages) > 1 or any(row.collective is not None for row in report.open_stages)
+
+
 def _open_lines(report: Report) -> list[Block]:
     return _lines(report, sorted(report.open_stages, key=lambda row: (-row.is_hanging, -row.open_s)))
 
@@ -175,7 +180,9 @@ def _which(collective: OpenCollective) -> str:
     return f"({collective.operation}{number}{of}{ranks})"
 
 
-HANGING: Final = Section(title="Hanging", blocks=lambda report: _open_lines(report) if _is_hanging(report) else [])
+HANGING: Final = Section(
+    title="Hanging", blocks=lambda report: _open_lines(report) if _is_hanging(report) and _has_more(report) else []
+)
 OPEN_STAGES: Final = Section(
     title="Open stages",
     data={"open_stages": lambda source: source.open_stages},

@@ -13,7 +13,7 @@ from otel_rl.journal.read import PointView
 from otel_rl.report.data.details import BadRequests, EnginePreemptions, Quantiles, RequestRow, Requests, RequestTail
 from otel_rl.report.data.report import Report, StageRow
 from otel_rl.report.read.last_points import LastPoints
-from otel_rl.report.read.request_spans import Kind, RequestSpans, kind_of
+from otel_rl.report.read.request_spans import RequestKind, RequestSpans, kind_of
 from otel_rl.report.section import Block, Line, Section, Table, notes
 from otel_rl.runs.format import about, count, listed, percent, plural, seconds
 from otel_rl.runs.spans import text
@@ -46,6 +46,9 @@ QUEUE_SHARE: Final = 0.1
 """From this share of TTFT on it is the position in the queue."""
 BULK_NOTE: Final = "Submitted in bulk, TTFT is queue position: judge the engine by prefill and TPOT."
 ABOUT_NOTE: Final = "~: estimated from counts of all requests, since not all of them are spans."
+CLIPPED_NOTE: Final = (
+    "clipped: {} ended at the length limit. TRL's own share is {}: it takes a pad token that was sampled for an end."
+)
 BAD: Final = {
     "unfinished": "without an end",
     "reversed": "with times in the wrong order",
@@ -123,8 +126,8 @@ class RequestPoints:
         return tails
 
 
-def _counted(points: Iterable[PointView]) -> dict[Kind, Counted]:
-    counted: dict[Kind, Counted] = defaultdict(lambda: ({}, Counter()))
+def _counted(points: Iterable[PointView]) -> dict[RequestKind, Counted]:
+    counted: dict[RequestKind, Counted] = defaultdict(lambda: ({}, Counter()))
     for point in points:
         if point.name in NUMBERS and point.count:
             found = Histogram(point.boundaries, point.counts, point.min, point.max)
@@ -139,7 +142,7 @@ def _add(histograms: dict[str, Histogram], name: str, more: Histogram) -> None:
     histograms[name] = more if before is None else before.plus(more)
 
 
-def _together(points: Iterable[PointView], kinds: Iterable[Kind]) -> dict[Kind, list[Kind]]:
+def _together(points: Iterable[PointView], kinds: Iterable[RequestKind]) -> dict[RequestKind, list[RequestKind]]:
     """Gather the models of an engine, as each rank may have a path of its own; not those of one process."""
     models: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for point in points:
@@ -147,13 +150,13 @@ def _together(points: Iterable[PointView], kinds: Iterable[Kind]) -> dict[Kind, 
             kind = kind_of(point)
             models[kind.engine, point.journal.identity.writer] |= {kind.model} - {""}
     apart = {engine for (engine, _), names in models.items() if len(names) > 1}
-    together: defaultdict[Kind, list[Kind]] = defaultdict(list)
+    together: defaultdict[RequestKind, list[RequestKind]] = defaultdict(list)
     for kind in sorted(kinds):
         together[kind if kind.engine in apart else kind._replace(model="")].append(kind)
     return together
 
 
-def _row(kinds: Sequence[Kind], counted: Mapping[Kind, Counted], spans: RequestSpans) -> RequestRow:
+def _row(kinds: Sequence[RequestKind], counted: Mapping[RequestKind, Counted], spans: RequestSpans) -> RequestRow:
     histograms: dict[str, Histogram] = {}
     counts: Counter[str] = Counter()
     for kind in kinds:
@@ -206,7 +209,7 @@ def _blocks(report: Report) -> list[Block]:
     for row in shown:
         is_short = row.is_evaluation and is_trained
         blocks += [Line(f"{_head(row)}{_lengths(row)}")] if is_short else [Line(_head(row)), _table(row)]
-    blocks += notes(BULK_NOTE if any(map(_is_queue_position, shown)) else "", _about_note(shown))
+    blocks += notes(BULK_NOTE if any(map(_is_queue_position, shown)) else "", _about_note(shown), _clipped_note(report))
     blocks += [Line(line) for line in (*_tail_lines(requests), *_span_lines(requests, rows))]
     reasons = [f"{plural(bad.count, 'request')} {BAD.get(bad.reason, bad.reason)}" for bad in requests.bad]
     return blocks + [Line(reason, "warning") for reason in reasons]
@@ -215,6 +218,17 @@ def _blocks(report: Report) -> list[Block]:
 def _about_note(rows: Iterable[RequestRow]) -> str:
     numbers = (getattr(row, field) for row in rows for field, _, _ in NUMBERS.values())
     return "" if all(found is None or found.is_exact for found in numbers) else ABOUT_NOTE
+
+
+def _clipped_note(report: Report) -> str:
+    """Return why the trainer's own share, which is among the curves, is less; empty if it is not."""
+    own = next((one.mean for one in report.series if one.name == v.RESPONSE_CLIPPED and not one.qualifiers), None)
+    rows = [row for row in report.requests.rows if not row.is_evaluation]
+    clipped, total = sum(row.clipped for row in rows), sum(row.count for row in rows)
+    if own is None or report.system != "trl" or not total or clipped / total <= own:
+        return ""
+    shares = percent(clipped / total), percent(own)
+    return "" if len({*shares}) == 1 else CLIPPED_NOTE.format(*shares)
 
 
 def _is_queue_position(row: RequestRow) -> bool:
@@ -242,7 +256,7 @@ def _says_nothing(row: RequestRow, field: str) -> bool:
 def _lengths(row: RequestRow) -> str:
     """Return the length and the duration of the requests of an evaluation: it has no table beside the training's."""
     said = {"tokens": (row.response_tokens, count), "": (row.duration_s, seconds)}
-    medians = [f"{write(found.median)} {what}".strip() for what, (found, write) in said.items() if found is not None]
+    medians = [f"{_cells(found, write)[0]} {what}".strip() for what, (found, write) in said.items() if found]
     return f"; median {' and '.join(medians)}" if medians else ""
 
 
@@ -268,7 +282,7 @@ def _tail_lines(requests: Requests) -> list[str]:
     lines = []
     if requests.tails:
         shares = [f"{tail.slowest * 100:.0f} % for {percent(tail.share)}" for tail in requests.tails]
-        lines.append(f"the slowest responses ran alone: {', '.join(shares)} of the rollout time")
+        lines.append(f"the slowest ran alone: {', '.join(shares)} of the rollout")
     if requests.bubble is not None:
         lines.append(
             f"finished responses waited for the longest: {percent(requests.bubble)} of the generation capacity"

@@ -10,7 +10,7 @@ from otel_rl.trace.tree import say_of_setup
 
 
 def say_settings(trainer: Any) -> None:
-    """Say the settings of rollouts on the container of set-up.
+    """Record the settings of rollouts on the container of set-up.
 
     A rollout is cut into ``steps_per_generation`` micro-batches, which are used ``num_iterations`` times.
     """

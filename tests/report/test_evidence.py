@@ -1,0 +1,36 @@
+"""What the rules of learning read of a run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.read import open_run
+from otel_rl.report.read.evidence import learning
+from otel_rl.report.source import Source
+from tests.made_runs import BEGIN_NS, Plan, write_run
+
+
+def source(root: Path, plan: Plan | None = None) -> Source:
+    """Read a made run."""
+    return Source(open_run(write_run(root, plan)), BEGIN_NS, None)
+
+
+def test_the_mean_of_the_ranks_and_each_rank_are_read(tmp_path: Path) -> None:
+    """A step without a finite value is NaN; of ranks what was always finite is left out."""
+    found = learning(source(tmp_path, Plan(nan_loss_step=7)))
+    loss = next(one for one in found.series if one.name == v.LOSS)
+    assert math.isnan(loss.values[6])
+    assert [0, 1] == [one.rank for one in found.of_ranks]
+    assert {v.LOSS} == {one.name for one in found.of_ranks}
+
+
+def test_the_last_training_loop_is_judged(tmp_path: Path) -> None:
+    """One that follows counts its steps from 1 again; a step without a number goes on."""
+    made = source(tmp_path)
+    loss = next(one for one in made.series if one.name == v.LOSS)
+    loss.steps[:] = [1, 2, 3, 4, 5, 1, 2, None, 4, 5, 6, 7]
+    read = next(one for one in learning(made).series if one.name == v.LOSS)
+    assert [1, 2, None, 4, 5, 6, 7] == read.steps
+    assert loss.values[5:] == read.values
