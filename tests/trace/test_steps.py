@@ -63,8 +63,9 @@ def test_ids_follow_from_attempt_loop_and_number(recording: Recording) -> None:
     assert {*expected, vocabulary.CPU_TIME} == set(described(container.attributes))
 
 
-def test_a_step_has_the_cpu_time_of_its_thread(recording: Recording) -> None:
+def test_a_step_has_the_cpu_time_of_its_thread(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """As an attribute and as a point; of a step that another thread ends nobody knows it."""
+    monkeypatch.setattr(tree_module, "thread_time_ns", time.thread_time_ns)
     for number in (1, 2):
         with otel_rl.step(number):
             began = time.thread_time()
