@@ -11,7 +11,7 @@ from otel_rl.findings.health import HEALTH
 from otel_rl.findings.learning import LEARN
 from otel_rl.findings.mishaps import Health
 from otel_rl.findings.rule import Evidence, Finding, Kind, Rule, Severity, say
-from otel_rl.findings.step_time import Timing
+from otel_rl.findings.time_spent import Timing
 from otel_rl.findings.timing import TIME
 
 ORDER: Final[tuple[Severity, ...]] = ("alarm", "warning", "note")

@@ -7,7 +7,7 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.findings.rule import Found, Rule, Value
-from otel_rl.findings.step_time import SlowRanks, Timing, Use
+from otel_rl.findings.time_spent import SlowRanks, Timing, Use
 
 SLOW_SHARE: Final = 0.05
 """Of the mean step: what a slow rank costs at least."""

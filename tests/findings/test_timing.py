@@ -8,7 +8,7 @@ import pytest
 
 from otel_rl.findings.judge import apply
 from otel_rl.findings.rule import Finding
-from otel_rl.findings.step_time import Long, PeerWait, Sampling, SlowCalls, Slower, SlowRanks, Tail, Timing, Use
+from otel_rl.findings.time_spent import Long, PeerWait, SampleCall, SlowCalls, Slower, SlowRanks, Tail, Timing, Use
 from otel_rl.findings.timing import TIME
 
 CLEAN = Timing(
@@ -196,7 +196,7 @@ def test_little_waiting_is_no_finding() -> None:
 
 def test_what_lies_around_generating() -> None:
     """A slow tokenizer is not a slow engine."""
-    sampling = Sampling(0.112, 0.87, {"rl.sample.generate": 30 / 112, "rl.sample.tokenize": 80 / 112})
+    sampling = SampleCall(0.112, 0.87, {"rl.sample.generate": 30 / 112, "rl.sample.tokenize": 80 / 112})
     sentence = "rl.sample takes 112 ms, of which generating 30.0 ms and tokenizing 80.0 ms (62 % of the step)."
     assert ("around_generation", "warning", sentence) == first(replace(CLEAN, sampling=sampling))
 
@@ -204,14 +204,14 @@ def test_what_lies_around_generating() -> None:
 @pytest.mark.parametrize(
     "sampling",
     [
-        Sampling(0.1, 0.9, {"rl.sample.generate": 0.7, "rl.sample.tokenize": 0.29}),
-        Sampling(0.1, 0.3, {"rl.sample.generate": 0.4, "rl.sample.decode": 0.6}),
-        Sampling(0.1, 0.9, {"rl.sample.decode": 0.9}),
-        Sampling(0.1, 0.9, {"rl.sample.generate": 0.9}),
+        SampleCall(0.1, 0.9, {"rl.sample.generate": 0.7, "rl.sample.tokenize": 0.29}),
+        SampleCall(0.1, 0.3, {"rl.sample.generate": 0.4, "rl.sample.decode": 0.6}),
+        SampleCall(0.1, 0.9, {"rl.sample.decode": 0.9}),
+        SampleCall(0.1, 0.9, {"rl.sample.generate": 0.9}),
     ],
     ids=["generating takes more", "a small part of the step", "nobody knows", "nothing else"],
 )
-def test_what_is_not_around_generating(sampling: Sampling) -> None:
+def test_what_is_not_around_generating(sampling: SampleCall) -> None:
     """Or not much of it."""
     assert "largest" == first(replace(CLEAN, sampling=sampling))[0]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from otel_rl import vocabulary as v
-from otel_rl.findings.step_time import Use
+from otel_rl.findings.time_spent import Use
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Report, StageRow
-from otel_rl.report.read.step_time import uses
+from otel_rl.report.read.timing_evidence import uses
 from tests.peers import BEGIN_NS, Did, Met, Peer
 from tests.watched import DEAD
 

@@ -85,7 +85,7 @@ class Tail:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class SampleCall:
     """One call of ``rl.sample``, and the stages inside it."""
 
     call_s: float
@@ -139,6 +139,6 @@ class Timing:
     other: float = 0.0
     """Share of the step under no stage."""
     tails: Sequence[Tail] = ()
-    sampling: Sampling | None = None
+    sampling: SampleCall | None = None
     slower: Slower | None = None
     long: Long | None = None

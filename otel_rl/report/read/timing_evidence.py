@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from otel_rl import vocabulary as v
 from otel_rl.analysis.series.level_shift import level_shift
 from otel_rl.analysis.stragglers import TIE_SHARE
-from otel_rl.findings.step_time import Long, PeerWait, Sampling, SlowCalls, Slower, SlowRanks, Tail, Timing, Use
+from otel_rl.findings.time_spent import Long, PeerWait, SampleCall, SlowCalls, Slower, SlowRanks, Tail, Timing, Use
 from otel_rl.report.data.ranks import OfRank, Rank
 from otel_rl.report.data.report import LongStep, StageRow
 from otel_rl.report.data.time_use import Efficiency, SlowCommunication, SlowRankRow
@@ -189,13 +189,13 @@ def _wait(times: Efficiency, waits: Awaited) -> PeerWait | None:
     )
 
 
-def _sampling(stages: Sequence[StageRow]) -> Sampling | None:
+def _sampling(stages: Sequence[StageRow]) -> SampleCall | None:
     place = next((place for place, row in enumerate(stages) if row.stage == v.SAMPLE and row.inside is None), None)
     if place is None or not stages[place].share:
         return None
     whole = stages[place]
     below = takewhile(lambda row: row.inside is not None, stages[place + 1 :])  # those of evaluations are elsewhere
-    return Sampling(
+    return SampleCall(
         whole.median_s, whole.share, {row.stage: row.share / whole.share for row in below if row.inside == v.SAMPLE}
     )
 
