@@ -28,7 +28,7 @@ SUBJECTS: Final[dict[Of, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class RankMemory:
     """The memory of one rank at the ends of its steps."""
 
     who: str
@@ -52,13 +52,13 @@ class Memory:
 class Growing:
     """Memory that grows."""
 
-    memory: Memory
+    memory: RankMemory
     growth: Growth
     left: float
     """Steps after which the memory of the place is full."""
 
 
-def growing(memory: Sequence[Memory]) -> list[Growing]:
+def growing(memory: Sequence[RankMemory]) -> list[Growing]:
     """Return the ranks whose memory grows, the soonest full first; what shares a place fills it together."""
     known = [(one, grown) for one in memory if (grown := growth(one.bytes, (LEAST_SHARE, LEAST_BYTES)))]
     live = {one.who for one, _ in known if one.of == "device"}
@@ -67,7 +67,7 @@ def growing(memory: Sequence[Memory]) -> list[Growing]:
     return sorted(rows, key=lambda row: (row.left, -row.growth.per_step))
 
 
-def _left(one: Memory, memory: Sequence[Memory], known: Sequence[tuple[Memory, Growth]]) -> float:
+def _left(one: RankMemory, memory: Sequence[RankMemory], known: Sequence[tuple[RankMemory, Growth]]) -> float:
     if not one.limit:
         return inf
     used = sum(other.bytes[-1] for other in memory if (other.of, other.place) == (one.of, one.place))
@@ -104,7 +104,7 @@ def found(rows: Sequence[Growing]) -> Found | None:
     return Found(values, weight=1 / (1 + row.left))
 
 
-def _grows(memory: Memory, others: int) -> str:
+def _grows(memory: RankMemory, others: int) -> str:
     subject = SUBJECTS[memory.of].format(who=memory.who)
     return f"{subject[:1].upper()}{subject[1:]}{f', like {others} more,' if others else ''} grows"
 

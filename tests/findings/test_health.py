@@ -9,17 +9,17 @@ import pytest
 
 from otel_rl.findings.health import HEALTH
 from otel_rl.findings.judge import apply
-from otel_rl.findings.memory import Memory
-from otel_rl.findings.mishaps import Died, Failed, Fault, Hang, Health, RequestsOf, Updates
+from otel_rl.findings.memory import RankMemory
+from otel_rl.findings.mishaps import DataFault, Died, Failed, Hang, Health, RequestsOf, Updates
 
 MIB = 1 << 20
 GIB = 1 << 30
 
 
-def memory(per_step: float, rank: int = 0, steps: int = 55, **changes: Any) -> Memory:
+def memory(per_step: float, rank: int = 0, steps: int = 55, **changes: Any) -> RankMemory:
     """Return the memory of a rank that grows by so many MiB in each step."""
     sizes = [round((900 + per_step * step) * MIB) for step in range(steps)]
-    known = Memory(
+    known = RankMemory(
         who=f"rank {rank}",
         of="host",
         place="box",
@@ -102,7 +102,7 @@ def test_growth_under_no_stage_names_none() -> None:
 
 HANG = Hang(who="rank 1", where="rl.reward, step 7", open_s=40.0, longest_s=1.2, is_comm=False)
 FAILED = Failed(who="rank 0", step=3, stage="rl.reward digits", error="LookupError", is_end=True)
-FAULT = Fault(
+FAULT = DataFault(
     fault="tokens shifted by one",
     boundary="rl.sample -> rl.train.forward",
     who="rank 0",

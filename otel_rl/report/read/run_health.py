@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.ledger import Fault as Mismatch
-from otel_rl.findings.memory import Memory, Of
-from otel_rl.findings.mishaps import Died, Failed, Fault, Hang, Health, RequestsOf, Updates
+from otel_rl.findings.memory import Of, RankMemory
+from otel_rl.findings.mishaps import DataFault, Died, Failed, Hang, Health, RequestsOf, Updates
 from otel_rl.report.data.details import OpenStageRow
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Loss, MemoryKind
@@ -67,7 +67,7 @@ def _name(source: Source, rank: Rank) -> str:
     return f"rank {rank.rank}" if len({one.role for one in source.ranks}) < 2 else f"{rank.role} {rank.rank}"
 
 
-def _memory(source: Source) -> Iterable[Memory]:
+def _memory(source: Source) -> Iterable[RankMemory]:
     """Return the memory of the ranks of the last attempt."""
     last = source.attempts[-1].id if source.attempts else ""
     devices = {
@@ -81,7 +81,7 @@ def _memory(source: Source) -> Iterable[Memory]:
         rows, (stage, share) = known.over_steps(), known.stage()
         host, who = source.found.hosts[attempt, rank], _name(source, rank)
         is_host = kind == "host rss"
-        yield Memory(
+        yield RankMemory(
             who=who,
             of=OF[kind],
             place=host.name if is_host else host.device or who,
@@ -141,12 +141,12 @@ def _died(source: Source) -> list[Died]:
     return [Died(who=_name(source, Rank(row.role, row.rank)), where=_where(row)) for row in rows]
 
 
-def _faults(source: Source) -> list[Fault]:
+def _faults(source: Source) -> list[DataFault]:
     groups: defaultdict[tuple[str, str, tuple[Rank, ...]], list[int]] = defaultdict(list)
     for one in source.ledger.mismatches:
         groups[one.fault, one.boundary, tuple(one.ranks)].append(one.step)
     return [
-        Fault(
+        DataFault(
             fault=fault,
             boundary=boundary,
             who=listed([_name(source, rank) for rank in ranks]),
