@@ -8,6 +8,7 @@ from math import floor, inf, log10
 from typing import Final, Literal
 
 from otel_rl.analysis.series.growth import Growth, growth
+from otel_rl.analysis.stages import LOADING
 from otel_rl.findings.rule import Found, Value
 from otel_rl.runs.format import count, percent, size
 
@@ -95,13 +96,19 @@ def found(rows: Sequence[Growing]) -> Found | None:
         "since": memory.steps[grown.begin],
         "where": f", {percent(memory.share)} of it inside {memory.stage}" if memory.share >= LEAST_STAGE else "",
         "full": "",
-        "stage": memory.stage if memory.share >= LEAST_STAGE else "a step",
+        "stage": _who_keeps(memory),
     }
     if row.left < inf:
         left = _rounded(row.left)
         values |= {"limit": memory.limit, "left": left}
         values["full"] = f"; {size(memory.limit)} are full in about {count(left)} steps"
     return Found(values, weight=1 / (1 + row.left))
+
+
+def _who_keeps(memory: RankMemory) -> str:
+    if memory.share < LEAST_STAGE:
+        return "a step"
+    return "the data loader" if memory.stage == LOADING else memory.stage
 
 
 def _grows(memory: RankMemory, others: int) -> str:

@@ -94,6 +94,15 @@ def test_memory_of_a_device_is_named_as_that() -> None:
     assert sentence.startswith("What the device allocator of rank 0 holds grows by 25.0 MiB per step")
 
 
+def test_the_advice_names_who_keeps_it() -> None:
+    """The data loader is no stage of its own."""
+    stages = {"rl.reward digits": "rl.reward digits", "rl.idle data": "the data loader", "": "a step"}
+    for stage, who in stages.items():
+        health = Health(steps=60, memory=[memory(20, stage=stage, share=0.9 if stage else 0.0)])
+        (found,) = apply(HEALTH, "health", health)
+        assert f"Find what {who} keeps from call to call: lists, caches, tensors with their graph." == found.advice
+
+
 def test_growth_under_no_stage_names_none() -> None:
     """If no stage has most of it."""
     ((_, sentence),) = said(memory=[memory(20, stage="", share=0.0, limit=0)])
