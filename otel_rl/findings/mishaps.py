@@ -114,6 +114,8 @@ class Health:
     disagreeing: int = 0
     """Steps that the ranks call by different numbers."""
     compared: int = 0
+    other_numbers: str = ""
+    """Such as `what rank 0 calls step 1 is step 3 on rank 1`."""
     faults: Sequence[DataFault] = ()
     lost: Sequence[str] = ()
     """What of the telemetry was lost, such as `12 spans (queue_full)`."""
@@ -208,7 +210,9 @@ def missing(health: Health) -> Found | None:
 
 
 def disagree(health: Health) -> Found | None:
-    return Found({"steps": health.disagreeing, "compared": health.compared}) if health.disagreeing else None
+    if not health.disagreeing:
+        return None
+    return Found({"steps": health.disagreeing, "compared": health.compared, "other": health.other_numbers})
 
 
 def _faulty(health: Health, *, is_grave: bool) -> Found | None:

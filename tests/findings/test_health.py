@@ -176,9 +176,9 @@ UPDATES = Updates(steps=100, skipped=30, last_row=0, since=4)
             "Nothing was read of 1 of 4 ranks: what is said is about the others.",
         ),
         (
-            {"disagreeing": 7, "compared": 8},
+            {"disagreeing": 7, "compared": 8, "other_numbers": "what rank 0 calls step 1 is step 3 on rank 1"},
             "warning",
-            "Ranks number 7 of 8 steps differently: comparisons of ranks are wrong.",
+            "Ranks call 7 of 8 steps by different numbers: what rank 0 calls step 1 is step 3 on rank 1.",
         ),
         (
             {"faults": [FAULT]},

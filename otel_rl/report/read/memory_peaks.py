@@ -12,7 +12,7 @@ from otel_rl.journal.read import SpanView
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import MemoryKind, MemoryPeak
 from otel_rl.report.read.memory_readings import Edge, MemoryKeys, TraceMemory
-from otel_rl.runs.spans import integer
+from otel_rl.runs.spans import integer, is_container
 
 SLACK_SHARE: Final = 0.01
 """The kernel counts pages late: a reading of the host may lie this much above an exact peak."""
@@ -95,7 +95,8 @@ def _reading(edge: Edge, keys: MemoryKeys, trace: TraceMemory) -> tuple[int, str
     """Return the memory at an edge and the stage in which it came to that; none if it was between two readings."""
     attributes = edge.span.attributes
     size, own = integer(attributes, keys.ends[edge.is_end]), integer(attributes, keys.peak) if edge.is_end else 0
-    if own > size and (attributes.get(keys.exact) is True or not trace.is_whole(edge.span)):
+    # what a process has from the program before it, after an exec, is in the peak of a container that is not exact
+    if own > size and (attributes.get(keys.exact) is True or not is_container(edge.span.name)):
         return own, "" if trace.is_whole(edge.span) else trace.label(edge.span)
     return size, trace.label(trace.open_before(edge))
 

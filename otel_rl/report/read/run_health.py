@@ -16,6 +16,7 @@ from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Loss, MemoryKind
 from otel_rl.report.read.collect import StepRecord
 from otel_rl.report.read.span_attributes import ERROR
+from otel_rl.report.sections.caveats import other_numbers
 from otel_rl.runs.format import count, listed, plural
 from otel_rl.runs.spans import is_container, text
 
@@ -52,6 +53,7 @@ def health(source: Source) -> Health:
         missing_ranks=source.missing_ranks,
         disagreeing=sum(row.steps for row in disagreeing),
         compared=sum(row.compared for row in disagreeing),
+        other_numbers=other_numbers(disagreeing[0], lambda rank: _name(source, rank)) if disagreeing else "",
         faults=_faults(source),
         lost=[*_losses(source.losses), *_damage(source), *_not_taken(source)],
         updates=_updates(source),
