@@ -169,8 +169,8 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         condition="ranks call the same step by different numbers",
         window="all steps",
         find=mishaps.disagree,
-        sentence="Ranks number {steps} of {compared:plural step} differently: comparisons of ranks are wrong.",
-        advice="Begin the steps of all ranks with the same number.",
+        sentence="Ranks call {steps} of {compared:plural step} by different numbers: {other}.",
+        advice="Ranks are compared by these numbers: begin all with the same one.",
     ),
     Rule(
         name="logprobs_apart",

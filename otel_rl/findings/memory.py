@@ -8,6 +8,7 @@ from math import floor, inf, log10
 from typing import Final, Literal
 
 from otel_rl.analysis.series.growth import Growth, growth
+from otel_rl.analysis.stages import LOADING
 from otel_rl.findings.rule import Found, Value
 from otel_rl.runs.format import count, percent, size
 
@@ -28,7 +29,7 @@ SUBJECTS: Final[dict[Of, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class RankMemory:
     """The memory of one rank at the ends of its steps."""
 
     who: str
@@ -52,13 +53,13 @@ class Memory:
 class Growing:
     """Memory that grows."""
 
-    memory: Memory
+    memory: RankMemory
     growth: Growth
     left: float
     """Steps after which the memory of the place is full."""
 
 
-def growing(memory: Sequence[Memory]) -> list[Growing]:
+def growing(memory: Sequence[RankMemory]) -> list[Growing]:
     """Return the ranks whose memory grows, the soonest full first; what shares a place fills it together."""
     known = [(one, grown) for one in memory if (grown := growth(one.bytes, (LEAST_SHARE, LEAST_BYTES)))]
     live = {one.who for one, _ in known if one.of == "device"}
@@ -67,7 +68,7 @@ def growing(memory: Sequence[Memory]) -> list[Growing]:
     return sorted(rows, key=lambda row: (row.left, -row.growth.per_step))
 
 
-def _left(one: Memory, memory: Sequence[Memory], known: Sequence[tuple[Memory, Growth]]) -> float:
+def _left(one: RankMemory, memory: Sequence[RankMemory], known: Sequence[tuple[RankMemory, Growth]]) -> float:
     if not one.limit:
         return inf
     used = sum(other.bytes[-1] for other in memory if (other.of, other.place) == (one.of, one.place))
@@ -95,7 +96,7 @@ def found(rows: Sequence[Growing]) -> Found | None:
         "since": memory.steps[grown.begin],
         "where": f", {percent(memory.share)} of it inside {memory.stage}" if memory.share >= LEAST_STAGE else "",
         "full": "",
-        "stage": memory.stage if memory.share >= LEAST_STAGE else "a step",
+        "stage": _who_keeps(memory),
     }
     if row.left < inf:
         left = _rounded(row.left)
@@ -104,7 +105,13 @@ def found(rows: Sequence[Growing]) -> Found | None:
     return Found(values, weight=1 / (1 + row.left))
 
 
-def _grows(memory: Memory, others: int) -> str:
+def _who_keeps(memory: RankMemory) -> str:
+    if memory.share < LEAST_STAGE:
+        return "a step"
+    return "the data loader" if memory.stage == LOADING else memory.stage
+
+
+def _grows(memory: RankMemory, others: int) -> str:
     subject = SUBJECTS[memory.of].format(who=memory.who)
     return f"{subject[:1].upper()}{subject[1:]}{f', like {others} more,' if others else ''} grows"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
-from otel_rl.findings.memory import Memory, found, growing, is_soon
+from otel_rl.findings.memory import RankMemory, found, growing, is_soon
 from otel_rl.findings.rule import Found, Value
 from otel_rl.runs.format import listed, size
 
@@ -58,7 +58,7 @@ class Died:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class DataFault:
     """What the correctness ledger says of some steps."""
 
     fault: str
@@ -99,7 +99,7 @@ class Health:
     """Made by the last attempt."""
     planned: int = 0
     """Steps that it shall make; 0 if unknown."""
-    memory: Sequence[Memory] = ()
+    memory: Sequence[RankMemory] = ()
     hangs: Sequence[Hang] = ()
     failures: Sequence[Failed] = ()
     ended_by: str = ""
@@ -114,7 +114,9 @@ class Health:
     disagreeing: int = 0
     """Steps that the ranks call by different numbers."""
     compared: int = 0
-    faults: Sequence[Fault] = ()
+    other_numbers: str = ""
+    """Such as `what rank 0 calls step 1 is step 3 on rank 1`."""
+    faults: Sequence[DataFault] = ()
     lost: Sequence[str] = ()
     """What of the telemetry was lost, such as `12 spans (queue_full)`."""
     updates: Updates | None = None
@@ -208,7 +210,9 @@ def missing(health: Health) -> Found | None:
 
 
 def disagree(health: Health) -> Found | None:
-    return Found({"steps": health.disagreeing, "compared": health.compared}) if health.disagreeing else None
+    if not health.disagreeing:
+        return None
+    return Found({"steps": health.disagreeing, "compared": health.compared, "other": health.other_numbers})
 
 
 def _faulty(health: Health, *, is_grave: bool) -> Found | None:
@@ -280,7 +284,7 @@ def memory_grows(health: Health) -> Found | None:
 
 
 def healthy(health: Health) -> Found:
-    """Say what memory did: the median of the ranks, and the change of the one that grew most."""
+    """Tell what memory did: the median of the ranks, and the change of the one that grew most."""
     known = [one for one in health.memory if one.of == "host" and one.bytes]
     if not known:
         return Found({"memory": ""})

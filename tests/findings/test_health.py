@@ -9,17 +9,17 @@ import pytest
 
 from otel_rl.findings.health import HEALTH
 from otel_rl.findings.judge import apply
-from otel_rl.findings.memory import Memory
-from otel_rl.findings.mishaps import Died, Failed, Fault, Hang, Health, RequestsOf, Updates
+from otel_rl.findings.memory import RankMemory
+from otel_rl.findings.mishaps import DataFault, Died, Failed, Hang, Health, RequestsOf, Updates
 
 MIB = 1 << 20
 GIB = 1 << 30
 
 
-def memory(per_step: float, rank: int = 0, steps: int = 55, **changes: Any) -> Memory:
+def memory(per_step: float, rank: int = 0, steps: int = 55, **changes: Any) -> RankMemory:
     """Return the memory of a rank that grows by so many MiB in each step."""
     sizes = [round((900 + per_step * step) * MIB) for step in range(steps)]
-    known = Memory(
+    known = RankMemory(
         who=f"rank {rank}",
         of="host",
         place="box",
@@ -94,6 +94,15 @@ def test_memory_of_a_device_is_named_as_that() -> None:
     assert sentence.startswith("What the device allocator of rank 0 holds grows by 25.0 MiB per step")
 
 
+def test_the_advice_names_who_keeps_it() -> None:
+    """The data loader is no stage of its own."""
+    stages = {"rl.reward digits": "rl.reward digits", "rl.idle data": "the data loader", "": "a step"}
+    for stage, who in stages.items():
+        health = Health(steps=60, memory=[memory(20, stage=stage, share=0.9 if stage else 0.0)])
+        (found,) = apply(HEALTH, "health", health)
+        assert f"Find what {who} keeps from call to call: lists, caches, tensors with their graph." == found.advice
+
+
 def test_growth_under_no_stage_names_none() -> None:
     """If no stage has most of it."""
     ((_, sentence),) = said(memory=[memory(20, stage="", share=0.0, limit=0)])
@@ -102,7 +111,7 @@ def test_growth_under_no_stage_names_none() -> None:
 
 HANG = Hang(who="rank 1", where="rl.reward, step 7", open_s=40.0, longest_s=1.2, is_comm=False)
 FAILED = Failed(who="rank 0", step=3, stage="rl.reward digits", error="LookupError", is_end=True)
-FAULT = Fault(
+FAULT = DataFault(
     fault="tokens shifted by one",
     boundary="rl.sample -> rl.train.forward",
     who="rank 0",
@@ -167,9 +176,9 @@ UPDATES = Updates(steps=100, skipped=30, last_row=0, since=4)
             "Nothing was read of 1 of 4 ranks: what is said is about the others.",
         ),
         (
-            {"disagreeing": 7, "compared": 8},
+            {"disagreeing": 7, "compared": 8, "other_numbers": "what rank 0 calls step 1 is step 3 on rank 1"},
             "warning",
-            "Ranks number 7 of 8 steps differently: comparisons of ranks are wrong.",
+            "Ranks call 7 of 8 steps by different numbers: what rank 0 calls step 1 is step 3 on rank 1.",
         ),
         (
             {"faults": [FAULT]},

@@ -58,7 +58,6 @@ def test_a_real_leak_is_named_with_its_stage(tmp_path: Path) -> None:
     assert "inside judge; " in found.sentence
     assert found.sentence.endswith(" steps.")
     assert found.values["limit"] > 1 << 24  # type: ignore[operator]
-    assert 0.9 <= report.memory[0].bytes / (found.values["last"]) <= 1.1  # type: ignore[operator]
     assert ("judge", 39) == (report.memory[0].stage, report.memory[0].iteration)
 
 

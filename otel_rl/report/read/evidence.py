@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from otel_rl.analysis.series.robust import median
 from otel_rl.findings.curves import Learning, Numbers
 from otel_rl.findings.judge import Findings, judge
-from otel_rl.report.read.health import health
+from otel_rl.report.read.run_health import health
 from otel_rl.report.read.timing_evidence import timing
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import SpanView
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import MemoryKind, MemoryPeak
-from otel_rl.report.read.memory_readings import Edge, Keys, TraceMemory
-from otel_rl.runs.spans import integer
+from otel_rl.report.read.memory_readings import Edge, MemoryKeys, TraceMemory
+from otel_rl.runs.spans import integer, is_container
 
 SLACK_SHARE: Final = 0.01
 """The kernel counts pages late: a reading of the host may lie this much above an exact peak."""
@@ -51,7 +51,7 @@ class MemoryPeaks:
             found.append(peak if last is None else replace(peak, stage=last.stage, iteration=last.iteration))
         return found
 
-    def _reach(self, span: SpanView, keys: Keys, trace: TraceMemory) -> None:
+    def _reach(self, span: SpanView, keys: MemoryKeys, trace: TraceMemory) -> None:
         own = integer(span.attributes, keys.peak)
         size = max(own, integer(span.attributes, keys.ends[0]), integer(span.attributes, keys.ends[1]))
         is_exact, seen = (
@@ -70,7 +70,7 @@ class MemoryPeaks:
             )
 
 
-def _raises(keys: Keys, trace: TraceMemory) -> list[Raise]:
+def _raises(keys: MemoryKeys, trace: TraceMemory) -> list[Raise]:
     """Find where memory rose above all that the trace says before; of rises by a few pages the last is kept."""
     marks: list[Raise] = []
     pages: list[Raise] = []
@@ -91,11 +91,12 @@ def _raises(keys: Keys, trace: TraceMemory) -> list[Raise]:
     return marks + pages
 
 
-def _reading(edge: Edge, keys: Keys, trace: TraceMemory) -> tuple[int, str]:
+def _reading(edge: Edge, keys: MemoryKeys, trace: TraceMemory) -> tuple[int, str]:
     """Return the memory at an edge and the stage in which it came to that; none if it was between two readings."""
     attributes = edge.span.attributes
     size, own = integer(attributes, keys.ends[edge.is_end]), integer(attributes, keys.peak) if edge.is_end else 0
-    if own > size and (attributes.get(keys.exact) is True or not trace.is_whole(edge.span)):
+    # what a process has from the program before it, after an exec, is in the peak of a container that is not exact
+    if own > size and (attributes.get(keys.exact) is True or not is_container(edge.span.name)):
         return own, "" if trace.is_whole(edge.span) else trace.label(edge.span)
     return size, trace.label(trace.open_before(edge))
 

@@ -14,7 +14,7 @@ from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.runs.spans import integer, is_container, label, text
 
 
-class Keys(NamedTuple):
+class MemoryKeys(NamedTuple):
     """Attributes of one kind of memory."""
 
     kind: MemoryKind
@@ -24,9 +24,9 @@ class Keys(NamedTuple):
 
 
 KINDS: Final = (
-    Keys("host rss", v.RSS_PEAK, v.RSS_PEAK_EXACT, (v.RSS_START, v.RSS_END)),
-    Keys("device allocated", v.ALLOCATED_PEAK, v.ALLOCATED_PEAK_EXACT, (v.ALLOCATED_START, v.ALLOCATED_END)),
-    Keys("device reserved", v.RESERVED_PEAK, v.RESERVED_PEAK_EXACT, (v.RESERVED_START, v.RESERVED_END)),
+    MemoryKeys("host rss", v.RSS_PEAK, v.RSS_PEAK_EXACT, (v.RSS_START, v.RSS_END)),
+    MemoryKeys("device allocated", v.ALLOCATED_PEAK, v.ALLOCATED_PEAK_EXACT, (v.ALLOCATED_START, v.ALLOCATED_END)),
+    MemoryKeys("device reserved", v.RESERVED_PEAK, v.RESERVED_PEAK_EXACT, (v.RESERVED_START, v.RESERVED_END)),
 )
 KEYS: Final = tuple(key for _, peak, exact, ends in KINDS for key in (peak, exact, *ends))
 ANY: Final = frozenset(KEYS)
@@ -64,7 +64,7 @@ class TraceMemory:
         self.rank = rank_of(spans[0].resource)
         self.attempt = text(spans[0].resource, v.ATTEMPT_ID)
 
-    def kinds(self) -> Iterator[Keys]:
+    def kinds(self) -> Iterator[MemoryKeys]:
         """Return the kinds of memory that were read."""
         for keys in KINDS:
             if any(key in span.attributes for span in self.spans for key in (keys.ends[1], keys.peak)):
@@ -90,7 +90,7 @@ class TraceMemory:
             span = self._by_id.get(span.parent_id)
         return tuple(reversed(found))
 
-    def rises(self, keys: Keys) -> Iterator[tuple[int, SpanView | None]]:
+    def rises(self, keys: MemoryKeys) -> Iterator[tuple[int, SpanView | None]]:
         """Return the changes from one reading to the next up to the end of the container, and what was open then."""
         level = 0
         for edge in self.edges:

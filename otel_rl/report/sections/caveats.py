@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal
 
 from otel_rl import vocabulary as v
@@ -115,15 +115,20 @@ def _unseen(report: Report) -> list[Block]:
 
 
 def _disagreement(report: Report, row: StepDisagreement) -> str:
+    other = other_numbers(row, lambda rank: rank_name(report, rank))
+    return (
+        f"Ranks call {row.steps} of {plural(row.compared, 'step')} by different numbers: {other}. Ranks are compared "
+        "by these numbers: do not trust what is said of them."
+    )
+
+
+def other_numbers(row: StepDisagreement, name: Callable[[Rank], str]) -> str:
+    """Return what a step is called on which ranks, as in `what rank 0 calls step 1 is step 3 on rank 1`."""
     ((usual, _),) = Counter(map(_step_name, row.first)).most_common(1)
-    names = {rank_name(report, Rank(row.role, one.rank)): _step_name(one) for one in row.first}
+    names = {name(Rank(row.role, one.rank)): _step_name(one) for one in row.first}
     known = next(who for who, step in names.items() if step == usual)
     others = [f"{step} on {who}" for who, step in names.items() if step != usual]
-    return (
-        f"Ranks call {row.steps} of {plural(row.compared, 'step')} by different numbers: what "
-        f"{known} calls {usual} is {listed(others)}. Ranks are compared by these numbers: "
-        "do not trust what is said of them."
-    )
+    return f"what {known} calls {usual} is {listed(others)}"
 
 
 def _step_name(one: RankStep) -> str:

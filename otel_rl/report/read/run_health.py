@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.ledger import Fault as Mismatch
-from otel_rl.findings.memory import Memory, Of
-from otel_rl.findings.mishaps import Died, Failed, Fault, Hang, Health, RequestsOf, Updates
+from otel_rl.findings.memory import Of, RankMemory
+from otel_rl.findings.mishaps import DataFault, Died, Failed, Hang, Health, RequestsOf, Updates
 from otel_rl.report.data.details import OpenStageRow
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Loss, MemoryKind
 from otel_rl.report.read.collect import StepRecord
 from otel_rl.report.read.span_attributes import ERROR
+from otel_rl.report.sections.caveats import other_numbers
 from otel_rl.runs.format import count, listed, plural
 from otel_rl.runs.spans import is_container, text
 
@@ -52,6 +53,7 @@ def health(source: Source) -> Health:
         missing_ranks=source.missing_ranks,
         disagreeing=sum(row.steps for row in disagreeing),
         compared=sum(row.compared for row in disagreeing),
+        other_numbers=other_numbers(disagreeing[0], lambda rank: _name(source, rank)) if disagreeing else "",
         faults=_faults(source),
         lost=[*_losses(source.losses), *_damage(source), *_not_taken(source)],
         updates=_updates(source),
@@ -67,7 +69,7 @@ def _name(source: Source, rank: Rank) -> str:
     return f"rank {rank.rank}" if len({one.role for one in source.ranks}) < 2 else f"{rank.role} {rank.rank}"
 
 
-def _memory(source: Source) -> Iterable[Memory]:
+def _memory(source: Source) -> Iterable[RankMemory]:
     """Return the memory of the ranks of the last attempt."""
     last = source.attempts[-1].id if source.attempts else ""
     devices = {
@@ -81,7 +83,7 @@ def _memory(source: Source) -> Iterable[Memory]:
         rows, (stage, share) = known.over_steps(), known.stage()
         host, who = source.found.hosts[attempt, rank], _name(source, rank)
         is_host = kind == "host rss"
-        yield Memory(
+        yield RankMemory(
             who=who,
             of=OF[kind],
             place=host.name if is_host else host.device or who,
@@ -141,12 +143,12 @@ def _died(source: Source) -> list[Died]:
     return [Died(who=_name(source, Rank(row.role, row.rank)), where=_where(row)) for row in rows]
 
 
-def _faults(source: Source) -> list[Fault]:
+def _faults(source: Source) -> list[DataFault]:
     groups: defaultdict[tuple[str, str, tuple[Rank, ...]], list[int]] = defaultdict(list)
     for one in source.ledger.mismatches:
         groups[one.fault, one.boundary, tuple(one.ranks)].append(one.step)
     return [
-        Fault(
+        DataFault(
             fault=fault,
             boundary=boundary,
             who=listed([_name(source, rank) for rank in ranks]),
