@@ -40,17 +40,18 @@ def reward_collapsed(learning: Learning) -> Found | None:
     if len(curve) < FEW:
         return None
     end, best = peak(curve.values)
-    start, final, scatter = curve.change.before, curve.change.after, curve.change.scatter
+    start, final = curve.change.before, curve.change.after
+    after_peak = onset([value < best / 2 + final / 2 for value in curve.values[end:]])
+    if after_peak is None or final > start + LOST * max(0.0, best - start):
+        return None
+    begin = end + after_peak
+    scatter = max(curve.change.scatter, noise(curve.values[:begin]))  # what it fell to may be constant
     if best - final < max(4 * scatter, QUARTER * max(abs(best), abs(start))):
         return None
-    if final > start + LOST * max(0.0, best - start):
-        return None
-    begin = onset([value < best / 2 + final / 2 for value in curve.values])
-    if begin is None or len(curve) - begin < max(5, len(curve) // 10):
+    if len(curve) - begin < max(5, len(curve) // 10):
         return None
     values = {"step": curve.steps[begin], "best": best, "final": level(curve.values[begin:])}
-    by = _fallen_function(learning, curve.steps[begin])
-    return Found({**values, "peak": curve.steps[end - 1], "by": by})
+    return Found({**values, "peak": curve.steps[end - 1], "by": _fallen_function(learning, curve.steps[begin])})
 
 
 def reward_falls(learning: Learning) -> Found | None:

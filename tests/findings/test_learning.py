@@ -367,6 +367,13 @@ def test_a_function_that_rose_to_its_best_may_stay_there() -> None:
     assert {"note"} == {one.severity for one in found}
 
 
+def test_a_constant_after_noise_is_no_collapse() -> None:
+    """Equal rewards have no noise: what is beyond it is measured before them."""
+    noisy = [0.65 + (0.15 if step % 2 else -0.15) for step in STEPS]
+    run = healthy(LENGTH) | {v.REWARD_SCORE: since(noisy, 11, 0.5), v.REWARD_ZERO_STD: since([0.0] * LENGTH, 11, 1.0)}
+    assert [one.rule for one in learn(run)] == ["groups_equal"]
+
+
 def test_a_loss_scaler_may_look_for_its_scale() -> None:
     """Infinite gradients of the first steps are skipped by design."""
     found = changed(GRAD_NORM=[math.inf] * 3 + original("GRAD_NORM")[3:])
