@@ -175,13 +175,13 @@ def slow_rank(rank: RankT, own_s: Mapping[str, Mapping[RankT, float]], named: It
     )
 
 
-def inside_collectives(transfer_s: float, ratio: float) -> float:
-    """Return how much of the time in collectives a rank costs that is so many times as slow in everything.
+def inside_collectives(comm_s: float, ratio: float) -> float:
+    """Return how much of its time in collectives a rank costs that is so many times as slow in everything.
 
     With too little of a core it does its part of each collective as slowly as its own work, and all ranks are in there
     until it has.
     """
-    return transfer_s * (1 - 1 / ratio) if ratio > 1 else 0.0
+    return comm_s * (1 - 1 / ratio) if ratio > 1 else 0.0
 
 
 def is_starved(core_share: float | None, others: float | None) -> bool:

@@ -178,7 +178,7 @@ class RankTimes:
         others = median(known) if known else None
         comm_s = 0.0
         if found.is_everywhere and is_starved(core_share, others):
-            comm_s = inside_collectives(times.sums["transfer"] / times.steps / 1e9, found.ratio)
+            comm_s = inside_collectives((times.sums["wait"] + times.sums["transfer"]) / times.steps / 1e9, found.ratio)
         cost_s = min(found.excess_s, self._waited_for_s(key, rank.rank)) + comm_s
         step_s = times.sums["step"] / times.steps / 1e9
         return time_use.SlowRankRow(
