@@ -30,7 +30,7 @@ from otel_rl.report.read.collect import FoldedSpans, collect
 from otel_rl.report.read.last_points import LastPoints
 from otel_rl.report.read.memory_readings import KEYS as MEMORY_KEYS
 from otel_rl.report.read.request_spans import KEYS as REQUEST_KEYS
-from otel_rl.report.read.run_settings import settings
+from otel_rl.report.read.said_settings import settings
 from otel_rl.report.read.span_attributes import KEYS, rank_of
 from otel_rl.report.sections.caveats import COUNTED, damage_rows, disagreements, loss_rows
 from otel_rl.report.sections.flops_rates import FlopsPoints

@@ -65,7 +65,7 @@ def size(value: float) -> str:
 
 def percent(share: float) -> str:
     value = share * 100
-    return f"{value:.1f} %" if value < 9.95 else f"{value:.0f} %"
+    return f"{value:.1f} %" if 0 < value < 9.95 else f"{value:.0f} %"
 
 
 def times(ratio: float) -> str:

@@ -65,7 +65,9 @@ FUNCTION_SCORE: Final = gauge(
 )
 FUNCTION_STD: Final = gauge("rl.reward.function.std", "", "standard deviation of such a score, by `rl.reward.function`")
 REWARD_NONFINITE: Final = gauge(
-    "rl.reward.nonfinite", "{answer}", "answers to which a reward function gave NaN or infinity"
+    "rl.reward.nonfinite",
+    "{answer}",
+    "answers to which a reward function gave NaN or infinity, or to which no function gave a number",
 )
 REWARD_ZERO_STD: Final = gauge("rl.reward.group.zero_std", "1", "share of groups whose rewards are all equal")
 RESPONSE_LENGTH: Final = gauge("rl.sample.response.length", "{token}", "mean length of the responses")

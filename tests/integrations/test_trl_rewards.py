@@ -41,13 +41,15 @@ def on_device(found: list[Any], use: Any) -> Any:
 
 @pytest.mark.parametrize("count", [rewards._count_on_host, on_device])
 def test_all_rollouts_of_a_step_are_counted(count: Any) -> None:
-    """Of each function, less the answers that it did not give; two functions of one name count together."""
+    """Of each function, less the answers that it left to others; two functions of one name count together."""
     first = rewards.Scores(torch.tensor(SCORES), ("a", "b"), {"b": 1})
     second = rewards.Scores(torch.tensor(SCORES)[:2], ("a", "b"), {})
     assert {"a": 3.0, "b": 3.0} == points([first, second], count)
     alike = rewards.Scores(torch.tensor(SCORES), ("a", "a"), {"a": 2})
     assert {"a": 2.0} == points([alike], count)
     assert {"a": 0.0} == points([rewards.Scores(torch.zeros(2, 1), ("a",), {})], count)
+    unscored = torch.tensor([[math.nan, math.nan], [1.0, math.nan]])
+    assert {"a": 1.0, "b": 1.0} == points([rewards.Scores(unscored, ("a", "b"), {"a": 1, "b": 2})], count)
 
 
 def test_a_device_is_asked_and_not_waited_for(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +61,7 @@ def test_a_device_is_asked_and_not_waited_for(recording: Recording, monkeypatch:
     ((kind, _, use),) = sent
     assert "meta" == kind
     assert {} == rollouts.scored
-    (point,) = use([[2]])
+    (point,) = use([[2, 0]])
     assert Point(v.REWARD_NONFINITE, 2.0, point.time_ns, ((v.REWARD_FUNCTION, "a"),)) == point
     rewards.record_nonfinite("train", ())
     assert 1 == len(sent)

@@ -136,7 +136,7 @@ SAID, UNSAID = {v.TOKENS: 90, v.TOKENS_PADDING: 10}, {v.TOKENS: 90}
     ("forwards", "padding", "share", "shown"),
     [
         ([SAID, SAID], 80, 0.1, " 10 % of the trained positions are padding.\n"),
-        ([{**SAID, v.TOKENS_PADDING: 0}], 0, 0.0, " 0.0 % of the trained positions are padding.\n"),
+        ([{**SAID, v.TOKENS_PADDING: 0}], 0, 0.0, " 0 % of the trained positions are padding.\n"),
         ([SAID, {}], 40, 0.1, " 10 % of the trained positions are padding.\n"),
         ([SAID, {v.TOKENS_PADDING: 10}], 40, 0.1, " 10 % of the trained positions are padding.\n"),
         ([{v.TOKENS: 0, v.TOKENS_PADDING: 10}], 40, 1.0, " 100 % of the trained positions are padding.\n"),

@@ -135,7 +135,7 @@ def test_each_attempt_has_its_goodput(tmp_path: Path) -> None:
         plan = Plan(attempt="bcdef0"[number] * 32, first_step=1 + number, steps=4, shift_ms=20_000 * number)
         text = shown(tmp_path, plan, 80)
     assert "goodput        time  share  attempt 3  attempt 4  attempt 5  attempt 6\n" in text
-    assert re.search(r"^wasted +[\d.]+ s +\S+ % +\S+ % +\S+ % +\S+ % +0.0 %$", text, re.MULTILINE) is not None
+    assert re.search(r"^wasted +[\d.]+ s +\S+ % +\S+ % +\S+ % +\S+ % +0 %$", text, re.MULTILINE) is not None
 
 
 def test_of_many_ranks_those_are_shown_that_others_wait_for(tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ def with_stages(report: Report, shares: list[float], inside: str | None = None) 
     [
         ([0.002] * 10 + [0.0005] * 2990, 10, "and 2,990 more below 0.1 %, together 149 %"),
         ([0.002] * 10 + [0.0005] * 8, 18, None),
-        ([0.0] * 9, 0, "and 9 more below 0.1 %, together 0.0 %"),
+        ([0.0] * 9, 0, "and 9 more below 0.1 %, together 0 %"),
         ([0.01] * 39 + [0.003, 0.002], 39, "and 2 more, each at most 0.3 %, together 0.5 %"),
     ],
 )

@@ -3,13 +3,14 @@
 Source: trl 1.16, ``trainer/grpo_trainer.py`` (``_calculate_rewards``, 1579). A function gives None where it does not
 apply, and TRL makes ``torch.nan`` of that: this very object, which it keeps in a local variable until the rewards are a
 tensor. A NaN that was computed is another object, so the two can be told apart there. Who writes ``math.nan``, which is
-the same object, says None.
+the same object, says None. An answer that no function scored counts for all of them: it trains nothing.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple
@@ -122,25 +123,26 @@ def record_nonfinite(mode: str, labels: Labels) -> None:
 def _count_on_host(rewards: list[Any], use: Any) -> Iterable[Point]:
     import numpy as np
 
-    points: Iterable[Point] = use([(~np.isfinite(of_host(one))).sum(0).tolist() for one in rewards])
+    bad = [~np.isfinite(of_host(one)) for one in rewards]
+    points: Iterable[Point] = use([[*one.sum(0).tolist(), int(one.all(1).sum())] for one in bad])
     return points
 
 
 def _count_on_device(rewards: list[Any]) -> Any:
     import torch
 
-    return torch.stack([(~torch.isfinite(one)).sum(0) for one in rewards])
+    bad = [~torch.isfinite(one) for one in rewards]
+    return torch.stack([torch.cat([one.sum(0), one.all(1).sum(0, keepdim=True)]) for one in bad])
 
 
 def _points(
     known: list[tuple[tuple[str, ...], dict[str, int]]], labels: Labels, time_ns: int, counts: list[list[float]]
 ) -> list[Point]:
-    found: dict[str, float] = {}
-    for (functions, unanswered), row in zip(known, counts, strict=True):
-        for function, count in zip(functions, row, strict=True):
-            found[function] = found.get(function, 0.0) + count
-        for function, count in unanswered.items():
-            found[function] = max(0.0, found.get(function, 0.0) - count)
+    """Make the points of counts by function, of which the last is that of answers without any reward."""
+    found: Counter[str] = Counter()
+    for (functions, unanswered), (*bad, unscored) in zip(known, counts, strict=True):
+        for function, count in zip(functions, bad, strict=True):
+            found[function] += int(max(unscored, count - unanswered.get(function, 0)))
     return [
         Point(vocabulary.REWARD_NONFINITE, float(count), time_ns, ((vocabulary.REWARD_FUNCTION, function), *labels))
         for function, count in found.items()
