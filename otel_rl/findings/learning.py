@@ -170,7 +170,7 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         severity="warning",
         reads=(v.EVAL_REWARD, v.REWARD_SCORE),
         condition="evaluations are below their best by a quarter of what the training reward gained",
-        window="the last two evaluations, against the best",
+        window="the last quarter of the evaluations, two or more, against the best",
         find=reward_rules.evaluation_falls,
         sentence=(
             "Evaluation reward falls since step {step} ({best:.3g} to {last:.3g}) "

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Final
 
 from otel_rl import vocabulary as v
+from otel_rl.analysis.series.change import change
 from otel_rl.analysis.series.correlation import monotony
 from otel_rl.analysis.series.onset import onset
 from otel_rl.analysis.series.robust import high, level, mad, median
@@ -107,9 +110,9 @@ def kl_explosion(learning: Learning) -> Found | None:
         return None
     start = onset([value > middle + (end - middle) / 4 for value in kl.values], 0.8)
     step = kl.steps[len(kl) // 2 if start is None else start]
-    if _gains_since(reward, step):
-        return None
     before, after = reward.before(step)[-FEW:], reward.since(step)[-tenth:]
+    if _gains_since(reward, step) or _is_higher(before, after):
+        return None
     paid = f" while the reward went from {level(before):.3g} to {level(after):.3g}" if before and after else ""
     return Found({"middle": middle, "end": end, "step": step, "paid": paid})
 
@@ -172,11 +175,16 @@ def _no_gradient(learning: Learning, step: int) -> str:
 
 
 def _spike_limit(gradient: Curve) -> float:
-    early = gradient.values[: len(gradient) // 3]
-    return max(SPIKE * high(early, 0.95), median(early) + DEVIATIONS * mad(early))
+    known = [value for value in gradient.values if value > 0]  # without an advantage there is none
+    early = known[: max(1, len(known) // 3)]
+    return math.inf if not early else max(SPIKE * high(early, 0.95), median(early) + DEVIATIONS * mad(early))
 
 
 def _gains_since(reward: Curve, step: int) -> bool:
     """Whether the reward is higher at the end than when something began."""
     since = reward.since(step)
     return len(since) >= FEWEST and Curve(range(len(since)), since).change.is_rise
+
+
+def _is_higher(before: Sequence[float], after: Sequence[float]) -> bool:
+    return change([*before, *after], slice(0, len(before)), slice(len(before), None)).is_rise

@@ -23,6 +23,8 @@ LOST: Final = 0.3
 TREND: Final = 0.6
 """Rank correlation with time of what moves."""
 QUARTER: Final = 0.25
+NOISES: Final = 1.75
+"""By so much noise the best of some evaluations is seldom above the last ones by chance."""
 ALL: Final = 0.9
 """From this share of equal groups on a step teaches next to nothing."""
 MOST: Final = 0.8
@@ -39,7 +41,8 @@ def reward_collapsed(learning: Learning) -> Found | None:
     curve = learning.curve(v.REWARD_SCORE)
     if len(curve) < FEW:
         return None
-    end, best = peak(curve.values)
+    top, best = peak(curve.values)
+    end = top.stop
     start, final = curve.change.before, curve.change.after
     after_peak = onset([value < best / 2 + final / 2 for value in curve.values[end:]])
     if after_peak is None or final > start + LOST * max(0.0, best - start):
@@ -49,6 +52,8 @@ def reward_collapsed(learning: Learning) -> Found | None:
     if best - final < max(4 * scatter, QUARTER * max(abs(best), abs(start))):
         return None
     if len(curve) - begin < max(5, len(curve) // 10):
+        return None
+    if median(curve.values[top]) < best / 2 + final / 2:  # a few hits of a reward that is 0 in most steps
         return None
     values = {"step": curve.steps[begin], "best": best, "final": level(curve.values[begin:])}
     return Found({**values, "peak": curve.steps[end - 1], "by": _fallen_function(learning, curve.steps[begin])})
@@ -72,9 +77,9 @@ def reward_flat(learning: Learning) -> Found | None:
     if len(curve) < MANY:
         return None
     moved = curve.change
-    if moved.is_rise or moved.is_fall or abs(monotony(curve.values)) > TREND:
+    if abs(moved.by) > moved.least / 2 or abs(monotony(curve.values)) > TREND:
         return None
-    values = {"level": level(curve.values), "noise": moved.scatter, "points": len(curve)}
+    values = {"level": mean(curve.values), "noise": moved.scatter, "points": len(curve)}
     return Found({**values, "noun": _noun(learning, curve)})
 
 
@@ -84,11 +89,16 @@ def evaluation_falls(learning: Learning) -> Found | None:
     if len(evaluation) < 4 or len(reward) < FEW:
         return None
     values = evaluation.values
+    recent = max(2, len(values) // 4)
     index = max(range(len(values)), key=values.__getitem__)
-    fell = values[index] - max(values[-2:])
-    if index > len(values) - 3 or not learning.is_gaining or over_run(reward.since(evaluation.steps[index])).is_fall:
+    fell = values[index] - max(values[-recent:])
+    if (
+        index >= len(values) - recent
+        or not learning.is_gaining
+        or over_run(reward.since(evaluation.steps[index])).is_fall
+    ):
         return None
-    if fell < max(QUARTER * reward.change.by, 1.5 * noise(values)):
+    if fell < max(QUARTER * reward.change.by, NOISES * noise(values)):
         return None
     rise = {"from": reward.change.before, "to": reward.change.after}
     return Found({"best": values[index], "step": evaluation.steps[index], "last": values[-1], **rise})

@@ -327,6 +327,45 @@ def test_a_cause_silences_its_symptoms(make: Callable[[], Findings], rules: list
     assert [one.rule for one in make()] == rules
 
 
+def sparse(seed: int) -> list[float]:
+    """Make a reward that is 0 but for a few hits, as of a hard task with few answers."""
+    chance = random.Random(seed)
+    return [float(chance.random() < 0.05) / 8 for _ in range(120)]
+
+
+UNUSUAL: dict[str, Callable[[int], Findings]] = {
+    "gradients of 0 until the first advantage": lambda seed: learn(
+        healthy(90, seed) | {v.GRAD_NORM: [0.0] * 40 + healthy(90, seed)[v.GRAD_NORM][40:]}
+    ),
+    "a noisy evaluation": lambda seed: learn(
+        healthy(120, seed),
+        numbers(v.EVAL_REWARD, [random.Random(f"{seed} {place}").gauss(0.5, 0.1) for place in range(24)], every=5),
+    ),
+    "KL and reward that rise": lambda seed: learn(
+        healthy(LENGTH, seed) | {v.KL_REFERENCE: [step / 6 for step in STEPS]}
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNUSUAL)
+@pytest.mark.parametrize("seed", range(5))
+def test_an_unusual_healthy_run_is_no_problem(case: str, seed: int) -> None:
+    """Neither an alarm nor a warning."""
+    assert {one.severity for one in UNUSUAL[case](seed)} == {"note"}
+
+
+def test_a_reward_of_few_hits_did_not_collapse() -> None:
+    """Three hits close to each other are no level."""
+    found = [one.rule for seed in range(20) for one in learn({v.REWARD_SCORE: sparse(seed)})]
+    assert found.count("reward_collapsed") <= 1
+
+
+def test_a_reward_that_may_be_rising_is_not_called_flat() -> None:
+    """It rises by two standard errors: too little to say so, too much to deny it."""
+    rewards = [0.35 + step / 480 + 0.25 * math.sin(2.4 * step) for step in STEPS]
+    assert [one.rule for one in changed(REWARD_SCORE=rewards)] == ["reward_course"]
+
+
 @pytest.mark.parametrize("length", [1, 2, 3, 10, 30, 60, 240, 1000])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_healthy_run_has_only_notes(length: int, seed: int) -> None:

@@ -69,11 +69,11 @@ def _ends(values: Sequence[float], early: int, late: int) -> tuple[slice, slice]
     return slice(0, early), slice(max(0, len(values) - late), len(values))
 
 
-def peak(values: Sequence[float]) -> tuple[int, float]:
-    """Return where the highest level of finite values ends, and that level; the run is cut into some levels."""
+def peak(values: Sequence[float]) -> tuple[slice, float]:
+    """Return where the highest level of finite values is, and that level; the run is cut into some levels."""
     count = max(1, min(LEVELS, len(values) // FEWEST))
     means = [(value, index) for index, value in enumerate(buckets(values, count)) if math.isfinite(value)]
     if not means:
-        return 0, math.nan
+        return slice(0, 0), math.nan
     best, index = max(means, key=lambda one: (one[0], -one[1]))
-    return (index + 1) * len(values) // count, best
+    return slice(index * len(values) // count, (index + 1) * len(values) // count), best

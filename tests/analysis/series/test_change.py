@@ -60,8 +60,8 @@ def test_a_peak_is_a_level() -> None:
     """A single high value is none; of equal ones the first counts."""
     values = [0.0] * 20 + [1.0] * 20 + [0.0] * 20
     values[50] = 2.0
-    end, best = peak(values)
-    assert 20 < end <= 42
+    where, best = peak(values)
+    assert 20 <= where.start < where.stop <= 42
     assert best == 1.0
-    assert peak([])[0] == 0
+    assert peak([])[0] == slice(0, 0)
     assert math.isnan(peak([])[1])
