@@ -68,7 +68,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         condition="a process of the last attempt is gone with open stages",
         window="the end",
         find=mishaps.died,
-        sentence="{who} was killed in {where}: it ended without an exception.",
+        sentence="{who} was killed, last seen in {where}: it ended without an exception.",
         advice="Look for the kernel's out-of-memory killer (`dmesg`) and at the scheduler.",
     ),
     Rule(

@@ -357,7 +357,7 @@ NOTES: Final[tuple[Rule[Learning], ...]] = (
         condition="neither a reward nor a loss was recorded",
         window="all steps",
         find=_nothing,
-        sentence="No reward and no loss were recorded.",
+        sentence="No reward and no loss of training were recorded.",
         is_fallback=True,
     ),
 )

@@ -17,6 +17,8 @@ AWAITED_SHARE: Final = 0.2
 UNEVEN_SHARE: Final = 0.3
 IDLE_SHARE: Final = 0.2
 OTHER_SHARE: Final = 0.3
+BESIDES: Final = {"evaluation": 0.5, "checkpoints": 0.5, "handing over new weights": 0.3}
+"""Shares of the step from which on work besides rollouts and updates is too much."""
 TINY_STEP_S: Final = 0.01
 """Of shorter steps what runs between the stages is always a large part."""
 TAIL_STEP_SHARE: Final = 0.1
@@ -26,6 +28,8 @@ AROUND_SHARE: Final = 0.3
 AROUND_STEP_SHARE: Final = 0.2
 SLOWER: Final = 1.5
 LEAST_USE: Final = 0.005
+MANY: Final = ("log-probabilities", "values", "rewards", "forward and backward", "checkpoints")
+"""Names of uses that are several things."""
 
 GENERATE: Final = f"{v.SAMPLE}.generate"
 DOING: Final = {f"{v.SAMPLE}.tokenize": "tokenizing", f"{v.SAMPLE}.decode": "decoding"}
@@ -132,6 +136,11 @@ def _slower(timing: Timing) -> Found | None:
     return Found(_values(one, "step", "before_s", "after_s", "where") | {"ratio": ratio}, 1 - 1 / ratio)
 
 
+def _besides(timing: Timing) -> Found | None:
+    one = next((use for use in timing.uses if use.share >= BESIDES.get(use.name, 2.0)), None)
+    return None if one is None else Found({"what": _upper(one.name), "take": _take(one), "share": one.share}, one.share)
+
+
 def _other(timing: Timing) -> Found | None:
     if timing.other < OTHER_SHARE or timing.median_s < TINY_STEP_S:
         return None
@@ -156,12 +165,16 @@ def _largest(timing: Timing) -> Found | None:
     slow = {2: " Neither rank is slow."}.get(timing.num_ranks, " No rank is slow." if timing.num_ranks > 2 else "")
     first, *rest = uses
     second = f", {rest[0].name} {rest[0].share * 100:.0f} %" if rest else ""
-    values: dict[str, Value] = {"first": _upper(first.name), "share": first.share, "second": second, "slow": slow}
+    values: dict[str, Value] = {"first": _upper(first.name), "take": _take(first), "share": first.share, "second": second, "slow": slow}
     return Found({**values, "second_share": rest[0].share if rest else 0.0}, first.share)
 
 
 def _uses(timing: Timing) -> Sequence[Use]:
     return [use for use in timing.uses if use.share >= LEAST_USE] if any(use.share for use in timing.uses) else ()
+
+
+def _take(use: Use) -> str:
+    return "take" if use.name in MANY else "takes"
 
 
 def _values(of: object, *names: str) -> dict[str, Value]:
@@ -323,6 +336,16 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         advice="Lower the limit of the length, or let other work begin before the last responses end.",
     ),
     Rule(
+        name="besides_training",
+        severity="warning",
+        reads=(v.EVALUATE, v.CHECKPOINT, v.SYNC),
+        condition="evaluations or checkpoints take at least half of the step time, or new weights for the engine 30 %",
+        window=AVERAGED,
+        find=_besides,
+        sentence="{what} {take} {share:percent} of the step time.",
+        advice="Do it less often, make it smaller, or do it in the background.",
+    ),
+    Rule(
         name="unknown_time",
         severity="warning",
         reads=(v.OTHER,),
@@ -359,7 +382,7 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         condition="no other rule of time warns",
         window=AVERAGED,
         find=_largest,
-        sentence="Nothing stands out. {first} takes {share:percent} of a step{second}.{slow}",
+        sentence="Nothing stands out. {first} {take} {share:percent} of a step{second}.{slow}",
         is_fallback=True,
     ),
 )

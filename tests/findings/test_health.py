@@ -163,7 +163,7 @@ UPDATES = Updates(steps=100, skipped=30, last_row=0, since=4)
         (
             {"died": [Died(who="rank 1", where="rl.sample, step 12"), Died(who="rank 2", where="step 12")]},
             "alarm",
-            "Rank 1, like 1 more, was killed in rl.sample, step 12: it ended without an exception.",
+            "Rank 1, like 1 more, was killed, last seen in rl.sample, step 12: it ended without an exception.",
         ),
         (
             {"ended_early": ["killed after 12 steps"]},

@@ -294,7 +294,7 @@ CASES: dict[str, tuple[Callable[[], Findings], str, str]] = {
         "note",
         "Loss 3 to 1.03 in 60 steps; no reward was recorded.",
     ),
-    "nothing": (lambda: learn({}), "note", "No reward and no loss were recorded."),
+    "nothing": (lambda: learn({}), "note", "No reward and no loss of training were recorded."),
     "one step": (lambda: learn({v.REWARD_SCORE: [0.5]}), "note", "Reward 0.5 in the only step."),
     "healthy": (
         lambda: learn(healthy(LENGTH)),

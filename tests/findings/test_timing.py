@@ -74,6 +74,28 @@ def test_what_takes_next_to_nothing_is_not_named() -> None:
     assert "Nothing stands out. Judging takes 100 % of a step." == first(timing)[2]
 
 
+@pytest.mark.parametrize(
+    ("use", "sentence"),
+    [
+        (Use("evaluation", 0.5), "Evaluation takes 50 % of the step time."),
+        (Use("checkpoints", 0.5), "Checkpoints take 50 % of the step time."),
+        (Use("handing over new weights", 0.3), "Handing over new weights takes 30 % of the step time."),
+    ],
+)
+def test_work_besides_training_that_takes_too_much(use: Use, sentence: str) -> None:
+    """It need not be the largest part, and a little less is no finding."""
+    uses = [use, Use("generating", 1 - use.share)]
+    assert ("besides_training", "warning", sentence) == first(replace(CLEAN, uses=uses))
+    assert "largest" == first(replace(CLEAN, uses=[replace(use, share=use.share - 0.01)]))[0]
+
+
+def test_several_things_take() -> None:
+    """As grammar has it."""
+    sentence = "Nothing stands out. Forward and backward take 60 % of a step, rewards 40 %."
+    timing = replace(CLEAN, uses=[Use("forward and backward", 0.6), Use("rewards", 0.4)], num_ranks=1)
+    assert sentence == first(timing)[2]
+
+
 def test_a_run_without_stages() -> None:
     """Or whose clock stands still."""
     assert "no_stage" == first(Timing(step_s=1.0))[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Report
 from tests.fixtures import Recording
 from tests.made_runs import BEGIN_NS, MIB, MS, SETUP_MS, Attributes, Plan, write_run
-from tests.peers import Did, Peer
+from tests.peers import ALIVE, Did, Peer
 
 PROGRAM = """
 import sys, time, otel_rl
@@ -95,6 +96,17 @@ def test_a_missing_rank_and_other_numbers_are_told(tmp_path: Path) -> None:
             peer.step(number + rank, [Did("rl.sample", 5)])
     found = health(build_report(open_run(tmp_path), 10**19))
     assert {("warning", "missing_ranks"), ("warning", "steps_disagree")} == set(found)
+
+
+def test_the_rank_that_died_first_is_named(tmp_path: Path) -> None:
+    """Its peer waited for it in a collective until it was killed, too."""
+    for rank, stage in ((0, v.COMM), (1, v.REWARD)):
+        peer = Peer(tmp_path, rank, identity=replace(ALIVE, start_time=1))
+        peer.step(1, [Did("rl.sample", 5)])
+        peer.open(f"{v.RANK_SPAN} {rank}", stage)
+        peer.die()
+    (found,) = build_report(open_run(tmp_path), 10**19).findings.health
+    assert found.sentence.startswith("Rank 1, like 1 more, was killed, last seen in rl.reward")
 
 
 def test_an_attempt_that_died_is_told_beside_the_next_one(tmp_path: Path) -> None:

@@ -140,6 +140,7 @@ def _died(source: Source) -> list[Died]:
     rows = [row for row in source.open_stages if not row.is_alive and row.attempt == last]
     failed = {one.rank for one in source.found.failures if one.attempt == last}
     rows = [row for row in rows if Rank(row.role, row.rank) not in failed]
+    rows.sort(key=lambda row: row.collective is not None)  # whose peer is gone waits for it until it is killed, too
     return [Died(who=_name(source, Rank(row.role, row.rank)), where=_where(row)) for row in rows]
 
 
