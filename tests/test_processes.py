@@ -267,7 +267,7 @@ def test_a_step_that_the_program_leaves_on_a_thread_is_truncated(
     assert ([], errors, state) == (recorded.run.open_stages(), [one.error for one in report.failures], report.state)
     assert v.TEARDOWN not in {peak.stage for peak in report.memory}, "there was none"
     render(report, Console(width=100))
-    said = "The program exited while another thread was inside a step, which is in no average."
+    said = "The program exited inside a step, which is in no average."
     assert (state == "interrupted") == (said in capsys.readouterr().out)
 
 

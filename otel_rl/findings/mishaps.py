@@ -106,7 +106,7 @@ class Health:
     """The exception that ended the last attempt outside of any step."""
     died: Sequence[Died] = ()
     is_interrupted: bool = False
-    """The program exited while another thread was inside a step."""
+    """The program exited inside a step."""
     ended_early: Sequence[str] = ()
     """How the attempts before the last one ended, as far as they were killed or failed."""
     ranks: int = 1
@@ -188,7 +188,7 @@ def stopped(health: Health) -> Found | None:
             return Found({"what": f"{one.error} ended it inside {one.stage}, step {one.step}"})
     if health.ended_by in INTERRUPTS:
         return Found({"what": f"{health.ended_by} ended it outside of any step"})
-    return Found({"what": "It exited while another thread was inside a step"}) if health.is_interrupted else None
+    return Found({"what": "It exited inside a step"}) if health.is_interrupted else None
 
 
 def died(health: Health) -> Found | None:

@@ -158,7 +158,7 @@ UPDATES = Updates(steps=100, skipped=30, last_row=0, since=4)
         (
             {"is_interrupted": True},
             "warning",
-            "The run was stopped early. It exited while another thread was inside a step.",
+            "The run was stopped early. It exited inside a step.",
         ),
         (
             {"died": [Died(who="rank 1", where="rl.sample, step 12"), Died(who="rank 2", where="step 12")]},

@@ -32,7 +32,7 @@ class Attempt:
     id: str
     state: State
     """`alive`: a process lives; `failed`: an exception ended the last step; `killed`: gone with open stages;
-    `interrupted`: the program exited inside a step of another thread; `finished`: tear-down recorded."""
+    `interrupted`: the program exited inside a step; `finished`: tear-down recorded."""
     begin_ns: int
     end_ns: int
     """Last recorded time, ns since 1970; of an attempt that is alive, that of the report."""

@@ -98,7 +98,7 @@ def _failures(report: Report) -> list[Block]:
         where = f"inside {failure.stage}, step {failure.step}{attempt_name(report, failure.attempt)}"
         blocks.append(Line(f"{who} failed with {failure.error} {where}", "warning"))
     if report.state == "interrupted":
-        text = "The program exited while another thread was inside a step, which is in no average."
+        text = "The program exited inside a step, which is in no average."
         blocks.append(Line(text, "warning"))
     return blocks
 
