@@ -44,7 +44,7 @@ class Numbers:
         """Return its finite values."""
         steps = [place if step is None else step for place, step in enumerate(self.steps, 1)]
         kept = [pair for pair in zip(steps, self.values, strict=True) if math.isfinite(pair[1])]
-        return Curve([step for step, _ in kept], [value for _, value in kept])
+        return Curve([step for step, _ in kept], [value + 0.0 for _, value in kept])  # -0.0 is written as 0
 
 
 @dataclass(frozen=True)

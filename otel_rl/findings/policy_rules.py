@@ -41,7 +41,7 @@ def policy_collapse(learning: Learning) -> Found | None:
     step = entropy.steps[start if began is None else began]
     rate = learning.curve(v.LEARNING_RATE)
     used = [value for value in rate.before(step + 1) if value > 0]
-    values = {"step": step, "before": _early(entropy), "after": median(entropy.since(step))}
+    values = {"step": step, "before": _early(entropy), "after": max(0.0, median(entropy.since(step)))}
     at_rate = f"; learning rate {max(used):.3g}" if used else ""
     return Found({**values, "gradient": _no_gradient(learning, step), "rate": at_rate})
 
@@ -53,7 +53,7 @@ def entropy_collapse(learning: Learning) -> Found | None:
     if start is None or learning.is_gaining or len(entropy) < FEW:
         return None
     step = entropy.steps[start]
-    return Found({"step": step, "before": _early(entropy), "after": median(entropy.since(step))})
+    return Found({"step": step, "before": _early(entropy), "after": max(0.0, median(entropy.since(step)))})
 
 
 def gradient_vanished(learning: Learning) -> Found | None:

@@ -201,7 +201,7 @@ def _groups(learning: Learning) -> str:
 
 def _digits(value: float, by: float) -> str:
     """Write a level with two digits of the change."""
-    return f"{value:.2f}" if abs(by) >= 0.1 and abs(value) < 10 else f"{value:.3g}"
+    return f"{round(value, 2) + 0.0:.2f}" if abs(by) >= 0.1 and abs(value) < 10 else f"{value:.3g}"
 
 
 def _constant_since(score: Curve, spread: Curve) -> int | None:

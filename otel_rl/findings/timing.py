@@ -165,7 +165,13 @@ def _largest(timing: Timing) -> Found | None:
     slow = {2: " Neither rank is slow."}.get(timing.num_ranks, " No rank is slow." if timing.num_ranks > 2 else "")
     first, *rest = uses
     second = f", {rest[0].name} {rest[0].share * 100:.0f} %" if rest else ""
-    values: dict[str, Value] = {"first": _upper(first.name), "take": _take(first), "share": first.share, "second": second, "slow": slow}
+    values: dict[str, Value] = {
+        "first": _upper(first.name),
+        "take": _take(first),
+        "share": first.share,
+        "second": second,
+        "slow": slow,
+    }
     return Found({**values, "second_share": rest[0].share if rest else 0.0}, first.share)
 
 

@@ -354,6 +354,17 @@ def test_an_unusual_healthy_run_is_no_problem(case: str, seed: int) -> None:
     assert {one.severity for one in UNUSUAL[case](seed)} == {"note"}
 
 
+def test_no_number_is_a_negative_zero() -> None:
+    """As a loss without advantages, an entropy of one choice, or a level that is rounded."""
+    said = [
+        first(learn({v.REWARD_SCORE: [-0.0, -0.0]})),
+        first(learn({v.LOSS: [-0.0, 0.1]})),
+        first(changed(ENTROPY=since(original("ENTROPY"), 2, -1e-9))),
+        first(changed(REWARD_SCORE=[step / LENGTH - 0.018 for step in STEPS])),
+    ]
+    assert not [sentence for _, sentence in said if re.search(r"-0(\.0+)?(?![.\d])", sentence)]
+
+
 def test_a_reward_of_few_hits_did_not_collapse() -> None:
     """Three hits close to each other are no level."""
     found = [one.rule for seed in range(20) for one in learn({v.REWARD_SCORE: sparse(seed)})]

@@ -89,7 +89,7 @@ def share(value: float) -> str:
 
 
 def short(value: float) -> str:
-    return f"{value:.3g}"
+    return f"{value + 0.0:.3g}"
 
 
 LEARNING: Final = Section(title="Learning", blocks=_blocks)
