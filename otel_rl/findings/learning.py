@@ -254,7 +254,7 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         condition="reward or a value of the update is NaN or infinite in some steps, and a number again at the end",
         window="all steps; of gradients after the tenth",
         find=nan_rules.nan_at_times,
-        sentence="{who} was {is} in {count:count} of {steps}, first in step {first}, last in step {last}.",
+        sentence="{who} was {is} in {count:count} of {steps}, {where}.",
         advice="Look at the batches of those steps.",
         silenced_by=("reward_nan", "update_nan"),
     ),

@@ -80,7 +80,8 @@ def nan_at_times(learning: Learning) -> Found | None:
         if where and onset(flags) is None and len(where) > (MANY * len(flags) if scales else 0):
             steps = plural(len(flags), learning.noun(len(flags)))
             first, last = one.step(where[0]), one.step(where[-1])
-            said = {"who": NAMES[one.name], "is": _kind(learning, one), "steps": steps}
+            span = f"step {first}" if len(where) == 1 else f"first in step {first}, last in step {last}"
+            said = {"who": NAMES[one.name], "is": _kind(learning, one), "steps": steps, "where": span}
             return Found({**said, "count": len(where), "first": first, "last": last})
     return None
 

@@ -138,6 +138,11 @@ CASES: dict[str, tuple[Callable[[], Findings], str, str]] = {
         "warning",
         "Reward was NaN in 2 of 60 steps, first in step 4, last in step 41.",
     ),
+    "reward NaN once": (
+        lambda: changed(REWARD_SCORE=[NAN if step == 40 else 0.5 + step / 120 for step in STEPS]),
+        "warning",
+        "Reward was NaN in 1 of 60 steps, step 41.",
+    ),
     "loss NaN": (
         lambda: changed(LOSS=since(original("LOSS"), 31, NAN), GRAD_NORM=since(original("GRAD_NORM"), 31, NAN)),
         "alarm",
