@@ -158,7 +158,8 @@ def loss_note(learning: Learning) -> Found | None:
     curve = learning.curve(v.LOSS)
     if not len(curve) or len(learning.curve(v.REWARD_SCORE)):
         return None
-    return Found({"first": curve.values[0], "last": curve.values[-1], "points": len(curve)})
+    ends = (curve.values[0], curve.values[-1]) if len(curve) < FEW else (curve.change.before, curve.change.after)
+    return Found({"first": ends[0], "last": ends[1], "points": len(curve)})
 
 
 def _fallen_function(learning: Learning, step: int) -> str:
