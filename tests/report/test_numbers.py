@@ -77,6 +77,13 @@ def test_many_numbers_are_not_listed_whole(report: Report) -> None:
     assert 80 >= max(map(len, lines[:-1]))  # the last is the path
 
 
+def test_the_screen_says_that_there_are_many_numbers(report: Report) -> None:
+    """Too many for its table, in a run without curves of a framework."""
+    many = [replace(report.numbers[0], name=str(number)) for number in range(5)]
+    lines = shown(replace(report, numbers=many, series=[]), 80).splitlines()
+    assert "5 numbers of your own over the steps: --all" in map(str.rstrip, lines)
+
+
 def test_of_many_numbers_those_with_most_values_are_listed(report: Report) -> None:
     """A number of each step is not lost among those of single samples."""
     before, mine = report.numbers

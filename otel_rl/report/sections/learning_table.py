@@ -10,9 +10,9 @@ from otel_rl.findings.health import HEALTH
 from otel_rl.findings.learning import LEARN
 from otel_rl.findings.rule import Finding, Rule
 from otel_rl.report.data.report import Report, Series
-from otel_rl.report.section import Block, Section, Severity, foremost, more
+from otel_rl.report.section import Block, Section, Severity, foremost, more, notes
 from otel_rl.report.sections.step_series import TITLES, add_series, is_shown, series_table, title_of
-from otel_rl.runs.format import percent
+from otel_rl.runs.format import percent, plural
 
 ORDER: Final = (
     v.REWARD_SCORE, v.FUNCTION_SCORE, v.EVAL_REWARD, v.REWARD_ZERO_STD, v.KL_REFERENCE, v.ENTROPY, v.GRAD_NORM,
@@ -45,7 +45,9 @@ def _blocks(report: Report) -> list[Block]:
     for one in own:
         add_series(table, one.name, (one.first, one.last, one.low, one.high), one, short)
     left = len(rows) - len(shown) + len(report.numbers) - len(own)
-    return [table, *more(left, ": --all")] if shown or own else []
+    if not shown and not own:
+        return notes(f"{plural(left, 'number')} of your own over the steps: --all" if left else "")
+    return [table, *more(left, ": --all")]
 
 
 def _rows(report: Report, marks: Mapping[int, Severity]) -> Iterator[Series]:
