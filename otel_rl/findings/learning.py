@@ -160,7 +160,7 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         find=response_rules.paid_for_length,
         sentence=(
             "Reward may be paying for length: both rise together (correlation {correlation:.2f}), "
-            "{last:percent} of the responses are cut{limit} (first {first:percent})."
+            "{last:percent} of the responses are cut{limit} (first third: {first:percent})."
         ),
         advice="Read some long responses; test the reward function on padded ones.",
         silenced_by=DEAD,

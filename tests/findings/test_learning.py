@@ -272,7 +272,7 @@ CASES: dict[str, tuple[Callable[[], Findings], str, str]] = {
         paid_for_length,
         "warning",
         "Reward may be paying for length: both rise together (correlation 1.00), "
-        "81 % of the responses are cut at 32 tokens (first 26 %).",
+        "81 % of the responses are cut at 32 tokens (first third: 26 %).",
     ),
     "limit too small": (
         lambda: changed(RESPONSE_CLIPPED=[0.95, 1.0, 0.9, 1.0] * 15, RESPONSE_MAX=[3.0] * LENGTH),
