@@ -90,7 +90,8 @@ def test_a_rank_that_gets_too_little_of_a_core() -> None:
     """In everything, with what it costs."""
     timing = replace(CLEAN, slow=replace(EVERYWHERE, is_starved=True, core_share=0.51))
     sentence = (
-        "Rank 1 is slower in almost everything (own time 97.0 ms against 58.0 ms), which costs 60.0 ms per step (42 %). "
+        "Rank 1 is slower in almost everything (own time 97.0 ms against 58.0 "
+        "ms), which costs 60.0 ms per step (42 %). "
         "It got 51 % of a core while it worked."
     )
     assert ("starved_rank", "warning", sentence) == first(timing)

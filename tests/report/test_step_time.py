@@ -79,7 +79,10 @@ def test_collectives_are_not_charged_to_a_rank_that_has_its_core(tmp_path: Path,
 def test_two_slow_ranks_of_four_are_both_named(tmp_path: Path) -> None:
     """The slowest first."""
     report = reported(tmp_path, 4, 10, two_stages((25, 25, 49, 50), 10))
-    expected = "Ranks 3 and 2 are slower in almost everything (own time 100 ms against 50.0 ms), which costs 50.0 ms per step (42 %)."
+    expected = (
+        "Ranks 3 and 2 are slower in almost everything (own time 100 ms "
+        "against 50.0 ms), which costs 50.0 ms per step (42 %)."
+    )
     assert [expected] == said(report)
 
 
