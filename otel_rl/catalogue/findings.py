@@ -24,8 +24,8 @@ Rules of LEARN mostly compare a run with its own past; TIME and HEALTH have fixe
 loop of a run.
 
 - **Stays, to the end**: in nearly all steps (most rules: 90 %) from some step on, and in the last three.
-- **First twentieth, last fifth**: at least three steps each. If these differ by no more than noise, the rule compares the first
-  and the last third.
+- **First twentieth, last fifth**: at least three steps each. If these differ by no more than noise, the rule compares
+  the first and the last third.
 - **At least 30 steps**: a shorter run is not judged by this rule.
 - **Silenced by**: the rule says nothing if one of these rules of its table holds, because that is the cause.
 - **Only if nothing else**: the rule speaks only if its table has no alarm and no warning.
