@@ -40,7 +40,7 @@ def demo(
     root = (directory or config.directory).absolute()
     console = stderr()
     cpus = plural(ranks, "CPU rank")
-    console.print(f"Training a tiny model with TRL's GRPOTrainer on {cpus}; on two cores it takes about half a minute.")
+    console.print(f"Training a tiny model with TRL's GRPO on {cpus}: about half a minute.")
     launch = new_launch(os.environ)
     environ = {"OMP_NUM_THREADS": "1", **safe_path(), **os.environ, "OTEL_RL_DIR": str(root), LAUNCH: launch}
     started_ns = time.time_ns()
