@@ -101,7 +101,8 @@ def found(rows: Sequence[Growing]) -> Found | None:
     if row.left < inf:
         left = _rounded(row.left)
         values |= {"limit": memory.limit, "left": left}
-        values["full"] = f"; {size(memory.limit)} are full in about {count(left)} steps"
+        where = "host" if memory.of == "host" else "device"
+        values["full"] = f"; the {where} ({size(memory.limit)}) is full in about {count(left)} more steps"
     return Found(values, weight=1 / (1 + row.left))
 
 

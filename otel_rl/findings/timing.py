@@ -223,8 +223,8 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         "get, and that costs at least 5 % of the mean step",
         window=AVERAGED,
         find=_slow(lambda slow: slow.is_everywhere and slow.is_starved),
-        sentence=f"{{who}} {{are}} slower in everything ({SLOW} ({{share:percent}}). "
-        "It got {core_share:percent} of a core.{others}",
+        sentence=f"{{who}} {{are}} slower in almost everything ({SLOW} ({{share:percent}}). "
+        "It got {core_share:percent} of a core while it worked.{others}",
         advice="See what else runs on the cores of this rank: other programs, or other threads of its own.",
     ),
     Rule(
@@ -234,7 +234,7 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         condition="a rank is slow in most of its stages by time, and that costs at least 5 % of the mean step",
         window=AVERAGED,
         find=_slow(lambda slow: slow.is_everywhere and not slow.is_starved),
-        sentence=f"{{who}} {{are}} slower in everything ({SLOW} ({{share:percent}}).{{others}}",
+        sentence=f"{{who}} {{are}} slower in almost everything ({SLOW} ({{share:percent}}).{{others}}",
         advice="Compare its machine and its share of the work with the other ranks'.",
     ),
     Rule(

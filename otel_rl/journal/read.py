@@ -6,7 +6,7 @@ needs neither the OpenTelemetry SDK nor the process that wrote the journal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -60,13 +60,20 @@ class Run:
         for journal in self.journals:
             yield from _decode(journal, "traces", partial(views.spans, journal=journal, keys=keys))
 
-    def closed_spans(self, keys: Collection[str] | None = ()) -> Iterator[SpanView]:
+    def closed_spans(
+        self, keys: Collection[str] | None = (), opened: Iterable[OpenView] | None = None
+    ) -> Iterator[SpanView]:
         """Read the finished spans, then the stages in which dead processes ended, closed at their last sign of life.
 
         The latter always have ``rl.truncated`` among their attributes.
+
+        Args:
+            keys: attributes to decode; None for all.
+            opened: what ``open_stages`` returned, if that is known.
         """
         yield from self.spans(keys)
-        yield from (stage.closed(keys) for stage in self.open_stages() if not stage.alive)
+        opened = self.open_stages() if opened is None else opened
+        yield from (stage.closed(keys) for stage in opened if not stage.alive)
 
     def open_stages(self) -> list[OpenView]:
         """Find the stages that have not ended, of living and of dead processes, the earliest first.

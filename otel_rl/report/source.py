@@ -105,7 +105,7 @@ class Source:
         # a step journals its points after its spans: the spans of each are there if a run goes on
         self.points: Points = points or read_points(run)
         self.opened: list[OpenView] = run.open_stages()
-        found = collect(run.closed_spans({*KEYS, *MEMORY_KEYS, *REQUEST_KEYS}))
+        found = collect(run.closed_spans({*KEYS, *MEMORY_KEYS, *REQUEST_KEYS}, self.opened))
         self.found: FoldedSpans = found
         add_open(found, self.opened)
         self.alive = living({journal.identity.writer for journal in run.journals if journal.alive()}, found)

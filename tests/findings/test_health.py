@@ -52,7 +52,7 @@ def test_memory_that_grows_is_a_warning_while_it_fits() -> None:
         (
             "warning",
             "Rank 0 grows by 20.0 MiB per step (920 MiB to 1.91 GiB in 55 steps), 82 % of it inside rl.reward digits; "
-            "24.0 GiB are full in about 1,100 steps.",
+            "the host (24.0 GiB) is full in about 1,100 more steps.",
         )
     ] == said(memory=[memory(20)])
 
@@ -72,7 +72,7 @@ def test_memory_that_grows_is_a_warning_while_it_fits() -> None:
 def test_memory_that_will_not_fit_is_an_alarm(limit: int, planned: int, severity: str) -> None:
     """It is, if it is full within the steps that are planned, or ten times those made if they are unknown."""
     ((found, sentence),) = said(memory=[memory(20, limit=limit)], planned=planned)
-    assert (severity, limit > 0) == (found, "are full in about" in sentence)
+    assert (severity, limit > 0) == (found, "is full in about" in sentence)
 
 
 def test_ranks_of_a_host_fill_it_together() -> None:
@@ -81,7 +81,7 @@ def test_ranks_of_a_host_fill_it_together() -> None:
     ((_, sentence),) = said(memory=ranks)
     # 24 GiB less 1.93, 1.41, 0.88 GiB, by 30 MiB
     assert "Rank 0, like 2 more, grows by 20.0 MiB per step" in sentence
-    assert sentence.endswith("24.0 GiB are full in about 680 steps.")
+    assert sentence.endswith("the host (24.0 GiB) is full in about 680 more steps.")
 
 
 def test_memory_of_a_device_is_named_as_that() -> None:

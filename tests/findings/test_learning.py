@@ -156,12 +156,12 @@ CASES: dict[str, tuple[Callable[[], Findings], str, str]] = {
     "one answer of eight NaN": (
         one_nan_of_eight,
         "alarm",
-        "digits gave NaN for 1 of 8 answers, in 60 of 60 steps.",
+        "Reward digits gave NaN for 1 of 8 answers, in 60 of 60 steps.",
     ),
     "answers NaN on one rank": (
         some_nan_on_rank_1,
         "warning",
-        "digits gave NaN for 1 of 8 answers on rank 1, in 30 of 60 steps (first in step 31).",
+        "Reward digits gave NaN for 1 of 8 answers on rank 1, in 30 of 60 steps (first in step 31).",
     ),
     "function NaN": (
         lambda: with_functions(numbers(v.FUNCTION_SCORE, since([0.5] * LENGTH, 31, NAN), "judge")),
@@ -277,7 +277,7 @@ CASES: dict[str, tuple[Callable[[], Findings], str, str]] = {
         paid_for_length,
         "warning",
         "Reward may be paying for length: both rise together (correlation 1.00), "
-        "81 % of the responses are cut at 32 tokens (first 26 %).",
+        "81 % of the responses are cut at 32 tokens (first third: 26 %).",
     ),
     "limit too small": (
         lambda: changed(RESPONSE_CLIPPED=[0.95, 1.0, 0.9, 1.0] * 15, RESPONSE_MAX=[3.0] * LENGTH),

@@ -112,8 +112,9 @@ def test_a_rank_that_gets_too_little_of_a_core() -> None:
     """In everything, with what it costs."""
     timing = replace(CLEAN, slow=replace(EVERYWHERE, is_starved=True, core_share=0.51))
     sentence = (
-        "Rank 1 is slower in everything (own time 97.0 ms against 58.0 ms), which costs 60.0 ms per step (42 %). "
-        "It got 51 % of a core."
+        "Rank 1 is slower in almost everything (own time 97.0 ms against 58.0 "
+        "ms), which costs 60.0 ms per step (42 %). "
+        "It got 51 % of a core while it worked."
     )
     assert ("starved_rank", "warning", sentence) == first(timing)
     assert [1] == [len(found(timing))], "the fallback is silent"
@@ -121,7 +122,9 @@ def test_a_rank_that_gets_too_little_of_a_core() -> None:
 
 def test_a_rank_that_is_slower_in_everything() -> None:
     """Its core does not explain it."""
-    sentence = "Rank 1 is slower in everything (own time 97.0 ms against 58.0 ms), which costs 60.0 ms per step (42 %)."
+    sentence = (
+        "Rank 1 is slower in almost everything (own time 97.0 ms against 58.0 ms), which costs 60.0 ms per step (42 %)."
+    )
     assert ("slow_rank", "warning", sentence) == first(replace(CLEAN, slow=EVERYWHERE))
 
 

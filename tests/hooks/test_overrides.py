@@ -16,7 +16,7 @@ import wrapt
 
 import otel_rl
 from otel_rl import entry
-from otel_rl.cli.checks import Finding, recorded
+from otel_rl.cli.checks import Check, recorded
 from otel_rl.hooks import CallbackHook, Hook, StageHook
 from otel_rl.hooks.signatures import fits
 from otel_rl.process.hooked import hooking
@@ -216,7 +216,7 @@ def test_one_that_takes_other_arguments_is_told_once(
     what = f"record {NAME}:Trainer.roll: {name} replaced it and takes other arguments"
     assert ([], [f"otel_rl could not {what}"]) == (host.seen, [line.partition(";")[0] for line in caplog.messages])
     assert [Loss(what="error", signal="", reason=what, count=1)] == build_report(run, 10**18).losses
-    assert Finding("wrong", f"errors {what}", "1") in recorded(run)
+    assert Check("wrong", f"errors {what}", "1") in recorded(run)
     assert host.module.Trainer.roll is roll
 
 

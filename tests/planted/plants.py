@@ -127,9 +127,19 @@ def limit(training: Training) -> None:
 
 
 def kl_explosion(training: Training) -> None:
-    """Update 20 times with each rollout, without clipping: what was sampled becomes impossible."""
-    training.config.update(learning_rate=3 * LR, lr_scheduler_type="constant")
-    training.config.update(num_iterations=20, epsilon=100.0, beta=1e-6)
+    """Sample no more from step 31 on: what got less than its group becomes ever less likely."""
+    from transformers import TrainerCallback
+
+    def change(trainer: Any) -> None:
+        class Stuck(TrainerCallback):  # type: ignore[misc]
+            def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                if state.global_step == 30:
+                    trainer.num_iterations = 1_000_000
+
+        trainer.add_callback(Stuck())
+
+    training.config.update(learning_rate=2 * LR, lr_scheduler_type="constant", beta=1e-6)
+    training.changes.append(change)
 
 
 def entropy_collapse(training: Training) -> None:

@@ -48,7 +48,7 @@ PROBLEMS: Final = (
         ranks=4,
     ),
     Problem("slower_middle", "from step 31 on steps take twice as long", "time", (r"slow|long|half|twice",)),
-    Problem("kl_explosion", "20 updates with each rollout, and no clipping", "learn", (r"\bKL\b|reference",)),
+    Problem("kl_explosion", "from step 31 on all updates use one rollout", "learn", (r"\bKL\b|reference",)),
     Problem("entropy_collapse", "the KL coefficient has the wrong sign", "learn", (r"entropy|collaps",)),
     Problem("constant_function", "one of two reward functions is constant", "learn", (r"polite",)),
     Problem("nan_rank", "all rewards of rank 1 are NaN", "learn", (r"NaN",), ranks=2),

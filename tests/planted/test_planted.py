@@ -13,7 +13,7 @@ from tests.planted.cases import Case, cases, judge, record
 from tests.planted.problems import CLEAN, PROBLEMS, Shape
 
 TRAINED = [
-    "length", "lr_high", "nan_reward", "equal_rewards", "limit", "leak", "slow_data", "slow_tokenizer", "slow_rank",
+    "length", "lr_high", "nan_reward", "limit", "leak", "slow_data", "slow_tokenizer", "slow_rank",
 ]  # fmt: skip
 QUIET = [Shape(eval_every=20), Shape(trainer="rloo", ranks=2)]
 

@@ -164,7 +164,7 @@ def test_what_a_sidecar_says_is_read(tmp_path: Path) -> None:
     writer.close()
     first, second = (one.sentence for one in build_report(open_run(tmp_path), 10**19).findings.health)
     assert first.startswith("Device memory of rank 0 grows by 10.0 MiB per step")
-    assert first.endswith("; 78.1 GiB are full in about 7,900 steps.")
+    assert first.endswith("; the device (78.1 GiB) is full in about 7,900 more steps.")
     assert "Lost: 7 spans that the server refused. What depends on them may be too low." == second
 
 
@@ -178,7 +178,9 @@ def test_ranks_share_the_memory_of_their_host(tmp_path: Path) -> None:
     (found,) = build_report(open_run(tmp_path), 10**19).findings.health
     assert "memory_grows" == found.rule
     assert "Rank 0, like 1 more, grows by 10.0 MiB per step" in found.sentence
-    assert ", 100 % of it inside rl.reward digits; 19.5 GiB are full in about 860 steps." in found.sentence
+    assert (
+        ", 100 % of it inside rl.reward digits; the host (19.5 GiB) is full in about 860 more steps." in found.sentence
+    )
 
 
 def _step(peer: Peer, number: int, grown: Attributes, before: Attributes) -> None:

@@ -74,10 +74,12 @@ def _raises(keys: MemoryKeys, trace: TraceMemory) -> list[Raise]:
     """Find where memory rose above all that the trace says before; of rises by a few pages the last is kept."""
     marks: list[Raise] = []
     pages: list[Raise] = []
+    highest = 0
     for edge in trace.edges:
-        size, stage = _reading(edge, keys, trace)
-        if size <= max((one.bytes for one in (*marks[-1:], *pages)), default=0):
+        size, is_peak = _reading(edge, keys)
+        if size <= highest:
             continue
+        highest, stage = size, _raised_by(edge, trace, is_peak=is_peak)
         if not marks and not edge.is_end:
             stage = ""
         elif not stage:
@@ -91,14 +93,20 @@ def _raises(keys: MemoryKeys, trace: TraceMemory) -> list[Raise]:
     return marks + pages
 
 
-def _reading(edge: Edge, keys: MemoryKeys, trace: TraceMemory) -> tuple[int, str]:
-    """Return the memory at an edge and the stage in which it came to that; none if it was between two readings."""
+def _reading(edge: Edge, keys: MemoryKeys) -> tuple[int, bool]:
+    """Return the memory at an edge, and whether it is the peak of a stage, which was reached before its end."""
     attributes = edge.span.attributes
     size, own = integer(attributes, keys.ends[edge.is_end]), integer(attributes, keys.peak) if edge.is_end else 0
     # what a process has from the program before it, after an exec, is in the peak of a container that is not exact
-    if own > size and (attributes.get(keys.exact) is True or not is_container(edge.span.name)):
-        return own, "" if trace.is_whole(edge.span) else trace.label(edge.span)
-    return size, trace.label(trace.open_before(edge))
+    is_peak = own > size and (attributes.get(keys.exact) is True or not is_container(edge.span.name))
+    return own if is_peak else size, is_peak
+
+
+def _raised_by(edge: Edge, trace: TraceMemory, *, is_peak: bool) -> str:
+    """Return the stage in which memory came to a reading; none if it was between two readings."""
+    if is_peak:
+        return "" if trace.is_whole(edge.span) else trace.label(edge.span)
+    return trace.label(trace.open_before(edge))
 
 
 def _last(raises: Iterable[Raise]) -> Raise | None:

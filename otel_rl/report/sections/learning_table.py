@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -70,16 +71,18 @@ def _marks(report: Report) -> dict[int, Severity]:
 
 
 def _named(report: Report, finding: Finding) -> list[Series]:
-    """Return the series that a finding names, or else all that its rule reads, the reward if it reads that first."""
+    """Return the series that a sentence names, or else all that its rule reads, the reward if it reads that first."""
     reads = READS.get(finding.rule, ())
-    texts = [value.lower() for value in finding.values.values() if isinstance(value, str)]
     rows = [one for one in report.series if one.name in reads and is_shown(one)]
-    named = [one for one in rows if any(name.lower() in text for name in _names(one) for text in texts)]
-    return named or [one for one in rows if one.name != v.REWARD_SCORE or one.name == reads[0]]
+    rows = [one for one in rows if one.name != v.REWARD_SCORE or one.name == reads[0]]
+    return [one for one in rows if _is_named(one, finding.sentence)] or rows
 
 
-def _names(series: Series) -> list[str]:
-    return [value for key, value in series.qualifiers.items() if key != v.MODE] or [TITLES[series.name]]
+def _is_named(series: Series, sentence: str) -> bool:
+    """Return whether a sentence has the name of a function, or the first word of another row."""
+    functions = [value for key, value in series.qualifiers.items() if key != v.MODE]
+    names = functions or [TITLES[series.name].split()[0]]
+    return any(re.search(rf"\b{re.escape(name)}s?\b", sentence, re.IGNORECASE) for name in names)
 
 
 def _write(series: Series) -> Callable[[float], str]:
