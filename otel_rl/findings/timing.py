@@ -304,7 +304,8 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         reads=(v.STEP_TIME, *PER_STAGE),
         condition="from one step on, steps take at least 1.5 times as long as before, at once and by more than three "
         "times their scatter (medians; Pettitt's test)",
-        window="the averaged steps of the last attempt, at least eight before and after",
+        window="the averaged steps of the last attempt, at least eight before and after, in long runs "
+        "about the square root of their number",
         find=_slower,
         sentence="Steps take {ratio:times} as long since step {step} ({before_s:seconds} to {after_s:seconds}), above "
         "all {where}.",
