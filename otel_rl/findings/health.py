@@ -38,7 +38,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         condition="an error of missing memory ended the run",
         window="the last step of each rank",
         find=mishaps.out_of_memory,
-        sentence="{who} ran out of memory inside {stage}, step {step} ({error}).",
+        sentence="{who} ran out of memory {where} ({error}).",
         advice="Make the batch or the responses smaller, or save activations: `gradient_checkpointing`.",
     ),
     Rule(
@@ -48,7 +48,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         condition="another exception ended the run inside a step",
         window="the last step of each rank",
         find=mishaps.failed,
-        sentence="{who} failed with {error} inside {stage}, step {step}.",
+        sentence="{who} failed with {error} {where}.",
         advice="The traceback is in the output of the program.",
     ),
     Rule(
@@ -69,7 +69,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         window="the end",
         find=mishaps.died,
         sentence="{who} was killed in {where}: it ended without an exception.",
-        advice="Look for the kernel's out-of-memory killer (`dmesg`) and at the scheduler.",
+        advice="Ask the scheduler, the kernel's out-of-memory killer (`dmesg`), or whoever sent a signal.",
     ),
     Rule(
         name="memory_full",
@@ -130,7 +130,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         condition="an exception ended a step, and further steps or a further attempt followed",
         window="all steps",
         find=mishaps.went_on,
-        sentence="{who} failed with {error} inside {stage}, step {step}, and went on ({times:plural failure} in all).",
+        sentence="{who} failed with {error} {where}, and went on ({times:plural failure} in all).",
         advice="A step that fails is not counted; look at what was tried again.",
     ),
     Rule(
@@ -211,7 +211,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         window="all steps",
         find=mishaps.lost,
         sentence="Lost: {lost}. What depends on them may be too low.",
-        advice="docs/failures.md names the causes.",
+        advice="`otel-rl doctor RUN` says more, and docs/failures.md names the causes.",
     ),
     Rule(
         name="healthy",

@@ -186,7 +186,8 @@ def _groups(learning: Learning) -> str:
     if len(equal) < 3 or equal.third(2) < 0.1:
         return ""
     late, early = (f"{100 * equal.third(which):.0f} %" for which in (2, 0))
-    return f" Of the groups {late} have equal reward in the last third (first third: {early}): they teach nothing."
+    where = f"In {late} of the groups (last third; first third {early})"
+    return f" {where} all answers got the same reward: they teach nothing."
 
 
 def _digits(value: float, by: float) -> str:

@@ -7,7 +7,7 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.findings.rule import Found, Rule, Value
-from otel_rl.findings.time_spent import SlowRanks, Timing, Use
+from otel_rl.findings.time_spent import COMMUNICATION, SlowRanks, Timing, Use
 
 SLOW_SHARE: Final = 0.05
 """Of the mean step: what a slow rank costs at least."""
@@ -46,7 +46,9 @@ def _slow(applies: Callable[[SlowRanks], bool]) -> Callable[[Timing], Found | No
         if slow is None or slow.share < SLOW_SHARE or not applies(slow):
             return None
         names = "rank", "stage", "are", "where", "often", "own_s", "others_s", "cost_s", "share", "core_share", "others"
-        return Found({"who": _upper(slow.who)} | _values(slow, *names), slow.share)
+        # the mean step of this rank: without collectives each has its own
+        values: dict[str, Value] = {"who": _upper(slow.who), "step_s": slow.cost_s / slow.share}
+        return Found(values | _values(slow, *names), slow.share)
 
     return find
 
@@ -155,9 +157,19 @@ def _largest(timing: Timing) -> Found | None:
         return None
     slow = {2: " Neither rank is slow."}.get(timing.num_ranks, " No rank is slow." if timing.num_ranks > 2 else "")
     first, *rest = uses
-    second = f", {rest[0].name} {rest[0].share * 100:.0f} %" if rest else ""
-    values: dict[str, Value] = {"first": _upper(first.name), "share": first.share, "second": second, "slow": slow}
+    second = _second(first, rest[0]) if rest else ""
+    values: dict[str, Value] = {"first": _upper(first.takes), "share": first.share, "second": second, "slow": slow}
     return Found({**values, "second_share": rest[0].share if rest else 0.0}, first.share)
+
+
+def _second(first: Use, second: Use) -> str:
+    """Write what takes most of the rest; communication is in the stages of other tables, and not here."""
+    share = f"{second.share * 100:.0f} %"
+    if first.name == COMMUNICATION:
+        return f"; without it, {second.takes} {share}"
+    return (
+        f" without communication, which takes {share}" if second.name == COMMUNICATION else f", {second.name} {share}"
+    )
 
 
 def _uses(timing: Timing) -> Sequence[Use]:
@@ -172,7 +184,9 @@ def _upper(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-SLOW: Final = "own time {own_s:seconds} against {others_s:seconds}), which costs {cost_s:seconds} per step"
+SLOW: Final = (
+    "own time {own_s:seconds} against {others_s:seconds}), which costs {cost_s:seconds} of {step_s:seconds} per step"
+)
 PER_STAGE: Final = ("stages of every rank",)
 AVERAGED: Final = "the averaged steps"
 SLOW_RANK: Final = ("starved_rank", "slow_rank", "slow_stage")
@@ -360,7 +374,7 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         condition="no other rule of time warns",
         window=AVERAGED,
         find=_largest,
-        sentence="Nothing stands out. {first} takes {share:percent} of a step{second}.{slow}",
+        sentence="Nothing stands out. {first} {share:percent} of a step{second}.{slow}",
         is_fallback=True,
     ),
 )

@@ -341,7 +341,7 @@ def test_groups_of_a_reward_at_its_end_join_the_sentence() -> None:
     assert first(learn(healthy(240) | {v.REWARD_ZERO_STD: equal})) == (
         "note",
         "Reward 0.21 to 0.90, first above 0.83 in step 124. "
-        "Of the groups 69 % have equal reward in the last third (first third: 0 %): they teach nothing.",
+        "In 69 % of the groups (last third; first third 0 %) all answers got the same reward: they teach nothing.",
     )
 
 
