@@ -209,8 +209,8 @@ def test_the_status_names_who_needs_an_integration(monkeypatch: pytest.MonkeyPat
     integration(monkeypatch, "surely-not-installed", ">=1", name="gone")
     integration(monkeypatch, "pytest", ">=1", needs=("part", "gone"))
     number = choice.version("pytest")
-    here = f"pytest {number}; supports >=1"
-    absent = "surely-not-installed is not installed; supports >=1"
+    here = f"pytest {number} is instrumented (supported: >=1)"
+    absent = "surely-not-installed is not installed (supported: >=1)"
 
     def statuses(names: str) -> list[tuple[str, str]]:
         monkeypatch.setenv("OTEL_RL_INTEGRATIONS", names)

@@ -20,12 +20,20 @@ A report begins with three findings: **TIME**, **LEARN** and **HEALTH**. Each is
 before warnings before notes. An alarm asks you to act now, a warning to look at something. A note says that nothing is
 wrong. While LEARN or HEALTH has an alarm, TIME gives no advice: slow steps are then often a symptom.
 
-A rule compares a run with its own past, not with numbers of other tasks. LEARN judges the last training loop of a run.
+Rules of LEARN mostly compare a run with its own past; TIME and HEALTH have fixed limits. LEARN judges the last training
+loop of a run.
+
+- **Stays, to the end**: in nearly all steps (most rules: 90 %) from some step on, and in the last three.
+- **First twentieth, last fifth**: at least three steps each. If these differ by no more than noise, the rule compares
+  the first and the last third.
+- **At least 30 steps**: a shorter run is not judged by this rule.
+- **Silenced by**: the rule says nothing if one of these rules of its table holds, because that is the cause.
+- **Only if nothing else**: the rule speaks only if its table has no alarm and no warning.
 """
 TABLES: Final[Sequence[tuple[str, Sequence[Rule[Any]]]]] = (("TIME", TIME), ("LEARN", LEARN), ("HEALTH", HEALTH))
 
 
-COLUMNS: Final = ("rule", "severity", "holds if", "looks at", "advice")
+COLUMNS: Final = ("rule", "severity", "holds if", "looks at", "advice", "silenced by")
 
 
 def render() -> str:
@@ -33,4 +41,5 @@ def render() -> str:
 
 
 def _row(rule: Rule[Any]) -> Sequence[str]:
-    return code(rule.name), rule.severity, rule.condition, rule.window, rule.advice
+    silent = "only if nothing else" if rule.is_fallback else ", ".join(map(code, rule.silenced_by))
+    return code(rule.name), rule.severity, rule.condition, rule.window, rule.advice, silent

@@ -21,7 +21,7 @@ from otel_rl.version import __version__
 
 app = typer.Typer(
     name="otel-rl",
-    help="See where the time, the memory and the reward of an RL training run went, and which rank did it.\n\n"
+    help="See what took the time and memory of an RL training run, how its reward went, and which rank is slow.\n\n"
     "Start with `otel-rl demo`, or record your own training with `otel-rl run -- python train.py`, then read it with "
     "`otel-rl report`. `otel-rl COMMAND --help` explains a command; `python -m otel_rl` is the same as `otel-rl`.",
     epilog=EXIT_CODES,

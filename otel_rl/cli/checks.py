@@ -49,6 +49,8 @@ READ_ELSEWHERE: Final = {
 NO_EFFECT: Final = "not honoured: has no effect on otel_rl"
 HIDDEN: Final = "set (hidden)"
 Mark = Literal["ok", "note", "wrong"]
+SAID: Final = ("applies", "absent")
+"""States of integrations that their details say."""
 INTEGRATION_MARKS: Final[dict[str, Mark]] = {"applies": "ok", "unsupported": "wrong", "broken": "wrong"}
 SOURCE_MARKS: Final[dict[str, Mark]] = {"environment": "ok", "default": "note"}
 SPOILED: Final = {v.SELF_DROPPED: "dropped", v.SELF_CHANGED: "changed", v.SELF_ERRORS: "errors"}
@@ -91,7 +93,7 @@ def integrations() -> list[Check]:
     found: list[Check] = []
     for name, state, detail in statuses:
         mark = INTEGRATION_MARKS.get(state, "wrong" if name in asked else "note")
-        found.append(Check(mark, name, f"{state} {detail}".strip()))
+        found.append(Check(mark, name, detail if state in SAID else f"{state} {detail}".strip()))
     if {status.state for status in statuses} == {"absent"} and "wrong" not in {check.state for check in found}:
         found = _without_framework()
     strangers = [name for name in asked if name not in (*registered(), AUTO)]

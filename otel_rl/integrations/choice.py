@@ -102,7 +102,7 @@ def _status(name: str, integration: Integration | None, chosen: dict[str, str]) 
     try:
         installed = version(package)
     except PackageNotFoundError:
-        return Status(name, "absent", f"{package} is not installed; supports {supports}{why}")
+        return Status(name, "absent", f"{package} is not installed (supported: {supports}){why}")
     if not SpecifierSet(supports).contains(installed, prereleases=True):
         return Status(name, "unsupported", f"{package} {installed} is not supported; supports {supports}{why}")
-    return Status(name, "applies", f"{package} {installed}; supports {supports}{why}")
+    return Status(name, "applies", f"{package} {installed} is instrumented (supported: {supports}){why}")

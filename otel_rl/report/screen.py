@@ -112,4 +112,4 @@ def _more(report: Report, parts: Collection[Part]) -> list[Block]:
     if "all" in parts:
         return []
     left = [f"--{part}" for part in PARTS if part not in parts and any(_shown(report, BELOW[part]))]
-    return notes(f"more: {' '.join(left)} · docs/report.md" if left else "")
+    return notes(f"more: {' '.join(left)} · otel-rl report -h" if left else "")

@@ -47,7 +47,7 @@ def test_a_report_in_time_is_whole(
     conclude(lambda: [open_run(path) for path in paths], tmp_path, quiet=False)
     text = capsys.readouterr().err
     assert text.startswith("\notel_rl  one ")
-    assert text.endswith(f" · docs/report.md\n{paths[0]}\notel-rl: also recorded in {paths[1]}\n")
+    assert text.endswith(f" · otel-rl report -h\n{paths[0]}\notel-rl: also recorded in {paths[1]}\n")
     assert (1, 0, 0) == (text.count("\nHEALTH  "), text.count("\ngoodput "), text.count("takes longer"))
 
 

@@ -82,7 +82,7 @@ def test_only_a_supported_engine_is_touched(
     monkeypatch.setenv("COLUMNS", "200")
     result = CliRunner().invoke(app, ["doctor"])
     line = next(line for line in result.stdout.splitlines() if engine in line and f"{package} {number}" in line)
-    assert is_supported == ("applies" in line)
+    assert is_supported == ("is instrumented" in line)
     assert is_supported == (f"unsupported {package} {number} is not supported; supports {supports}" not in line)
     assert is_supported == (result.exit_code == 0)
     before = held(engine)

@@ -216,7 +216,7 @@ def test_a_part_stands_below_the_screen(tmp_path: Path, part: Part) -> None:
     report = like_the_demo(tmp_path, 2, CLEAN)
     screen, more = shown(report), shown(report, (part,))
     offer = next(line for line in screen if line.startswith("more: "))
-    assert "more: --ranks --compute --memory --goodput --all · docs/report.md" == offer
+    assert "more: --ranks --compute --memory --goodput --all · otel-rl report -h" == offer
     until = screen.index(offer)
     assert screen[:until] == more[:until]
     if part == "requests":

@@ -90,7 +90,7 @@ def test_an_integration_of_another_package_has_a_status_and_keeps_the_contract(
     """It stands in the doctor's table after ours."""
     monkeypatch.setenv("OTEL_RL_INTEGRATIONS", "myframework")
     last = choice.every_status()[-1]
-    assert ("myframework", "applies", "myframework 2.1; supports >=2.1,<3") == last
+    assert ("myframework", "applies", "myframework 2.1 is instrumented (supported: >=2.1,<3)") == last
     (integration,) = choice.wanted(("myframework",))
     assert find_spec("myframework") is not None
     check_integration(integration)

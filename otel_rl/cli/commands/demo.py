@@ -1,4 +1,4 @@
-"""`otel-rl demo`: a real run in a minute."""
+"""`otel-rl demo`: a real run in half a minute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from otel_rl.cli.commands.run import new_launch, recorded_since
 from otel_rl.cli.conclusion import Conclusion
 from otel_rl.cli.console import FAILED, NOT_FOUND, Directory, leave, settings_to_train, stderr
 from otel_rl.config import LAUNCH
-from otel_rl.runs.format import printable
+from otel_rl.runs.format import plural, printable
 
 NEEDED: Final = ("torch", "trl", "transformers", "datasets", "accelerate")
 
@@ -30,7 +30,8 @@ def demo(
 ) -> None:
     """Train a tiny language model with TRL's GRPOTrainer on two CPU ranks, record it, and print its report.
 
-    Needs torch, trl, transformers, datasets and accelerate; no GPU and no network. Takes about a minute.
+    Needs torch, trl, transformers, datasets and accelerate; no GPU and no network. On two cores it takes about
+    half a minute.
     """
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
@@ -38,7 +39,8 @@ def demo(
     config = settings_to_train()
     root = (directory or config.directory).absolute()
     console = stderr()
-    console.print(f"Training a tiny model with TRL's GRPOTrainer on {ranks} CPU ranks; loading takes half a minute.")
+    cpus = plural(ranks, "CPU rank")
+    console.print(f"Training a tiny model with TRL's GRPOTrainer on {cpus}; on two cores it takes about half a minute.")
     launch = new_launch(os.environ)
     environ = {"OMP_NUM_THREADS": "1", **safe_path(), **os.environ, "OTEL_RL_DIR": str(root), LAUNCH: launch}
     started_ns = time.time_ns()

@@ -42,10 +42,10 @@ def doctor(
 ) -> None:
     """Show what is installed, which settings are used and where each comes from, and whether recording works here.
 
-    A Collector that records are sent to is asked what it lost and what waits in it, at port 8888 of its host or at that
-    of OTEL_RL_OWN. With RUN also: how many records it holds, what was lost or damaged, and which of its processes live.
-    Each line begins with ✓ (fine), · (worth knowing) or ✗ (wrong), in ASCII with +, - or x. Values that may be secret
-    are never printed.
+    If an endpoint is set, doctor asks that Collector (port 8888 of its host, or OTEL_RL_OWN) what it lost and what
+    waits in it. With RUN, it also says how many records the run holds, what was lost or damaged, and which of its
+    processes live. Each line begins with ✓ (fine), · (worth knowing) or ✗ (wrong), in ASCII with +, - or x. Values that
+    may be secret are never printed.
     """
     console = stdout()
     sections = {

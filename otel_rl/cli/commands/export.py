@@ -43,7 +43,7 @@ def export(
             "-o",
             parser=expanded_path,
             metavar="PATH",
-            help="File to write; `-` is standard output. Without it: that.",
+            help="File to write; `-` is standard output. Without it: standard output.",
         ),
     ] = None,
     close_open: Annotated[
