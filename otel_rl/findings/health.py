@@ -6,18 +6,13 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.findings import mishaps
-from otel_rl.findings.memory import LEAST_BYTES, LEAST_SHARE
-from otel_rl.findings.mishaps import FAILED, FEW, ROW, SKIPPED, Health
-from otel_rl.findings.rule import Rule
-
-
-def _whole(share: float) -> str:
-    return f"{share * 100:.0f} %"
-
+from otel_rl.findings.memory import HORIZON, LEAST_BYTES, LEAST_SHARE
+from otel_rl.findings.mishaps import FAILED, FEW, HALF, ROW, SKIPPED, Health
+from otel_rl.findings.rule import Rule, whole
 
 GROWS: Final = "{grows} by {per_step:size} per step ({first:size} to {last:size} in {steps:plural step}){where}{full}."
 MEMORY_KEYS: Final = (v.RSS_END, v.ALLOCATED_END, v.RESERVED_END, v.MEMORY_LIMIT)
-STEADILY: Final = f"memory grew steadily, by {_whole(LEAST_SHARE)} and {LEAST_BYTES >> 20} MiB at the least"
+STEADILY: Final = f"memory grew steadily, by {whole(LEAST_SHARE)} and {LEAST_BYTES >> 20} MiB at the least"
 SINCE: Final = "all steps but the first five; or their last half, or quarter"
 
 HEALTH: Final[tuple[Rule[Health], ...]] = (
@@ -75,7 +70,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         name="memory_full",
         severity="alarm",
         reads=MEMORY_KEYS,
-        condition=f"{STEADILY}, and will be full within the planned steps, or ten times the steps made so far",
+        condition=f"{STEADILY}, and will be full within the planned steps, or {HORIZON} times the steps made so far",
         window=SINCE,
         find=mishaps.memory_full,
         sentence=GROWS,
@@ -106,7 +101,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         name="requests_fail",
         severity="alarm",
         reads=(v.REQUESTS, v.REQUEST_ERRORS, v.TIMED_OUT),
-        condition="half of the requests of an engine fail or time out",
+        condition=f"{whole(HALF)} of the requests of an engine fail or time out",
         window="all steps",
         find=mishaps.most_requests,
         sentence="{bad:count} of {count:count} requests of {engine} failed ({share:percent}), "
@@ -186,7 +181,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         name="updates_skipped",
         severity="warning",
         reads=(v.OPTIMIZER_SKIPPED,),
-        condition=f"the optimizer skipped {_whole(SKIPPED)} of the updates, and {FEW} or more",
+        condition=f"the optimizer skipped {whole(SKIPPED)} of the updates, and {FEW} or more",
         window="all steps of the last attempt",
         find=mishaps.skipped,
         sentence="The optimizer skipped its update in {skipped} of {steps:plural step}, first in step {since}.",
@@ -196,7 +191,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         name="some_requests_fail",
         severity="warning",
         reads=(v.REQUESTS, v.REQUEST_ERRORS, v.TIMED_OUT),
-        condition=f"{_whole(FAILED)} of the requests of an engine fail or time out, and {FEW} or more",
+        condition=f"{whole(FAILED)} of the requests of an engine fail or time out, and {FEW} or more",
         window="all steps",
         find=mishaps.some_requests,
         sentence="{bad:count} of {count:count} requests of {engine} failed ({share:percent}), "

@@ -18,6 +18,8 @@ FEW: Final = 15
 """A shorter run says nothing about a trend."""
 MANY: Final = 50
 """A reward that does not move in so many steps is worth a word."""
+AT_ONCE: Final = 0.2
+"""A reward that never rose collapses if it had lost at most this much of its whole fall until then."""
 LOST: Final = 0.3
 """A collapse leaves at most this much of what was gained."""
 TREND: Final = 0.6
@@ -48,9 +50,12 @@ def reward_collapsed(learning: Learning) -> Found | None:
     scatter = max(curve.change.scatter, noise(curve.values[:begin]))  # what it fell to may be constant
     if best - final < max(4 * scatter, QUARTER * max(abs(best), abs(start))):
         return None
+    has_risen = best - start > curve.change.scatter
+    if not has_risen and best - level(curve.values[:begin]) > AT_ONCE * (best - final):
+        return None
     if len(curve) - begin < max(5, len(curve) // 10):
         return None
-    values = {"step": curve.steps[begin], "best": best, "final": level(curve.values[begin:])}
+    values = {"step": curve.steps[begin], "best": best, "final": final}
     return Found({**values, "peak": curve.steps[end - 1], "by": _fallen_function(learning, curve.steps[begin])})
 
 
