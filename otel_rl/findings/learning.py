@@ -91,7 +91,8 @@ ALARMS: Final[tuple[Rule[Learning], ...]] = (
         reads=(v.REWARD_SCORE,),
         condition=f"the reward lost {whole(1 - reward_rules.LOST)} of its gain, or fell at once if it had none, and "
         f"{whole(reward_rules.QUARTER)} of its height, beyond noise, and stays low",
-        window=f"the last fifth, against the highest of {LEVELS} levels; at least {reward_rules.FEW} steps",
+        window=f"the last fifth, against the highest of {LEVELS} levels, at least {reward_rules.FEW} steps; "
+        "the sentence has the mean since it fell",
         find=reward_rules.reward_collapsed,
         sentence="The reward collapsed in step {step}: {best:.3g} to {final:.3g} (best until step {peak}){by}.",
         advice="Go back to a checkpoint before that step; look at KL and learning rate there.",

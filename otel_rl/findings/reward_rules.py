@@ -55,7 +55,7 @@ def reward_collapsed(learning: Learning) -> Found | None:
         return None
     if len(curve) - begin < max(5, len(curve) // 10):
         return None
-    values = {"step": curve.steps[begin], "best": best, "final": final}
+    values = {"step": curve.steps[begin], "best": best, "final": level(curve.values[begin:])}
     return Found({**values, "peak": curve.steps[end - 1], "by": _fallen_function(learning, curve.steps[begin])})
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from otel_rl import vocabulary as v
 from otel_rl.findings.health import HEALTH
 from otel_rl.findings.judge import apply
 from otel_rl.findings.memory import RankMemory
@@ -139,6 +140,11 @@ UPDATES = Updates(steps=100, skipped=30, last_row=0, since=4)
             {"failures": [replace(FAILED, error="OutOfMemoryError", stage="rl.train.forward")]},
             "alarm",
             "Rank 0 ran out of memory inside rl.train.forward, step 3 (OutOfMemoryError).",
+        ),
+        (
+            {"failures": [replace(FAILED, stage=v.LOOP)]},
+            "alarm",
+            "Rank 0 failed with LookupError in step 3, in no stage.",
         ),
         ({"ended_by": "ImportError"}, "alarm", "ImportError ended the run outside of any step."),
         (

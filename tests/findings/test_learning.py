@@ -367,6 +367,13 @@ def test_a_function_that_rose_to_its_best_may_stay_there() -> None:
     assert {"note"} == {one.severity for one in found}
 
 
+def test_a_reward_that_never_rose_falls_or_collapses() -> None:
+    """A slow fall from the first step on is no collapse; a sudden one is."""
+    slow = [0.9 - 0.8 * min(1.0, step / 40) + 0.01 * (step * 7 % 5 - 2) for step in STEPS]
+    at_once = [0.9 + 0.01 * (step * 7 % 5 - 2) if step < 40 else 0.1 for step in STEPS]
+    assert ["reward_falls", "reward_collapsed"] == [changed(REWARD_SCORE=run)[0].rule for run in (slow, at_once)]
+
+
 def test_a_constant_after_noise_is_no_collapse() -> None:
     """Equal rewards have no noise: what is beyond it is measured before them."""
     noisy = [0.65 + (0.15 if step % 2 else -0.15) for step in STEPS]

@@ -71,6 +71,21 @@ def test_ranks_are_cleared_where_they_can_be_compared(ranks: int, end: str) -> N
     assert start + end == first(replace(CLEAN, num_ranks=ranks))[2]
 
 
+@pytest.mark.parametrize(
+    ("uses", "said"),
+    [
+        (("communication", "forward and backward"), "Communication takes 50 % of a step; without it, forward and "
+         "backward take 20 %."),
+        (("rewards", "communication"), "Rewards take 50 % of a step without communication, which takes 20 %."),
+        (("forward and backward", "generating"), "Forward and backward take 50 % of a step, generating 20 %."),
+    ],
+)  # fmt: skip
+def test_the_largest_parts_are_sentences(uses: tuple[str, str], said: str) -> None:
+    """Communication counts apart from the stages that the table of the report has it in."""
+    timing = replace(CLEAN, uses=[Use(uses[0], 0.5), Use(uses[1], 0.2)], num_ranks=0)
+    assert f"Nothing stands out. {said}" == first(timing)[2]
+
+
 def test_what_takes_next_to_nothing_is_not_named() -> None:
     """One part may be all there is."""
     timing = replace(CLEAN, uses=[Use("judging", 1.0), Use("logging", 0.001)], num_ranks=0)

@@ -16,7 +16,7 @@ CHANCE: Final = 0.02
 DEVIATIONS: Final = 3.0
 """A move counts from this many standard deviations on."""
 GAUSS_MAD: Final = 1.4826
-AT_ONCE: Final = 0.6
+AT_ONCE: Final = 0.7
 """The nearest values on both sides differ by this part of the move; of a number that grows slowly they do not."""
 
 
