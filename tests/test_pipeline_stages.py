@@ -78,7 +78,7 @@ def test_ranks_are_compared_inside_their_stage(tmp_path: Path, clock: FakeClock)
     assert [([0, 1], None), ([2, 3], Rank("trainer", 3))] == compared_ranks
     assert (
         "Rank 3 of pipeline stage 1 is slower in rl.train.forward (own time 90.0 ms against 60.0 ms), which costs "
-        "30.0 ms per step (27 %)."
+        "30.0 ms of 112 ms per step (27 %)."
     ) == report.findings.time[0].sentence
 
     assert [(rank, RUN, round(STEPS * ms / 1e3, 9)) for rank, ms in enumerate((70, 70, 30, 0))] == sorted(

@@ -6,18 +6,13 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.findings import mishaps
-from otel_rl.findings.memory import LEAST_BYTES, LEAST_SHARE
-from otel_rl.findings.mishaps import FAILED, FEW, ROW, SKIPPED, Health
-from otel_rl.findings.rule import Rule
-
-
-def _whole(share: float) -> str:
-    return f"{share * 100:.0f} %"
-
+from otel_rl.findings.memory import HORIZON, LEAST_BYTES, LEAST_SHARE
+from otel_rl.findings.mishaps import FAILED, FEW, HALF, ROW, SKIPPED, Health
+from otel_rl.findings.rule import Rule, whole
 
 GROWS: Final = "{grows} by {per_step:size} per step ({first:size} to {last:size} in {steps:plural step}){where}{full}."
 MEMORY_KEYS: Final = (v.RSS_END, v.ALLOCATED_END, v.RESERVED_END, v.MEMORY_LIMIT)
-STEADILY: Final = f"memory grew steadily, by {_whole(LEAST_SHARE)} and {LEAST_BYTES >> 20} MiB at the least"
+STEADILY: Final = f"memory grew steadily, by {whole(LEAST_SHARE)} and {LEAST_BYTES >> 20} MiB at the least"
 SINCE: Final = "all steps but the first five; or their last half, or quarter"
 
 HEALTH: Final[tuple[Rule[Health], ...]] = (
@@ -38,7 +33,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         condition="an error of missing memory ended the run",
         window="the last step of each rank",
         find=mishaps.out_of_memory,
-        sentence="{who} ran out of memory inside {stage}, step {step} ({error}).",
+        sentence="{who} ran out of memory {where} ({error}).",
         advice="Make the batch or the responses smaller, or save activations: `gradient_checkpointing`.",
     ),
     Rule(
@@ -48,7 +43,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         condition="another exception ended the run inside a step",
         window="the last step of each rank",
         find=mishaps.failed,
-        sentence="{who} failed with {error} inside {stage}, step {step}.",
+        sentence="{who} failed with {error} {where}.",
         advice="The traceback is in the output of the program.",
     ),
     Rule(
@@ -69,13 +64,13 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         window="the end",
         find=mishaps.died,
         sentence="{who} was killed, last seen in {where}: it ended without an exception.",
-        advice="Look for the kernel's out-of-memory killer (`dmesg`) and at the scheduler.",
+        advice="Ask the scheduler, the kernel's out-of-memory killer (`dmesg`), or whoever sent a signal.",
     ),
     Rule(
         name="memory_full",
         severity="alarm",
         reads=MEMORY_KEYS,
-        condition=f"{STEADILY}, and will be full within the planned steps, or ten times the steps made so far",
+        condition=f"{STEADILY}, and will be full within the planned steps, or {HORIZON} times the steps made so far",
         window=SINCE,
         find=mishaps.memory_full,
         sentence=GROWS,
@@ -106,7 +101,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         name="requests_fail",
         severity="alarm",
         reads=(v.REQUESTS, v.REQUEST_ERRORS, v.TIMED_OUT),
-        condition="half of the requests of an engine fail or time out",
+        condition=f"{whole(HALF)} of the requests of an engine fail or time out",
         window="all steps",
         find=mishaps.most_requests,
         sentence="{bad:count} of {count:count} requests of {engine} failed ({share:percent}), "
@@ -130,7 +125,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         condition="an exception ended a step, and further steps or a further attempt followed",
         window="all steps",
         find=mishaps.went_on,
-        sentence="{who} failed with {error} inside {stage}, step {step}, and went on ({times:plural failure} in all).",
+        sentence="{who} failed with {error} {where}, and went on ({times:plural failure} in all).",
         advice="A step that fails is not counted; look at what was tried again.",
     ),
     Rule(
@@ -186,7 +181,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         name="updates_skipped",
         severity="warning",
         reads=(v.OPTIMIZER_SKIPPED,),
-        condition=f"the optimizer skipped {_whole(SKIPPED)} of the updates, and {FEW} or more",
+        condition=f"the optimizer skipped {whole(SKIPPED)} of the updates, and {FEW} or more",
         window="all steps of the last attempt",
         find=mishaps.skipped,
         sentence="The optimizer skipped its update in {skipped} of {steps:plural step}, first in step {since}.",
@@ -196,7 +191,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         name="some_requests_fail",
         severity="warning",
         reads=(v.REQUESTS, v.REQUEST_ERRORS, v.TIMED_OUT),
-        condition=f"{_whole(FAILED)} of the requests of an engine fail or time out, and {FEW} or more",
+        condition=f"{whole(FAILED)} of the requests of an engine fail or time out, and {FEW} or more",
         window="all steps",
         find=mishaps.some_requests,
         sentence="{bad:count} of {count:count} requests of {engine} failed ({share:percent}), "
@@ -211,7 +206,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         window="all steps",
         find=mishaps.lost,
         sentence="Lost: {lost}. What depends on them may be too low.",
-        advice="docs/failures.md names the causes.",
+        advice="`otel-rl doctor RUN` says more, and docs/failures.md names the causes.",
     ),
     Rule(
         name="healthy",

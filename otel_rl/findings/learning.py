@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from otel_rl import vocabulary as v
+from otel_rl.analysis.series.change import LEVELS
 from otel_rl.findings import nan_rules, policy_rules, response_rules, reward_rules
 from otel_rl.findings.curves import Learning
-from otel_rl.findings.rule import Found, Rule
+from otel_rl.findings.rule import Found, Rule, whole
+from otel_rl.runs.format import percent
 
 
 def _nothing(learning: Learning) -> Found | None:
@@ -64,7 +66,7 @@ ALARMS: Final[tuple[Rule[Learning], ...]] = (
         name="answers_nan",
         severity="alarm",
         reads=(v.REWARD_NONFINITE, v.FUNCTION_SCORE),
-        condition="the only reward function gives at least 5 % of the answers NaN or infinity",
+        condition=f"the only reward function gives at least {whole(nan_rules.MANY)} of the answers NaN or infinity",
         window="all steps",
         find=nan_rules.answers_nan,
         sentence="Reward {name} gave NaN for {bad} answers{rank}, in {count:count} of {of:plural step}{first}.",
@@ -75,7 +77,8 @@ ALARMS: Final[tuple[Rule[Learning], ...]] = (
         name="policy_collapse",
         severity="alarm",
         reads=(v.ENTROPY, v.GRAD_NORM, v.LEARNING_RATE, v.REWARD_SCORE),
-        condition="the entropy stays below 5 % of its first values, at once or without a gain in reward",
+        condition=f"the entropy stays below {whole(policy_rules.GONE)} of its first values, at once or without a gain "
+        "in reward",
         window=f"all steps, at least {policy_rules.FEWEST}, against the first three",
         find=policy_rules.policy_collapse,
         sentence="The policy collapsed in step {step}: entropy {before:.2f} to {after:.2f}{gradient}{rate}.",
@@ -86,8 +89,10 @@ ALARMS: Final[tuple[Rule[Learning], ...]] = (
         name="reward_collapsed",
         severity="alarm",
         reads=(v.REWARD_SCORE,),
-        condition="the reward lost 70 % of its gain and a quarter of its height, beyond noise, and stays low",
-        window=f"the last fifth, against the highest of 20 levels; at least {reward_rules.FEW} steps",
+        condition=f"the reward lost {whole(1 - reward_rules.LOST)} of its gain, or fell at once if it had none, and "
+        f"{whole(reward_rules.QUARTER)} of its height, beyond noise, and stays low",
+        window=f"the last fifth, against the highest of {LEVELS} levels, at least {reward_rules.FEW} steps; "
+        "the sentence has the mean since it fell",
         find=reward_rules.reward_collapsed,
         sentence="The reward collapsed in step {step}: {best:.3g} to {final:.3g} (best until step {peak}){by}.",
         advice="Go back to a checkpoint before that step; look at KL and learning rate there.",
@@ -97,7 +102,8 @@ ALARMS: Final[tuple[Rule[Learning], ...]] = (
         name="groups_equal",
         severity="alarm",
         reads=(v.REWARD_ZERO_STD, v.REWARD_SCORE),
-        condition="in 90 % of the groups all rewards are equal to the end, while the reward is still below its best",
+        condition=f"in {whole(reward_rules.ALL)} of the groups all rewards are equal to the end, while the reward is "
+        "still below its best",
         window="all steps; at least 5 at the end, and a tenth of all",
         find=reward_rules.groups_equal,
         sentence="{when} all answers of a group get the same reward{value}: advantages are 0, {nothing}.",
@@ -108,7 +114,7 @@ ALARMS: Final[tuple[Rule[Learning], ...]] = (
         name="gradient_vanished",
         severity="alarm",
         reads=(v.GRAD_NORM, v.REWARD_SCORE),
-        condition="the gradient norm stays below a thousandth of its past without a gain in reward",
+        condition=f"the gradient norm stays below {percent(policy_rules.ZERO)} of its past without a gain in reward",
         window=f"all steps, at least {policy_rules.FEWEST}, against the first third",
         find=policy_rules.gradient_vanished,
         sentence="The gradient is 0 {when}: nothing is learned.",
@@ -122,7 +128,7 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         name="gradient_explosion",
         severity="warning",
         reads=(v.GRAD_NORM,),
-        condition="the gradient norm stays above ten times the highest of the first third",
+        condition=f"the gradient norm stays above {policy_rules.SPIKE:.0f} times the highest of the first third",
         window=f"all steps, at least {2 * policy_rules.FEW}, against the first third",
         find=policy_rules.gradient_explosion,
         sentence="The gradient norm exploded in step {step}: {before:.3g} to {after:.3g}, and stays there.",
@@ -144,7 +150,7 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         name="entropy_collapse",
         severity="warning",
         reads=(v.ENTROPY, v.REWARD_SCORE),
-        condition="the entropy stays below 15 % of its first values without a gain in reward",
+        condition=f"the entropy stays below {whole(policy_rules.LOW)} of its first values without a gain in reward",
         window=f"all steps, at least {policy_rules.FEW}, against the first three",
         find=policy_rules.entropy_collapse,
         sentence="The entropy fell from {before:.2f} to {after:.2f} (since step {step}), and the reward did not rise.",
@@ -155,7 +161,8 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         name="length_paid",
         severity="warning",
         reads=(v.REWARD_SCORE, v.RESPONSE_LENGTH, v.RESPONSE_CLIPPED),
-        condition="reward and length rise together, also from step to step, and half of the responses are cut",
+        condition=f"reward and length rise together, also from step to step, and {whole(response_rules.HALF)} of the "
+        "responses are cut",
         window=f"all steps, at least {response_rules.FEW}",
         find=response_rules.paid_for_length,
         sentence=(
@@ -169,7 +176,8 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         name="evaluation_falls",
         severity="warning",
         reads=(v.EVAL_REWARD, v.REWARD_SCORE),
-        condition="evaluations are below their best by a quarter of what the training reward gained",
+        condition=f"evaluations are below their best by {whole(reward_rules.QUARTER)} of what the training reward "
+        "gained",
         window=(
             "the last quarter of the evaluations, two or more, against the best; "
             f"at least 4 evaluations and {reward_rules.FEW} steps"
@@ -186,7 +194,8 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         name="groups_mostly_equal",
         severity="warning",
         reads=(v.REWARD_ZERO_STD, v.REWARD_SCORE),
-        condition="80 % of the groups of the last third have equal rewards, and the reward does not rise",
+        condition=f"{whole(reward_rules.MOST)} of the groups of the last third have equal rewards, and the reward "
+        "does not rise",
         window=f"the last third; at least {2 * reward_rules.FEW} steps",
         find=reward_rules.groups_mostly_equal,
         sentence=(
@@ -199,7 +208,8 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         name="some_answers_nan",
         severity="warning",
         reads=(v.REWARD_NONFINITE, v.FUNCTION_SCORE),
-        condition="a reward function gives less than 5 % of the answers NaN or infinity, or is one of several",
+        condition=f"a reward function gives less than {whole(nan_rules.MANY)} of the answers NaN or infinity, or is "
+        "one of several",
         window="all steps",
         find=nan_rules.some_answers_nan,
         sentence="Reward {name} gave NaN for {bad} answers{rank}, in {count:count} of {of:plural step}{first}.",
@@ -232,7 +242,7 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         name="answers_cut",
         severity="warning",
         reads=(v.RESPONSE_CLIPPED, v.RESPONSE_MAX),
-        condition="90 % of the responses are cut at the limit, from the first steps on",
+        condition=f"{whole(response_rules.MANY)} of the responses are cut at the limit, from the first steps on",
         window="all steps, at least 5",
         find=response_rules.answers_cut,
         sentence="{share:percent} of the responses are cut{limit}.",
@@ -243,7 +253,7 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         name="answers_short",
         severity="warning",
         reads=(v.RESPONSE_LENGTH, v.REWARD_SCORE),
-        condition="the responses stay below 15 % of their first length",
+        condition=f"the responses stay below {whole(response_rules.SHORT)} of their first length",
         window="all steps, against the first twentieth; at least 5 at the end",
         find=response_rules.answers_short,
         sentence="The responses shrank in step {step}: {before:.3g} to {after:.3g} tokens{went}.",
@@ -265,7 +275,8 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         name="gradient_spikes",
         severity="warning",
         reads=(v.GRAD_NORM,),
-        condition="gradient norms are above ten times the highest of the first third, again and again",
+        condition=f"gradient norms are above {policy_rules.SPIKE:.0f} times the highest of the first third, again and "
+        "again",
         window=f"all steps, at least {2 * policy_rules.FEW}, against the first third",
         find=policy_rules.gradient_spikes,
         sentence=(
@@ -346,7 +357,8 @@ NOTES: Final[tuple[Rule[Learning], ...]] = (
         name="answers_often_cut",
         severity="note",
         reads=(v.RESPONSE_CLIPPED, v.RESPONSE_MAX),
-        condition="half of the responses of the last third are cut, and no alarm and no warning holds",
+        condition=f"{whole(response_rules.HALF)} of the responses of the last third are cut, and no alarm and no "
+        "warning holds",
         window="first and last third",
         find=response_rules.cut_note,
         sentence="{last:percent} of the responses are cut{limit} in the last third (first third: {first:percent}).",

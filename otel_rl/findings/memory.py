@@ -22,7 +22,7 @@ LEAST_STAGE: Final = 0.3
 """A stage is named if it has this share of the growth."""
 Of = Literal["host", "device", "reserved"]
 SUBJECTS: Final[dict[Of, str]] = {
-    "host": "{who}",
+    "host": "memory of {who}",
     "device": "device memory of {who}",
     "reserved": "what the device allocator of {who} holds",
 }
@@ -94,7 +94,7 @@ def found(rows: Sequence[Growing]) -> Found | None:
         "last": grown.last,
         "steps": len(memory.steps) - grown.begin,
         "since": memory.steps[grown.begin],
-        "where": f", {percent(memory.share)} of it inside {memory.stage}" if memory.share >= LEAST_STAGE else "",
+        "where": f", {percent(memory.share)} inside {memory.stage}" if memory.share >= LEAST_STAGE else "",
         "full": "",
         "stage": _who_keeps(memory),
     }
@@ -102,7 +102,7 @@ def found(rows: Sequence[Growing]) -> Found | None:
         left = _rounded(row.left)
         values |= {"limit": memory.limit, "left": left}
         where = "host" if memory.of == "host" else "device"
-        values["full"] = f"; the {where} ({size(memory.limit)}) is full in about {count(left)} more steps"
+        values["full"] = f"; the {where} ({size(memory.limit)}) is full in about {count(left)} steps"
     return Found(values, weight=1 / (1 + row.left))
 
 

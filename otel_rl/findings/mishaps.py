@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
+from otel_rl import vocabulary as v
 from otel_rl.findings.memory import RankMemory, found, growing, is_soon
 from otel_rl.findings.rule import Found, Value
 from otel_rl.runs.format import listed, size
+from otel_rl.runs.spans import is_container
 
 OUT_OF_MEMORY: Final = ("OutOfMemory", "MemoryError", "out of memory")
 """One of them is in the name of the exception."""
@@ -148,6 +150,12 @@ def _failures(health: Health, *, is_end: bool, is_memory: bool | None = None) ->
     ]
 
 
+def place(stage: str, step: int) -> str:
+    """Write where a step ended; an exception between the stages passes through none."""
+    is_stage = stage != v.LOOP and not is_container(stage)
+    return f"inside {stage}, step {step}" if is_stage else f"in step {step}, in no stage"
+
+
 def _failed_with(failures: Sequence[Failed]) -> Found | None:
     if not failures:
         return None
@@ -157,6 +165,7 @@ def _failed_with(failures: Sequence[Failed]) -> Found | None:
     values: dict[str, Value] = {
         "who": who,
         "error": last.error,
+        "where": place(last.stage, last.step),
         "stage": last.stage,
         "step": last.step,
         "times": len(failures),
@@ -185,7 +194,7 @@ def went_on(health: Health) -> Found | None:
 def stopped(health: Health) -> Found | None:
     for one in _failures(health, is_end=True):
         if one.error in INTERRUPTS:
-            return Found({"what": f"{one.error} ended it inside {one.stage}, step {one.step}"})
+            return Found({"what": f"{one.error} ended it {place(one.stage, one.step)}"})
     if health.ended_by in INTERRUPTS:
         return Found({"what": f"{health.ended_by} ended it outside of any step"})
     return Found({"what": "It exited inside a step"}) if health.is_interrupted else None

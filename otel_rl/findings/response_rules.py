@@ -19,6 +19,8 @@ STEP_BY_STEP: Final = 0.85
 """Correlation of the changes from step to step: length alone makes the reward."""
 HALF: Final = 0.5
 MANY: Final = 0.9
+EARLY: Final = 0.8
+"""Of the first steps: it was so from the beginning on."""
 SHORT: Final = 0.15
 """Of the first length: what is left of a collapse."""
 
@@ -45,7 +47,7 @@ def answers_cut(learning: Learning) -> Found | None:
     if len(cut) < 5:
         return None
     share, early = mean(cut.values), mean(cut.values[: max(5, len(cut) // 10)])
-    return Found({"share": share, "limit": _limit(learning)}) if share >= MANY and early >= 0.8 else None
+    return Found({"share": share, "limit": _limit(learning)}) if share >= MANY and early >= EARLY else None
 
 
 def cut_note(learning: Learning) -> Found | None:

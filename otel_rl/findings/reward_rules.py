@@ -18,6 +18,8 @@ FEW: Final = 15
 """A shorter run says nothing about a trend."""
 MANY: Final = 50
 """A reward that does not move in so many steps is worth a word."""
+AT_ONCE: Final = 0.2
+"""A reward that never rose collapses if it had lost at most this much of its whole fall until then."""
 LOST: Final = 0.3
 """A collapse leaves at most this much of what was gained."""
 TREND: Final = 0.6
@@ -51,9 +53,10 @@ def reward_collapsed(learning: Learning) -> Found | None:
     scatter = max(curve.change.scatter, noise(curve.values[:begin]))  # what it fell to may be constant
     if best - final < max(4 * scatter, QUARTER * max(abs(best), abs(start))):
         return None
-    if len(curve) - begin < max(5, len(curve) // 10):
-        return None
-    if median(curve.values[top]) < best / 2 + final / 2:  # a few hits of a reward that is 0 in most steps
+    has_risen = best - start > curve.change.scatter
+    is_slow = not has_risen and best - level(curve.values[:begin]) > AT_ONCE * (best - final)
+    is_sparse = median(curve.values[top]) < best / 2 + final / 2  # a few hits of a reward that is 0 in most steps
+    if is_slow or is_sparse or len(curve) - begin < max(5, len(curve) // 10):
         return None
     values = {"step": curve.steps[begin], "best": best, "final": level(curve.values[begin:])}
     return Found({**values, "peak": curve.steps[end - 1], "by": _fallen_function(learning, curve.steps[begin])})
@@ -197,7 +200,8 @@ def _groups(learning: Learning) -> str:
     if len(equal) < 3 or equal.third(2) < 0.1:
         return ""
     late, early = (f"{100 * equal.third(which):.0f} %" for which in (2, 0))
-    return f" Of the groups {late} have equal reward in the last third (first third: {early}): they teach nothing."
+    where = f"In {late} of the groups (last third; first third {early})"
+    return f" {where} all answers got the same reward: they teach nothing."
 
 
 def _digits(value: float, by: float) -> str:

@@ -26,6 +26,11 @@ WRITERS: Final[dict[str, Callable[[Any], str]]] = {
 """How `{name:percent}` in a sentence is written; `{name:plural step}` writes `1 step` or `3 steps`."""
 
 
+def whole(share: float) -> str:
+    """Write a limit in a condition."""
+    return f"{share * 100:.0f} %"
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """What a rule found: the values of its sentence."""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
+
+COMMUNICATION: Final = "communication"
+PLURAL: Final = ("forward and backward", "log-probabilities", "values", "rewards", "checkpoints")
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +17,10 @@ class Use:
     name: str
     """In plain words, as in "generating takes"."""
     share: float
+
+    @property
+    def takes(self) -> str:
+        return f"{self.name} {'take' if self.name in PLURAL else 'takes'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.findings.rule import Found, Rule, Value
-from otel_rl.findings.time_spent import SlowRanks, Timing, Use
+from otel_rl.analysis.many_steps import COMM_SHARE
+from otel_rl.analysis.series.level_shift import DEVIATIONS, FEWEST
+from otel_rl.analysis.stragglers import STRAGGLER_RATIO
+from otel_rl.findings.rule import Found, Rule, Value, whole
+from otel_rl.findings.time_spent import COMMUNICATION, SlowRanks, Timing, Use
 
 SLOW_SHARE: Final = 0.05
 """Of the mean step: what a slow rank costs at least."""
@@ -28,8 +31,6 @@ AROUND_SHARE: Final = 0.3
 AROUND_STEP_SHARE: Final = 0.2
 SLOWER: Final = 1.5
 LEAST_USE: Final = 0.005
-MANY: Final = ("log-probabilities", "values", "rewards", "forward and backward", "checkpoints")
-"""Names of uses that are several things."""
 
 GENERATE: Final = f"{v.SAMPLE}.generate"
 DOING: Final = {f"{v.SAMPLE}.tokenize": "tokenizing", f"{v.SAMPLE}.decode": "decoding"}
@@ -50,7 +51,9 @@ def _slow(applies: Callable[[SlowRanks], bool]) -> Callable[[Timing], Found | No
         if slow is None or slow.share < SLOW_SHARE or not applies(slow):
             return None
         names = "rank", "stage", "are", "where", "often", "own_s", "others_s", "cost_s", "share", "core_share", "others"
-        return Found({"who": _upper(slow.who)} | _values(slow, *names), slow.share)
+        # the mean step of this rank: without collectives each has its own
+        values: dict[str, Value] = {"who": _upper(slow.who), "step_s": slow.cost_s / slow.share}
+        return Found(values | _values(slow, *names), slow.share)
 
     return find
 
@@ -138,7 +141,7 @@ def _slower(timing: Timing) -> Found | None:
 
 def _besides(timing: Timing) -> Found | None:
     one = next((use for use in timing.uses if use.share >= BESIDES.get(use.name, 2.0)), None)
-    return None if one is None else Found({"what": _upper(one.name), "take": _take(one), "share": one.share}, one.share)
+    return None if one is None else Found({"what": _upper(one.takes), "share": one.share}, one.share)
 
 
 def _other(timing: Timing) -> Found | None:
@@ -164,23 +167,23 @@ def _largest(timing: Timing) -> Found | None:
         return None
     slow = {2: " Neither rank is slow."}.get(timing.num_ranks, " No rank is slow." if timing.num_ranks > 2 else "")
     first, *rest = uses
-    second = f", {rest[0].name} {rest[0].share * 100:.0f} %" if rest else ""
-    values: dict[str, Value] = {
-        "first": _upper(first.name),
-        "take": _take(first),
-        "share": first.share,
-        "second": second,
-        "slow": slow,
-    }
+    second = _second(first, rest[0]) if rest else ""
+    values: dict[str, Value] = {"first": _upper(first.takes), "share": first.share, "second": second, "slow": slow}
     return Found({**values, "second_share": rest[0].share if rest else 0.0}, first.share)
+
+
+def _second(first: Use, second: Use) -> str:
+    """Write what takes most of the rest; communication is in the stages of other tables, and not here."""
+    share = f"{second.share * 100:.0f} %"
+    if first.name == COMMUNICATION:
+        return f"; without it, {second.takes} {share}"
+    return (
+        f" without communication, which takes {share}" if second.name == COMMUNICATION else f", {second.name} {share}"
+    )
 
 
 def _uses(timing: Timing) -> Sequence[Use]:
     return [use for use in timing.uses if use.share >= LEAST_USE] if any(use.share for use in timing.uses) else ()
-
-
-def _take(use: Use) -> str:
-    return "take" if use.name in MANY else "takes"
 
 
 def _values(of: object, *names: str) -> dict[str, Value]:
@@ -191,7 +194,11 @@ def _upper(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-SLOW: Final = "own time {own_s:seconds} against {others_s:seconds}), which costs {cost_s:seconds} per step"
+COSTS: Final = f"and that costs at least {whole(SLOW_SHARE)} of the mean step"
+IDLES: Final = f"`rl.idle` takes at least {whole(IDLE_SHARE)} of the step time"
+SLOW: Final = (
+    "own time {own_s:seconds} against {others_s:seconds}), which costs {cost_s:seconds} of {step_s:seconds} per step"
+)
 PER_STAGE: Final = ("stages of every rank",)
 AVERAGED: Final = "the averaged steps"
 SLOW_RANK: Final = ("starved_rank", "slow_rank", "slow_stage")
@@ -219,8 +226,8 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         name="starved_rank",
         severity="warning",
         reads=(v.CPU_TIME, *PER_STAGE),
-        condition="a rank is slow in most of its stages by time and gets at most 1 / 1.2 of the core that its peers "
-        "get, and that costs at least 5 % of the mean step",
+        condition=f"a rank is slow in most of its stages by time and gets at most 1 / {STRAGGLER_RATIO} of the core "
+        f"that its peers get, {COSTS}",
         window=AVERAGED,
         find=_slow(lambda slow: slow.is_everywhere and slow.is_starved),
         sentence=f"{{who}} {{are}} slower in almost everything ({SLOW} ({{share:percent}}). "
@@ -231,7 +238,7 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         name="slow_rank",
         severity="warning",
         reads=PER_STAGE,
-        condition="a rank is slow in most of its stages by time, and that costs at least 5 % of the mean step",
+        condition=f"a rank is slow in most of its stages by time, {COSTS}",
         window=AVERAGED,
         find=_slow(lambda slow: slow.is_everywhere and not slow.is_starved),
         sentence=f"{{who}} {{are}} slower in almost everything ({SLOW} ({{share:percent}}).{{others}}",
@@ -241,7 +248,7 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         name="slow_stage",
         severity="warning",
         reads=PER_STAGE,
-        condition="a rank is slow in some stages, and that costs at least 5 % of the mean step",
+        condition=f"a rank is slow in some stages, {COSTS}",
         window=AVERAGED,
         find=_slow(lambda slow: not slow.is_everywhere),
         sentence=f"{{who}} {{are}} slower in {{where}}{{often}} ({SLOW} ({{share:percent}}).{{others}}",
@@ -251,8 +258,8 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         name="slow_communication",
         severity="warning",
         reads=(v.COMM_COUNT, v.COMM_TIME),
-        condition="the collectives of a stage take at least 30 % of the step on every rank without waiting, and at "
-        "least 10 ms each; no rank is slow",
+        condition=f"the collectives of a stage take at least {whole(COMM_SHARE)} of the step on every rank without "
+        f"waiting, and at least {CALL_S * 1000:.0f} ms each; no rank is slow",
         window=AVERAGED,
         find=_slow_calls,
         sentence="Communication holds the run back: collectives take {where} per step on every rank{peers} "
@@ -264,8 +271,8 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         name="awaited_rank",
         severity="warning",
         reads=(v.COMM_TIME, *PER_STAGE),
-        condition="the others wait at least 20 % of the step for the same ranks, which are not slow in any stage that "
-        "all have",
+        condition=f"the others wait at least {whole(AWAITED_SHARE)} of the step for the same ranks, which are not "
+        "slow in any stage that all have",
         window=AVERAGED,
         find=_awaited,
         sentence="The other ranks wait {least}{wait_s:seconds} per step ({share:percent}) for {who}{reason}.",
@@ -276,7 +283,8 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         name="uneven_ranks",
         severity="warning",
         reads=(v.COMM_TIME,),
-        condition="the ranks wait at least 30 % of the step time for each other, and not for the same again and again",
+        condition=f"the ranks wait at least {whole(UNEVEN_SHARE)} of the step time for each other, and not for the "
+        "same again and again",
         window=AVERAGED,
         find=_uneven,
         sentence="The ranks wait {least}{share:percent} of the step time for the slowest of them{spread}.",
@@ -287,7 +295,7 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         name="slow_data",
         severity="warning",
         reads=(v.IDLE, v.IDLE_REASON),
-        condition="`rl.idle` takes at least 20 % of the step time, also inside other stages, above all for data",
+        condition=f"{IDLES}, also inside other stages, above all for data",
         window=AVERAGED,
         find=_data,
         sentence="The data loader holds the run back: {idle_s:seconds} of {step_s:seconds} per step wait for the next "
@@ -298,7 +306,7 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         name="idle",
         severity="warning",
         reads=(v.IDLE, v.IDLE_REASON),
-        condition="`rl.idle` takes at least 20 % of the step time, above all for another reason",
+        condition=f"{IDLES}, above all for another reason",
         window=AVERAGED,
         find=_idle,
         sentence="Waiting holds the run back: {idle_s:seconds} of {step_s:seconds} per step are spent waiting {what} "
@@ -309,8 +317,8 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         name="around_generation",
         severity="warning",
         reads=(v.SAMPLE, GENERATE, *DOING),
-        condition="a stage inside `rl.sample` other than `rl.sample.generate` takes at least 30 % of it, and 20 % of "
-        "the step",
+        condition=f"a stage inside `rl.sample` other than `rl.sample.generate` takes at least {whole(AROUND_SHARE)} "
+        f"of it, and {whole(AROUND_STEP_SHARE)} of the step",
         window=AVERAGED,
         find=_around,
         sentence="rl.sample takes {sample_s:seconds}, of which generating {generate_s:seconds} and {what} "
@@ -321,9 +329,10 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         name="slower_since",
         severity="warning",
         reads=(v.STEP_TIME, *PER_STAGE),
-        condition="from one step on, steps take at least 1.5 times as long as before, at once and by more than three "
-        "times their scatter (medians; Pettitt's test)",
-        window="the averaged steps of the last attempt, at least eight before and after",
+        condition=f"from one step on, steps take at least {SLOWER} times as long as before, at once and by more than "
+        f"{DEVIATIONS:.0f} times their scatter (medians; Pettitt's test)",
+        window=f"the averaged steps of the last attempt, at least {FEWEST} before and after, in long runs "
+        "about the square root of their number",
         find=_slower,
         sentence="Steps take {ratio:times} as long since step {step} ({before_s:seconds} to {after_s:seconds}), above "
         "all {where}.",
@@ -333,8 +342,8 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         name="slow_tail",
         severity="warning",
         reads=(v.SAMPLE,),
-        condition="the slowest 1, 5 or 10 % of the requests alone take at least 10 % of the step, and of the rollout "
-        "at least three times their number",
+        condition=f"the slowest 1, 5 or 10 % of the requests alone take at least {whole(TAIL_STEP_SHARE)} of the "
+        f"step, and of the rollout at least {TAIL_RATIO:.0f} times their number",
         window=AVERAGED,
         find=_tail,
         sentence="The slowest {slowest} % of the responses alone take {share:percent} of the rollout, "
@@ -348,14 +357,15 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         condition="evaluations or checkpoints take at least half of the step time, or new weights for the engine 30 %",
         window=AVERAGED,
         find=_besides,
-        sentence="{what} {take} {share:percent} of the step time.",
+        sentence="{what} {share:percent} of the step time.",
         advice="Do it less often, make it smaller, or do it in the background.",
     ),
     Rule(
         name="unknown_time",
         severity="warning",
         reads=(v.OTHER,),
-        condition="at least 30 % of the step time lies under no stage, and the median step takes at least 10 ms",
+        condition=f"at least {whole(OTHER_SHARE)} of the step time lies under no stage, and the median step takes at "
+        f"least {TINY_STEP_S * 1000:.0f} ms",
         window=AVERAGED,
         find=_other,
         sentence="{share:percent} of the step time lies under no stage.",
@@ -388,7 +398,7 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         condition="no other rule of time warns",
         window=AVERAGED,
         find=_largest,
-        sentence="Nothing stands out. {first} {take} {share:percent} of a step{second}.{slow}",
+        sentence="Nothing stands out. {first} {share:percent} of a step{second}.{slow}",
         is_fallback=True,
     ),
 )

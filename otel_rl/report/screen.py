@@ -81,6 +81,7 @@ BELOW: Final[dict[Part, tuple[Section, ...]]] = {
     "all": (DETAILS, ALL_FINDINGS, *(one.below() for one in TROUBLE), SERIES, NUMBERS, STAGES),
 }
 """In the order in which they are shown, below what only `all` shows."""
+ALONE: Final = "nothing to compare for one rank"
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
 
 
@@ -96,7 +97,8 @@ def sections(report: Report, parts: Collection[Part]) -> Iterator[tuple[str, lis
             found = list(_shown(report, BELOW[part]))
             yield from found
             if not found and "all" not in parts:
-                yield "", notes(f"--{part}: nothing of it was recorded")
+                is_alone = part == "ranks" and len(report.ranks) == 1
+                yield "", notes(f"--{part}: {ALONE if is_alone else 'nothing of it was recorded'}")
 
 
 def _shown(report: Report, chosen: Collection[Section]) -> Iterator[tuple[str, list[Block]]]:

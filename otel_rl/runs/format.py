@@ -94,10 +94,17 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     return " and ".join(filter(None, (", ".join(shown[:-1]), *shown[-1:])))
 
 
-def about(value: float, error: float | None, write: Callable[[float], str]) -> str:
-    """Write an estimate with the digits that its relative error leaves: `~12 ms`; with one if the error is unknown."""
+def about(value: float, error: float | None, write: Callable[[float], str], most: float = math.inf) -> str:
+    """Write an estimate with the digits that its relative error leaves: `~12 ms`; with one if the error is unknown.
+
+    Args:
+        value: the estimate.
+        error: relative.
+        write: writes a number with its unit.
+        most: the largest that it can be.
+    """
     digits = 2 if error is not None and error < TWO_DIGITS else 1
-    rounded = float(f"{value:.{digits}g}")
+    rounded = min(float(f"{value:.{digits}g}"), most)
     number, space, unit = write(rounded).partition(" ")
     return f"~{number.rstrip('0').rstrip('.') if '.' in number else number}{space}{unit}"
 

@@ -24,6 +24,17 @@ def test_a_move_is_found_where_it_is(seed: int) -> None:
     assert (found.before, found.after) == (pytest.approx(41, rel=0.1), pytest.approx(82, rel=0.1))
 
 
+@pytest.mark.parametrize("before", [8, 10, 16, 30, 44, 52])
+@pytest.mark.parametrize("seed", range(20))
+def test_sides_of_unequal_length(before: int, seed: int) -> None:
+    """The scatter of the longer side does not move it."""
+    random = Random(seed)
+    levels = [1.0] * before + [2.0] * (60 - before)
+    found = level_shift([level + random.uniform(-0.05, 0.05) for level in levels])
+    assert found is not None
+    assert found.index == before
+
+
 def test_numbers_without_noise() -> None:
     """Exactly there."""
     assert LevelShift(8, 1.0, 2.0) == level_shift([1.0] * 8 + [2.0] * 8)

@@ -68,7 +68,7 @@ def test_output_is_the_commands_and_the_report_goes_to_stderr(tmp_path: Path) ->
     """Standard output holds what the command printed and nothing else."""
     result = run_python(tmp_path, RECORDING, "--run-id", "mine")
     assert (0, "result\n") == (result.returncode, result.stdout)
-    assert " · 3 steps, each " in result.stderr
+    assert " · 3 steps, median " in result.stderr
     assert result.stderr.endswith(f"{tmp_path / 'mine'}\n")
 
 

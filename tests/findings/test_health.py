@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from otel_rl import vocabulary as v
 from otel_rl.findings.health import HEALTH
 from otel_rl.findings.judge import apply
 from otel_rl.findings.memory import RankMemory
@@ -51,8 +52,9 @@ def test_memory_that_grows_is_a_warning_while_it_fits() -> None:
     assert [
         (
             "warning",
-            "Rank 0 grows by 20.0 MiB per step (920 MiB to 1.91 GiB in 55 steps), 82 % of it inside rl.reward digits; "
-            "the host (24.0 GiB) is full in about 1,100 more steps.",
+            "Memory of rank 0 grows by 20.0 MiB per step (920 MiB to 1.91 GiB in 55 steps), 82 % inside "
+            "rl.reward digits; "
+            "the host (24.0 GiB) is full in about 1,100 steps.",
         )
     ] == said(memory=[memory(20)])
 
@@ -80,8 +82,8 @@ def test_ranks_of_a_host_fill_it_together() -> None:
     ranks = [memory(20), memory(10, 1), memory(0, 2), memory(5, 3, place="other")]
     ((_, sentence),) = said(memory=ranks)
     # 24 GiB less 1.93, 1.41, 0.88 GiB, by 30 MiB
-    assert "Rank 0, like 2 more, grows by 20.0 MiB per step" in sentence
-    assert sentence.endswith("the host (24.0 GiB) is full in about 680 more steps.")
+    assert "Memory of rank 0, like 2 more, grows by 20.0 MiB per step" in sentence
+    assert sentence.endswith("the host (24.0 GiB) is full in about 680 steps.")
 
 
 def test_memory_of_a_device_is_named_as_that() -> None:
@@ -106,7 +108,7 @@ def test_the_advice_names_who_keeps_it() -> None:
 def test_growth_under_no_stage_names_none() -> None:
     """If no stage has most of it."""
     ((_, sentence),) = said(memory=[memory(20, stage="", share=0.0, limit=0)])
-    assert "Rank 0 grows by 20.0 MiB per step (920 MiB to 1.91 GiB in 55 steps)." == sentence
+    assert "Memory of rank 0 grows by 20.0 MiB per step (920 MiB to 1.91 GiB in 55 steps)." == sentence
 
 
 HANG = Hang(who="rank 1", where="rl.reward, step 7", open_s=40.0, longest_s=1.2, is_comm=False)
@@ -138,6 +140,11 @@ UPDATES = Updates(steps=100, skipped=30, last_row=0, since=4)
             {"failures": [replace(FAILED, error="OutOfMemoryError", stage="rl.train.forward")]},
             "alarm",
             "Rank 0 ran out of memory inside rl.train.forward, step 3 (OutOfMemoryError).",
+        ),
+        (
+            {"failures": [replace(FAILED, stage=v.LOOP)]},
+            "alarm",
+            "Rank 0 failed with LookupError in step 3, in no stage.",
         ),
         ({"ended_by": "ImportError"}, "alarm", "ImportError ended the run outside of any step."),
         (

@@ -396,7 +396,7 @@ def test_groups_of_a_reward_at_its_end_join_the_sentence() -> None:
     assert first(learn(healthy(240) | {v.REWARD_ZERO_STD: equal})) == (
         "note",
         "Reward 0.21 to 0.90, first above 0.83 in step 124. "
-        "Of the groups 69 % have equal reward in the last third (first third: 0 %): they teach nothing.",
+        "In 69 % of the groups (last third; first third 0 %) all answers got the same reward: they teach nothing.",
     )
 
 
@@ -420,6 +420,13 @@ def test_a_function_that_rose_to_its_best_may_stay_there() -> None:
     """All answers have learned it."""
     found = judge([min(1.0, step / 30) for step in STEPS], since([0.2] * LENGTH, 31, 0.0))
     assert {"note"} == {one.severity for one in found}
+
+
+def test_a_reward_that_never_rose_falls_or_collapses() -> None:
+    """A slow fall from the first step on is no collapse; a sudden one is."""
+    slow = [0.9 - 0.8 * min(1.0, step / 40) + 0.01 * (step * 7 % 5 - 2) for step in STEPS]
+    at_once = [0.9 + 0.01 * (step * 7 % 5 - 2) if step < 40 else 0.1 for step in STEPS]
+    assert ["reward_falls", "reward_collapsed"] == [changed(REWARD_SCORE=run)[0].rule for run in (slow, at_once)]
 
 
 def test_a_constant_after_noise_is_no_collapse() -> None:

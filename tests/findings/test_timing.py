@@ -56,7 +56,10 @@ def first(timing: Timing) -> tuple[str, str, str]:
 def test_nothing_stands_out_of_a_clean_run() -> None:
     """The two largest parts, and no advice."""
     (one,) = found(CLEAN)
-    sentence = "Nothing stands out. Generating takes 44 % of a step, communication 33 %. Neither rank is slow."
+    sentence = (
+        "Nothing stands out. Generating takes 44 % of a step without communication, which takes 33 %. "
+        "Neither rank is slow."
+    )
     assert ("largest", "note", sentence, "") == (one.rule, one.severity, one.sentence, one.advice)
     assert (0.44, 0.33) == (one.values["share"], one.values["second_share"])
 
@@ -64,8 +67,23 @@ def test_nothing_stands_out_of_a_clean_run() -> None:
 @pytest.mark.parametrize(("ranks", "end"), [(0, ""), (1, ""), (2, " Neither rank is slow."), (8, " No rank is slow.")])
 def test_ranks_are_cleared_where_they_can_be_compared(ranks: int, end: str) -> None:
     """One rank has no peers."""
-    start = "Nothing stands out. Generating takes 44 % of a step, communication 33 %."
+    start = "Nothing stands out. Generating takes 44 % of a step without communication, which takes 33 %."
     assert start + end == first(replace(CLEAN, num_ranks=ranks))[2]
+
+
+@pytest.mark.parametrize(
+    ("uses", "said"),
+    [
+        (("communication", "forward and backward"), "Communication takes 50 % of a step; without it, forward and "
+         "backward take 20 %."),
+        (("rewards", "communication"), "Rewards take 50 % of a step without communication, which takes 20 %."),
+        (("forward and backward", "generating"), "Forward and backward take 50 % of a step, generating 20 %."),
+    ],
+)  # fmt: skip
+def test_the_largest_parts_are_sentences(uses: tuple[str, str], said: str) -> None:
+    """Communication counts apart from the stages that the table of the report has it in."""
+    timing = replace(CLEAN, uses=[Use(uses[0], 0.5), Use(uses[1], 0.2)], num_ranks=0)
+    assert f"Nothing stands out. {said}" == first(timing)[2]
 
 
 def test_what_takes_next_to_nothing_is_not_named() -> None:
@@ -113,7 +131,7 @@ def test_a_rank_that_gets_too_little_of_a_core() -> None:
     timing = replace(CLEAN, slow=replace(EVERYWHERE, is_starved=True, core_share=0.51))
     sentence = (
         "Rank 1 is slower in almost everything (own time 97.0 ms against 58.0 "
-        "ms), which costs 60.0 ms per step (42 %). "
+        "ms), which costs 60.0 ms of 143 ms per step (42 %). "
         "It got 51 % of a core while it worked."
     )
     assert ("starved_rank", "warning", sentence) == first(timing)
@@ -123,7 +141,8 @@ def test_a_rank_that_gets_too_little_of_a_core() -> None:
 def test_a_rank_that_is_slower_in_everything() -> None:
     """Its core does not explain it."""
     sentence = (
-        "Rank 1 is slower in almost everything (own time 97.0 ms against 58.0 ms), which costs 60.0 ms per step (42 %)."
+        "Rank 1 is slower in almost everything (own time 97.0 ms against 58.0 ms), which costs 60.0 ms of "
+        "143 ms per step (42 %)."
     )
     assert ("slow_rank", "warning", sentence) == first(replace(CLEAN, slow=EVERYWHERE))
 
@@ -135,7 +154,7 @@ def test_ranks_that_are_slow_in_a_stage() -> None:
     )
     sentence = (
         "Ranks 2 and 3 are slower in rl.reward in 2 of 6 steps (own time 200 ms against 100 ms), which costs 100 ms "
-        "per step (10 %). Rank 1 costs as much in rl.sample."
+        "of 1.00 s per step (10 %). Rank 1 costs as much in rl.sample."
     )
     assert ("slow_stage", "warning", sentence) == first(replace(CLEAN, slow=slow))
     assert (1, "rl.reward") == tuple(found(replace(CLEAN, slow=slow))[0].values[name] for name in ("rank", "stage"))

@@ -329,8 +329,8 @@ def test_what_a_rank_costs_in_few_steps_is_a_part_of_the_mean_step(tmp_path: Pat
         row.stage, row.steps, row.all_steps, row.cost_s, row.share,
     )  # fmt: skip
     assert (
-        "Rank 1 is slower in rl.evaluate (own time 500 ms against 100 ms), which costs 100 ms per step (69 %)."
-        == found.findings.time[0].sentence
+        "Rank 1 is slower in rl.evaluate (own time 500 ms against 100 ms), which costs 100 ms of 145 ms per "
+        "step (69 %)." == found.findings.time[0].sentence
     )
 
 

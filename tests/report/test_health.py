@@ -55,7 +55,7 @@ def test_a_real_leak_is_named_with_its_stage(tmp_path: Path) -> None:
     """What memory was at the end of each step, and rose in the innermost stage."""
     report = trained(tmp_path, 8)
     (found,) = report.findings.health
-    assert found.sentence.startswith("Rank 0 grows by 8.0")
+    assert found.sentence.startswith("Memory of rank 0 grows by 8.0")
     assert "inside judge; " in found.sentence
     assert found.sentence.endswith(" steps.")
     assert found.values["limit"] > 1 << 24  # type: ignore[operator]
@@ -164,7 +164,7 @@ def test_what_a_sidecar_says_is_read(tmp_path: Path) -> None:
     writer.close()
     first, second = (one.sentence for one in build_report(open_run(tmp_path), 10**19).findings.health)
     assert first.startswith("Device memory of rank 0 grows by 10.0 MiB per step")
-    assert first.endswith("; the device (78.1 GiB) is full in about 7,900 more steps.")
+    assert first.endswith("; the device (78.1 GiB) is full in about 7,900 steps.")
     assert "Lost: 7 spans that the server refused. What depends on them may be too low." == second
 
 
@@ -177,10 +177,8 @@ def test_ranks_share_the_memory_of_their_host(tmp_path: Path) -> None:
             _step(peer, number, {v.RSS_START: low, v.RSS_END: high}, {v.RSS_START: low, v.RSS_END: low})
     (found,) = build_report(open_run(tmp_path), 10**19).findings.health
     assert "memory_grows" == found.rule
-    assert "Rank 0, like 1 more, grows by 10.0 MiB per step" in found.sentence
-    assert (
-        ", 100 % of it inside rl.reward digits; the host (19.5 GiB) is full in about 860 more steps." in found.sentence
-    )
+    assert "Memory of rank 0, like 1 more, grows by 10.0 MiB per step" in found.sentence
+    assert ", 100 % inside rl.reward digits; the host (19.5 GiB) is full in about 860 steps." in found.sentence
 
 
 def _step(peer: Peer, number: int, grown: Attributes, before: Attributes) -> None:

@@ -125,6 +125,11 @@ def test_an_estimate_has_the_digits_that_it_can(value: float, error: float | Non
     assert expected == about(value, error, seconds)
 
 
+def test_an_estimate_is_at_most_the_longest() -> None:
+    assert "~4.27 ms" == about(0.00428, 0.09, seconds, most=0.00427)
+    assert "~4.3 ms" == about(0.00428, 0.09, seconds, most=0.0044)
+
+
 @pytest.mark.parametrize(("value", "expected"), [(24.3, "~24"), (1234.0, "~1,200"), (0.0, "~0"), (7.6, "~8")])
 def test_an_estimate_of_a_count_is_whole(value: float, expected: str) -> None:
     assert expected == about(value, 0.09, count)

@@ -101,7 +101,7 @@ def test_the_terminal_shows_them(recording: Recording) -> None:
         "duration         ",
         "prompt tokens          5        5        5\n",
         "Submitted in bulk, TTFT is queue position: judge the engine by prefill and TPOT.\n",
-        "the slowest ran alone: 1 % for 40 %, 5 % for 40 %, 10 % for 40 % of the rollout\n",
+        "the last 1 % of the requests took 40 % of the rollout, 5 % 40 %, 10 % 40 %\n",
         "finished responses waited for the longest: 40 % of the generation capacity\n",
         "highest KV-cache usage: 50 %\n",
         "of 600 requests are spans; metrics count all\n",

@@ -290,6 +290,22 @@ def test_a_large_unnamed_time_has_a_row(tmp_path: Path) -> None:
     assert any(line.startswith("in no stage  ") for line in lines)
 
 
+def test_a_long_step_is_on_the_screen(tmp_path: Path) -> None:
+    """The other findings leave it out."""
+    report = like_the_demo(tmp_path, 1, CLEAN)
+    long = found("long_step", "note", "Step 4 is left aside: it took 9.00 s.")
+    other = found("answers_often_cut", "note", "Half of the responses are cut.")
+    text = "\n".join(shown(replace(report, findings=replace(CLEAN, time=[*CLEAN.time, long, other]))))
+    assert ("Step 4 is left" in text, "Half of" in text) == (True, False)
+
+
+def test_one_rank_has_no_peers(tmp_path: Path) -> None:
+    """Nothing was lost."""
+    report = build_report(open_run(write_run(tmp_path, Plan(ranks=1))), BEGIN_NS)
+    alone = replace(report, comm=[], efficiency=replace(report.efficiency, bubbles=[]))
+    assert "--ranks: nothing to compare for one rank" in shown(alone, ("ranks",))
+
+
 def test_trouble_that_a_finding_says_is_not_said_again(tmp_path: Path) -> None:
     """--all has the lines; without the finding the screen has them."""
     report = build_report(open_run(write_run(tmp_path, Plan(dropped=9))), BEGIN_NS)

@@ -59,7 +59,8 @@ def test_the_cost_of_a_starved_rank_is_the_difference_to_a_clean_run(tmp_path: P
     )  # fmt: skip
     assert [pytest.approx(0.04 / 0.14)] * 2 == [one.cpu_share for one in slow.efficiency.ranks]
     assert [
-        "Rank 1 is slower in almost everything (own time 100 ms against 50.0 ms), which costs 70.0 ms per step (50 %). "
+        "Rank 1 is slower in almost everything (own time 100 ms against 50.0 ms), which costs 70.0 ms of "
+        "140 ms per step (50 %). "
         "It got 40 % of a core while it worked."
     ] == said(slow)
     assert [
@@ -71,7 +72,8 @@ def test_the_cost_of_a_starved_rank_is_the_difference_to_a_clean_run(tmp_path: P
 def test_collectives_are_not_charged_to_a_rank_that_has_its_core(tmp_path: Path, cpu_s: Sequence[float]) -> None:
     """It may have more work, or the network may be slow."""
     expected = (
-        "Rank 1 is slower in almost everything (own time 100 ms against 50.0 ms), which costs 50.0 ms per step (36 %)."
+        "Rank 1 is slower in almost everything (own time 100 ms against 50.0 ms), which costs 50.0 ms of "
+        "140 ms per step (36 %)."
     )
     assert [expected] == said(reported(tmp_path, 2, 10, two_stages((25, 50), 20), cpu_s))
 
@@ -81,7 +83,7 @@ def test_two_slow_ranks_of_four_are_both_named(tmp_path: Path) -> None:
     report = reported(tmp_path, 4, 10, two_stages((25, 25, 49, 50), 10))
     expected = (
         "Ranks 3 and 2 are slower in almost everything (own time 100 ms "
-        "against 50.0 ms), which costs 50.0 ms per step (42 %)."
+        "against 50.0 ms), which costs 50.0 ms of 120 ms per step (42 %)."
     )
     assert [expected] == said(report)
 
@@ -96,7 +98,8 @@ def test_two_ranks_that_sleep_in_the_same_stage_are_both_named(tmp_path: Path) -
         return [sample, *(Did(name, 20) for name in (v.FORWARD, v.BACKWARD, v.LOGPROB))]
 
     expected = (
-        "Ranks 1 and 3 are slower in rl.sample (own time 105 ms against 60.0 ms), which costs 45.0 ms per step (26 %)."
+        "Ranks 1 and 3 are slower in rl.sample (own time 105 ms against 60.0 ms), which costs 45.0 ms of "
+        "171 ms per step (26 %)."
     )
     assert expected == said(reported(tmp_path, 4, 10, did))[0]
 
@@ -114,7 +117,8 @@ def test_a_rank_that_is_slow_in_two_of_its_stages(tmp_path: Path) -> None:
 
     report = reported(tmp_path, 2, 10, did)
     assert [
-        "Rank 1 is slower in rl.reward and rl.logprob (own time 50.0 ms against 20.0 ms), which costs 30.0 ms per step "
+        "Rank 1 is slower in rl.reward and rl.logprob (own time 50.0 ms against 20.0 ms), which costs 30.0 "
+        "ms of 154 ms per step "
         "(19 %)."
     ] == said(report)
 

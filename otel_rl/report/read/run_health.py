@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 PLANNED: Final = v.SETTINGS_STEPS.removeprefix(v.SETTINGS)
 RECORDS: Final = {"traces": "span", "metrics": "metric point", "logs": "log record"}
 OF: Final[dict[MemoryKind, Of]] = {"host rss": "host", "device allocated": "device", "device reserved": "reserved"}
+REASONS: Final = {"name_taken": "their name is reserved"}
+"""Reasons in plain words; docs/failures.md has the others."""
 NOT_TAKEN: Final = ("rejected", "refused")
 MILD: Final = (Mismatch.OTHER_LOGPROBS.value, Mismatch.NONFINITE.value)
 """Faults with which training still uses the tokens that were sampled."""
@@ -163,7 +165,7 @@ def _faults(source: Source) -> list[DataFault]:
 def _losses(losses: Iterable[Loss]) -> Iterable[str]:
     for loss in losses:
         if loss.what == "dropped":
-            yield f"{plural(loss.count, RECORDS.get(loss.signal, 'record'))} ({loss.reason})"
+            yield f"{plural(loss.count, RECORDS.get(loss.signal, 'record'))} ({REASONS.get(loss.reason, loss.reason)})"
         elif loss.what == "error":
             yield f"what {plural(loss.count, 'error')} inside otel_rl cost ({loss.reason})"
 

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Final
 from otel_rl import vocabulary as v
 from otel_rl.analysis.series.level_shift import level_shift
 from otel_rl.analysis.stragglers import TIE_SHARE
-from otel_rl.findings.time_spent import Long, PeerWait, SampleCall, SlowCalls, Slower, SlowRanks, Tail, Timing, Use
+from otel_rl.findings.time_spent import (
+    COMMUNICATION,
+    Long,
+    PeerWait,
+    SampleCall,
+    SlowCalls,
+    Slower,
+    SlowRanks,
+    Tail,
+    Timing,
+    Use,
+)
 from otel_rl.report.data.ranks import OfRank, Rank
 from otel_rl.report.data.report import LongStep, StageRow
 from otel_rl.report.data.time_use import Efficiency, SlowCommunication, SlowRankRow
@@ -24,9 +35,9 @@ from otel_rl.runs.format import count, listed, plural, seconds
 if TYPE_CHECKING:
     from otel_rl.report.source import Source
 
-COMMUNICATION: Final = "communication"
 WORDS: Final = {
-    "generating": (v.SAMPLE, v.SAMPLE_PROCESS),
+    "generating": (v.SAMPLE,),
+    "preparing responses": (v.SAMPLE_PROCESS,),
     "log-probabilities": (v.LOGPROB,),
     "values": (v.VALUE,),
     "rewards": (v.REWARD,),

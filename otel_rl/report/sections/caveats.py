@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.steps import Name, disagreement
+from otel_rl.findings.mishaps import place
 from otel_rl.journal.read import Journal, PointView
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import ClockSet, DamagedFile, Loss, RankStep, Report, StepDisagreement
@@ -95,7 +96,7 @@ def _failures(report: Report) -> list[Block]:
     blocks = notes(f"and {plural(left, 'failure')} before these:" if left > 0 else "")
     for failure in report.failures[-MOST_FAILURES:]:
         who = rank_name(report, failure.rank)
-        where = f"inside {failure.stage}, step {failure.step}{attempt_name(report, failure.attempt)}"
+        where = f"{place(failure.stage, failure.step)}{attempt_name(report, failure.attempt)}"
         blocks.append(Line(f"{who} failed with {failure.error} {where}", "warning"))
     if report.state == "interrupted":
         text = "The program exited inside a step, which is in no average."

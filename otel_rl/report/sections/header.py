@@ -114,7 +114,7 @@ def _steps(report: Report) -> str:
     is_plain = steps.first in (0, 1) and steps.last == steps.first + steps.recorded - 1 and steps.loops < 2
     span = "" if is_plain else f" ({'-'.join(map(str, dict.fromkeys((steps.first, steps.last))))})"
     loops = f" in {plural(steps.loops, 'loop')}" if steps.loops > 1 else ""
-    times = f", each {seconds(steps.median_s)}" if steps.averaged else ""
+    times = f", median {seconds(steps.median_s)}" if steps.averaged else ""
     planned = report.settings.get("steps", 0)
     of = f"{count(steps.recorded)} of " if steps.recorded < planned else ""
     return of + plural(round(max(steps.recorded, planned)), "step") + span + loops + times

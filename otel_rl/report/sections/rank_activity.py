@@ -114,7 +114,7 @@ def _slow(report: Report) -> list[str]:
     times = report.efficiency
     lines = [_over_all(report, row) for row in times.slow_ranks[:MOST_SLOW]]
     lines += [
-        f"{rank_name(report, row)} costs {seconds(row.cost_s)} per step in {row.stage}, "
+        f"{rank_name(report, row)} in {row.stage} alone: {seconds(row.cost_s)} per step, "
         f"{percent(row.share)} of the {row.of_step}: slow in {count(row.slow_steps)} of {plural(row.steps, 'step')}"
         for row in times.stragglers[:MOST_SLOW]
     ]
@@ -130,13 +130,13 @@ def _slow(report: Report) -> list[str]:
 
 
 def _over_all(report: Report, row: SlowRankRow) -> str:
-    where = "everything" if row.is_everywhere else plural(len(row.stages), "stage")
+    where = "everything" if row.is_everywhere else f"its {plural(len(row.stages), 'slow stage')}"
     comm = f", of it {seconds(row.comm_s)} inside collectives" if row.comm_s else ""
     core = ""
     if row.core_share is not None and row.others_core_share is not None:
         core = f"; at work it gets {percent(row.core_share)} of a core, its peers {percent(row.others_core_share)}"
     who = rank_name(report, row)
-    return f"{who} costs {seconds(row.cost_s)} per step in {where}, {percent(row.share)} of the mean step{comm}{core}"
+    return f"{who} costs {seconds(row.cost_s)} per step in {where}, {percent(row.share)} of its mean step{comm}{core}"
 
 
 def _work_rows(averaged: Averaged) -> list[WorkRow]:

@@ -261,7 +261,7 @@ def _lengths(row: RequestRow) -> str:
 
 
 def _cells(found: Quantiles, write: Callable[[float], str]) -> list[str]:
-    estimate = write if found.is_exact else partial(about, error=found.error, write=write)
+    estimate = write if found.is_exact else partial(about, error=found.error, write=write, most=found.longest)
     return [estimate(found.median), estimate(found.p99), write(found.longest)]
 
 
@@ -281,8 +281,10 @@ def _head(row: RequestRow) -> str:
 def _tail_lines(requests: Requests) -> list[str]:
     lines = []
     if requests.tails:
-        shares = [f"{tail.slowest * 100:.0f} % for {percent(tail.share)}" for tail in requests.tails]
-        lines.append(f"the slowest ran alone: {', '.join(shares)} of the rollout")
+        first, *others = requests.tails
+        shares = [f"{tail.slowest * 100:.0f} % {percent(tail.share)}" for tail in others]
+        took = f"the last {first.slowest * 100:.0f} % of the requests took {percent(first.share)} of the rollout"
+        lines.append(", ".join([took, *shares]))
     if requests.bubble is not None:
         lines.append(
             f"finished responses waited for the longest: {percent(requests.bubble)} of the generation capacity"

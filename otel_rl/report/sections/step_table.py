@@ -100,16 +100,11 @@ def _left(report: Report, shown: Sequence[StageRow]) -> str:
     """Count what has no row of its own."""
     left = [row for row in report.stages if row.inside is None and all(row is not one for one in shown)]
     stages = [row for row in left if row.stage != v.OTHER]
-    said = {"waiting for data": f"{v.IDLE} data", UNNAMED: v.OTHER}
-    parts = [
-        f"{words} {percent(row.share)}"
-        for words, name in said.items()
-        for row in left
-        if row.stage == name and row.share
-    ]
-    share = percent(sum(row.share for row in left))
-    head = [f"{plural(len(stages), 'more stage')} {share}"] if stages else []
-    return ", of it ".join([*head, *([", ".join(parts)] if parts else [])])
+    waiting, unnamed = (sum(row.share for row in left if row.stage == name) for name in (f"{v.IDLE} data", v.OTHER))
+    of_it = f" (waiting for data {percent(waiting)})" if waiting else ""
+    share = percent(sum(row.share for row in stages))
+    parts = [f"{plural(len(stages), 'more stage')} {share}{of_it}"] if stages else []
+    return ", ".join([*parts, *([f"{UNNAMED} {percent(unnamed)}"] if unnamed else [])])
 
 
 def _mean_step(report: Report) -> str:

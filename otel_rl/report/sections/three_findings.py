@@ -9,15 +9,21 @@ from otel_rl.report.data.report import Report
 from otel_rl.report.read.evidence import findings
 from otel_rl.report.section import Block, Line, Paragraph, Section, Severity
 
+SHOWN_NOTES: Final = ("long_step",)
+"""Notes on the screen, too, behind the first finding: what its numbers leave out."""
 SEVERITIES: Final[dict[str, Severity]] = {"alarm": "alarm", "warning": "warning", "note": ""}
 
 
 def _blocks(report: Report) -> list[Block]:
     return [
-        Paragraph(label, _lines(found[0]), [_lines(one)[0] for one in found[1:] if one.severity != "note"])
+        Paragraph(label, _lines(found[0]), [_lines(one)[0] for one in found[1:] if _is_shown(one)])
         for label, found in _by_label(report).items()
         if found
     ]
+
+
+def _is_shown(finding: Finding) -> bool:
+    return finding.severity != "note" or finding.rule in SHOWN_NOTES
 
 
 def _lines(finding: Finding) -> list[Line]:
