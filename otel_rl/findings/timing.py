@@ -331,7 +331,7 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         reads=(v.STEP_TIME, *PER_STAGE),
         condition=f"from one step on, steps take at least {SLOWER} times as long as before, at once and by more than "
         f"{DEVIATIONS:.0f} times their scatter (medians; Pettitt's test)",
-        window=f"the averaged steps of the last attempt, at least {FEWEST} before and after, in long runs "
+        window=f"the averaged steps of the last attempt, about {FEWEST} or more before and after, in long runs "
         "about the square root of their number",
         find=_slower,
         sentence="Steps take {ratio:times} as long since step {step} ({before_s:seconds} to {after_s:seconds}), above "

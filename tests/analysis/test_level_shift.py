@@ -35,6 +35,13 @@ def test_sides_of_unequal_length(before: int, seed: int) -> None:
     assert found.index == before
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_side_that_is_a_little_too_short(seed: int) -> None:
+    """Is found where it is, or not at all."""
+    found = level_shift([*noisy(1, steps=7, noise=0.05, seed=seed), *noisy(2, steps=53, noise=0.05, seed=seed)])
+    assert found is None or found.index == 7
+
+
 def test_numbers_without_noise() -> None:
     """Exactly there."""
     assert LevelShift(8, 1.0, 2.0) == level_shift([1.0] * 8 + [2.0] * 8)
@@ -62,7 +69,7 @@ def test_what_grows_slowly_did_not_move_at_once(factor: float) -> None:
     assert level_shift([1 + (factor - 1) * number / 100 for number in range(100)]) is None
 
 
-@pytest.mark.parametrize("values", [[], [1.0] * 15, [1.0] * 7 + [2.0] * 8, [3.0] * 100])
+@pytest.mark.parametrize("values", [[], [1.0] * 15, [1.0] * 7 + [2.0] * 8, [1.0] * 4 + [2.0] * 40, [3.0] * 100])
 def test_too_few_or_constant_numbers(values: list[float]) -> None:
     """Nothing can be said."""
     assert level_shift(values) is None

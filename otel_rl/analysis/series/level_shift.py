@@ -10,7 +10,9 @@ from statistics import median
 from typing import Final
 
 FEWEST: Final = 8
-"""Values on either side."""
+"""Values on either side that tell a move from chance."""
+LEAST: Final = 4
+"""Values on either side of the place: a shorter side puts it where it is, and not at FEWEST."""
 CHANCE: Final = 0.02
 """How likely the move may be one of numbers that only scatter."""
 DEVIATIONS: Final = 3.0
@@ -40,7 +42,7 @@ def level_shift(values: Sequence[float]) -> LevelShift | None:
     index = _split(values)
     found = LevelShift(index, median(values[:index]), median(values[index:]))
     by = found.after - found.before
-    near = median(values[index : index + FEWEST]) - median(values[index - FEWEST : index])
+    near = median(values[index : index + FEWEST]) - median(values[max(0, index - FEWEST) : index])
     distances = [abs(value - (found.before if place < index else found.after)) for place, value in enumerate(values)]
     is_clear = abs(by) > DEVIATIONS * GAUSS_MAD * median(distances)
     return found if is_clear and near * by >= AT_ONCE * by * by else None
@@ -64,7 +66,7 @@ def _split(values: Sequence[float]) -> int:
     """
     before = list(_distances(values))
     after = list(_distances(values[::-1]))[::-1]
-    places = range(FEWEST, len(values) - FEWEST + 1)
+    places = range(LEAST, len(values) - LEAST + 1)
     return min(places, key=lambda index: before[index - 1] + after[index])
 
 
