@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 
 from otel_rl import vocabulary as v
@@ -58,6 +59,7 @@ class Goodput:
         return self.productive_ns + self.overhead_ns + self.idle_ns + self.wasted_ns + self.other_ns
 
 
+@lru_cache(maxsize=4096)
 def kind_of(stage: str) -> Kind:
     """Return the kind of a stage by its span's name; `rl.reward accuracy` is a reward."""
     return KIND_OF_STAGE.get(stage) or KIND_OF_STAGE.get(stage.partition(" ")[0], Kind.OTHER)

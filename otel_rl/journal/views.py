@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -229,11 +230,16 @@ def _point(
 def _exponential(point: ExponentialHistogramDataPoint) -> tuple[tuple[float, ...], tuple[int, ...]]:
     """Return boundaries and counts; the first bucket has negative values and zeros."""
     first, counts = point.positive.offset, tuple(point.positive.bucket_counts)
-    bounds = tuple(_power(point.scale, step) for step in range(first, first + len(counts) + 1)) if counts else ()
+    bounds = _bounds(point.scale, first, len(counts)) if counts else ()
     least = point.zero_count + sum(point.negative.bucket_counts)
     if bounds[:1] == (point.zero_threshold,):
         return bounds, (least, *counts, 0)
     return (point.zero_threshold, *bounds), (least, *((0, *counts) if counts else ()), 0)
+
+
+@lru_cache(maxsize=256)  # the points of a stream mostly have those of the point before
+def _bounds(scale: int, first: int, count: int) -> tuple[float, ...]:
+    return tuple(_power(scale, step) for step in range(first, first + count + 1))
 
 
 def _power(scale: int, step: int) -> float:

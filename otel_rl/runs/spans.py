@@ -14,6 +14,7 @@ from otel_rl.records import Value
 
 NAMELESS: Final = "unnamed"
 """The label of a stage whose name is blank."""
+QUALIFIERS: Final = {v.LOGPROB: v.LOGPROB_KIND, v.IDLE: v.IDLE_REASON}
 SKEW: Final = "skew"
 """The reason of a wait for slower peers, which only a reader of several ranks knows."""
 UNKNOWN: Final = -1
@@ -63,7 +64,7 @@ def label(name: str, attributes: Mapping[str, Value]) -> str:
         return NAMELESS
     if name == v.CHECKPOINT and attributes.get(v.CHECKPOINT_LOAD) is True:
         return f"{name} load"
-    key = {v.LOGPROB: v.LOGPROB_KIND, v.IDLE: v.IDLE_REASON}.get(name)
+    key = QUALIFIERS.get(name)
     qualifier = text(attributes, key) if key else ""
     return f"{name} {qualifier}" if qualifier else name
 
