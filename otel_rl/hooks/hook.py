@@ -9,7 +9,9 @@ from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from otel_rl.guard import report
 from otel_rl.hooks.arguments import Args, Bind, Kwargs, binder
+from otel_rl.hooks.decorated import inside, looks_at_frames, with_inside
 from otel_rl.trace.stage import current_stage
 
 Before = Callable[[Args, Kwargs], object]
@@ -54,14 +56,28 @@ replacements: WeakKeyDictionary[Any, Hook] = WeakKeyDictionary()
 def wrap(hook: Hook, original: Any, base: Any = None) -> Any:
     """Return the replacement of a function or of a static or class method.
 
+    A function that looks at its caller's frame gets none, since it would find ours: it is returned itself, and one
+    error names it. A decorator that does so gets one inside.
+
     Args:
         hook: what to record.
         original: the function.
         base: the hooked method that it overrides.
     """
     if isinstance(original, (staticmethod, classmethod)):
-        return type(original)(wrap(hook, original.__func__, base))
-    replacement = hook.replacement(original, binder(original, base, by_name=hook.by_name))
+        function = wrap(hook, original.__func__, base)
+        return original if function is original.__func__ else type(original)(function)
+    inner = inside(original)
+    if inner is None and looks_at_frames(original):
+        report(f"record {hook.target}: it looks at its caller's frame", None)
+        return original
+    if inner is None:
+        replacement = hook.replacement(original, binder(original, base, by_name=hook.by_name))
+    else:
+        recording = wrap(hook, inner, base)
+        if recording is inner:
+            return original
+        replacement = with_inside(original, inner, recording)
     replacements[replacement] = hook
     return replacement
 
@@ -74,7 +90,7 @@ def hook_of(value: Any) -> Hook | None:
 
 def can_be_covered(replacement: Any) -> bool:
     """Return whether ``cover`` has an effect on a replacement."""
-    return type(replacement) is FunctionType and "covered" in replacement.__code__.co_freevars
+    return type(replacement) is FunctionType and "covered" in _recording(replacement).__code__.co_freevars
 
 
 def cover(replacement: Any, name: str) -> None:
@@ -84,8 +100,15 @@ def cover(replacement: Any, name: str) -> None:
     replacements are never covered.
     """
     if can_be_covered(replacement):
-        cells = dict(zip(replacement.__code__.co_freevars, replacement.__closure__, strict=True))
+        recording = _recording(replacement)
+        cells = dict(zip(recording.__code__.co_freevars, recording.__closure__, strict=True))
         cells["covered"].cell_contents = functools.partial(_is_covered, replacement, name)
+
+
+def _recording(replacement: Any) -> Any:
+    """Return the function of ours that records: the replacement itself, or the one inside a decorator."""
+    inner, hook = getattr(replacement, "__wrapped__", None), hook_of(replacement)
+    return _recording(inner) if hook is not None and hook_of(inner) is hook else replacement
 
 
 def _is_covered(replacement: Any, name: str, args: Args) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from weakref import WeakSet, ref
 
 from otel_rl.guard import guard, report
+from otel_rl.hooks.decorated import looks_at_frames
 from otel_rl.hooks.hook import Hook, can_be_covered, cover, hook_of, replacements, wrap
 from otel_rl.hooks.install import Patch, Patches, find
 from otel_rl.hooks.signatures import describe, fits, reaches
@@ -103,7 +104,9 @@ class Overrides:
             value = own.get(name)
             if not callable(value) or hook_of(value) is not None or isinstance(patch.original, STATIC):
                 continue
-            if fits(getattr(type(trainer), name).__get__(trainer), value):
+            if looks_at_frames(value):
+                self._report(patch.hook, value, "looks at its caller's frame")
+            elif fits(getattr(type(trainer), name).__get__(trainer), value):
                 own[name] = self._bound(patch.hook, trainer, value)
                 self._cover(patch.hook, name)
             elif not reaches(value, patch.hook, type(trainer)):
@@ -166,9 +169,9 @@ class Overrides:
             if inspect.isclass(patch.owner) and not _is_special(patch.name):
                 cover(patch.replacement, patch.name)
 
-    def _report(self, hook: Hook, value: Any) -> None:
+    def _report(self, hook: Hook, value: Any, why: str = "takes other arguments") -> None:
         """Count, and log once, that nothing can be recorded of a function."""
-        what = f"record {hook.target}: {describe(value)} replaced it and takes other arguments"
+        what = f"record {hook.target}: {describe(value)} replaced it and {why}"
         if what not in self._reported:
             self._reported.add(what)
             report(what, None)

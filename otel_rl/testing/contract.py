@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator
@@ -85,6 +86,7 @@ def targets_exist(integration: Integration) -> None:
         if original is None:
             continue
         wrapped = wrap(hook, original)
+        _require(wrapped is not original, hook, "it looks at its caller's frame; hook what it calls instead")
         is_async = inspect.iscoroutinefunction(original)
         is_generator = inspect.isgeneratorfunction(original) or inspect.isasyncgenfunction(original)
         _require(is_async == inspect.iscoroutinefunction(wrapped), hook, "a coroutine function must stay one")
@@ -179,6 +181,33 @@ def coroutine_stays(integration: Integration) -> None:
             _check_exception(hook, ValueError(), is_async=True)
 
 
+def callers_stay(integration: Integration) -> None:
+    """Check that a decorator which looks at its caller's frame finds it, around a function of either kind."""
+    with capture():
+        state.identify(world_size=2)
+        for hook in variants(integration):
+            asyncio.run(_check_caller(hook))
+
+
+async def _check_caller(hook: Hook) -> None:
+    async def later(*_: object) -> None:
+        await asyncio.sleep(0)
+
+    for host in (later, lambda *_: None):
+        caller, result = wrap(hook, _with_caller(host))(object(), object())
+        if inspect.iscoroutine(result):
+            await result
+        _require(caller is sys._getframe().f_code, hook, "a decorator must find its caller's frame")
+
+
+def _with_caller(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def decorated(*args: Any) -> Any:
+        return sys._getframe(1).f_code, function(*args)
+
+    return decorated
+
+
 async def _await(function: Callable[..., Any]) -> Any:
     return await function(object(), object())
 
@@ -260,6 +289,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     result_stays,
     exception_stays,
     coroutine_stays,
+    callers_stay,
     failures_stay_ours,
     nothing_runs_after,
     undo_is_exact,

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +36,7 @@ from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.testing.contract import CHECKS, BrokenContractError, Check, applies, check_integration, variants
 from tests.fixtures import Recording
+from tests.programs.launch import run
 
 INTEGRATIONS = {name: choice.load(name, path) for name, path in OURS.items()}
 every_integration = pytest.mark.parametrize("name", list(OURS))
@@ -302,6 +304,52 @@ def test_a_wrapped_function_can_be_sent_to_another_process(recording: Recording,
         there = cloudpickle.loads(cloudpickle.dumps(wrapped))
         assert there is not wrapped
         assert there.__globals__["state"] is state, hook.target
+
+
+def class_of_the_program() -> type[Any]:
+    """Make a class that is pickled by value, with every kind of method."""
+
+    class Worker:
+        def plain(self, x: int) -> int:
+            return x + 1
+
+        @classmethod
+        def of_class(cls, x: int) -> int:
+            return x + len(cls.__name__)
+
+        @staticmethod
+        def static(x: int) -> int:
+            return x + 2
+
+    Worker.__module__ = "__main__"
+    return Worker
+
+
+CALL_THERE = """
+import inspect, pickle, sys, otel_rl
+otel_rl.instrument([])
+for worker in pickle.load(open(sys.argv[1], "rb")):
+    results = [worker().plain(1), worker.of_class(1), worker().of_class(1), worker.static(1), worker().static(1)]
+    kinds = [type(inspect.getattr_static(worker, name)).__name__ for name in ("plain", "of_class", "static")]
+    print(worker.target, results, kinds)
+"""
+
+
+@pytest.mark.slow
+def test_a_class_with_wrapped_methods_can_be_sent_to_another_process(tmp_path: Path) -> None:
+    """As Ray does with actors of the main module: there each method is what it was, and does what it did."""
+    cloudpickle = pytest.importorskip("cloudpickle")
+    workers, expected = [], []
+    for hook in (hook for name in OURS for hook in hooks_of(name)):
+        worker: Any = class_of_the_program()
+        worker.target = hook.target
+        for method in ("plain", "of_class", "static"):
+            setattr(worker, method, wrap(hook, inspect.getattr_static(worker, method)))
+        workers.append(worker)
+        expected.append(f"{hook.target} [2, 7, 7, 3, 3] ['function', 'classmethod', 'staticmethod']")
+    (tmp_path / "workers").write_bytes(cloudpickle.dumps(workers))
+    output = run(tmp_path, "-c", CALL_THERE, "workers", OTEL_RL_SIDECAR="false")
+    assert expected == [line for line in output.splitlines() if line in expected]
 
 
 def test_a_decorated_function_can_be_sent_to_another_process(recording: Recording) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
+import io
 import json
+import pickle
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -327,6 +331,40 @@ def test_saving_is_a_checkpoint(recorded: Callable[[], Recorded], tmp_path: Path
         (node.name, node.attributes[v.CHECKPOINT_FORMAT]) for node in saved
     ]
     assert (tmp_path / "model.pt").exists()
+
+
+PICKLING: dict[str, Callable[[Any], Any]] = {
+    "pickle": lambda tensor: pickle.loads(pickle.dumps(tensor)),
+    "an old pickle": lambda tensor: pickle.loads(pickle.dumps([tensor], protocol=0))[0],
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "typed storage": lambda tensor: torch.tensor(pickle.loads(pickle.dumps(tensor.storage())).tolist()).view(2, 2),
+    "storage": lambda tensor: tensor if pickle.dumps(tensor.untyped_storage()) else None,
+    "multiprocessing": lambda tensor: ForkingPickler.loads(ForkingPickler.dumps(tensor)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.parametrize("kind", PICKLING)
+def test_a_tensor_that_is_pickled_is_no_checkpoint(recorded: Callable[[], Recorded], kind: str) -> None:
+    """Though torch writes its storage with torch.save."""
+    tensor = torch.arange(4.0).view(2, 2)
+    with otel_rl.step(1):
+        assert torch.equal(tensor, PICKLING[kind](tensor))
+    assert [] == recorded().steps()[1].children
+
+
+def test_saving_to_a_file_or_into_memory_is_a_checkpoint(recorded: Callable[[], Recorded], tmp_path: Path) -> None:
+    """What a program saves into memory, such as to upload it, takes its time as well; a pickle inside is a part."""
+    weights, memory = model().state_dict(), io.BytesIO()
+    with otel_rl.step(1):
+        with (tmp_path / "file.pt").open("wb") as file:
+            torch.save(weights, file)
+        torch.save(obj={"model": weights, "pickle": pickle.dumps(weights)}, f=memory)
+        torch.save(weights["0.weight"].untyped_storage(), tmp_path / "storage.pt")
+    assert [("torch.save", None, [])] * 3 == checkpoints(recorded())
+    memory.seek(0)
+    assert torch.equal(weights["0.weight"], torch.load(memory)["model"]["0.weight"])
 
 
 def checkpoints(recorded: Recorded) -> list[tuple[Any, ...]]:

@@ -6,6 +6,7 @@ does not see has ``rl.comm.hidden``. ``process_group.py`` has what a rank learns
 
 from __future__ import annotations
 
+import io
 import sys
 import threading
 from collections.abc import Callable
@@ -125,6 +126,14 @@ def _save_stage(args: Args, kwargs: Kwargs) -> str | None:
     return vocabulary.CHECKPOINT
 
 
+def _torch_save_stage(args: Args, kwargs: Kwargs) -> str | None:
+    """Return no stage for the pickling of a tensor: its storage is written alone, and into memory."""
+    import torch
+
+    is_storage = isinstance(args[0], (torch.UntypedStorage, torch.TypedStorage))
+    return None if is_storage and isinstance(args[1], io.BytesIO) else _save_stage(args, kwargs)
+
+
 def _saving_goes_on(args: Args, kwargs: Kwargs, result: Any) -> None:
     """End the checkpoint when its future is done; the call itself was only its staging."""
     future = result if isinstance(result, Future) else getattr(result, "upload_completion", None)
@@ -179,7 +188,7 @@ HOOKS = (
     ),
     CallbackHook(target="torch.nn.parallel.distributed:DistributedDataParallel.__init__", after=_wrapped_by_ddp),
     *(
-        StageHook(target=target, stage=_save_stage, attributes=TORCH_SAVE)
+        StageHook(target=target, stage=_torch_save_stage, attributes=TORCH_SAVE)
         for target in ("torch.serialization:save", "torch:save")
     ),
     *(
