@@ -94,7 +94,7 @@ ALARMS: Final[tuple[Rule[Learning], ...]] = (
         window=f"the last fifth, against the highest of {LEVELS} levels, at least {reward_rules.FEW} steps; "
         "the sentence has the mean since it fell",
         find=reward_rules.reward_collapsed,
-        sentence="The reward collapsed in step {step}: {best:.3g} to {final:.3g} (best until step {peak}){by}.",
+        sentence="The reward collapsed in step {step}: {best:brief} to {final:brief} (best until step {peak}){by}.",
         advice="Go back to a checkpoint before that step; look at KL and learning rate there.",
         silenced_by=DEAD,
     ),
@@ -131,7 +131,7 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         condition=f"the gradient norm stays above {policy_rules.SPIKE:.0f} times the highest of the first third",
         window=f"all steps, at least {2 * policy_rules.FEW}, against the first third",
         find=policy_rules.gradient_explosion,
-        sentence="The gradient norm exploded in step {step}: {before:.3g} to {after:.3g}, and stays there.",
+        sentence="The gradient norm exploded in step {step}: {before:brief} to {after:brief}, and stays there.",
         advice="Lower the learning rate or clip the gradient.",
         silenced_by=DEAD,
     ),
@@ -142,7 +142,7 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         condition="the KL to the reference grows beyond the first entropy, and the reward does not rise with it",
         window=f"the second half, against the middle; at least {2 * policy_rules.FEW} steps",
         find=policy_rules.kl_explosion,
-        sentence="KL to the reference grows from {middle:.3g} to {end:.3g} since step {step}{paid}.",
+        sentence="KL to the reference grows from {middle:brief} to {end:brief} since step {step}{paid}.",
         advice="Raise the KL coefficient or lower the learning rate.",
         silenced_by=DEAD,
     ),
@@ -184,8 +184,8 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         ),
         find=reward_rules.evaluation_falls,
         sentence=(
-            "Evaluation reward falls since step {step} ({best:.3g} to {last:.3g}) "
-            "while the training reward rises ({from:.3g} to {to:.3g})."
+            "Evaluation reward falls since step {step} ({best:brief} to {last:brief}) "
+            "while the training reward rises ({from:brief} to {to:brief})."
         ),
         advice="Stop at the best evaluation; look for what the training reward pays besides.",
         silenced_by=(*DEAD, "reward_collapsed"),
@@ -234,7 +234,7 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         condition="one of several reward functions gives all answers the same score, and had not risen to it",
         window="all steps; at least 10 at the end, and a fifth of all",
         find=reward_rules.function_constant,
-        sentence="Reward {name} gives every answer {value:.3g} {when}: it teaches nothing.",
+        sentence="Reward {name} gives every answer {value:brief} {when}: it teaches nothing.",
         advice="Look at what that reward function returns.",
         silenced_by=("reward_nan", "groups_equal"),
     ),
@@ -256,7 +256,7 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         condition=f"the responses stay below {whole(response_rules.SHORT)} of their first length",
         window="all steps, against the first twentieth; at least 5 at the end",
         find=response_rules.answers_short,
-        sentence="The responses shrank in step {step}: {before:.3g} to {after:.3g} tokens{went}.",
+        sentence="The responses shrank in step {step}: {before:brief} to {after:brief} tokens{went}.",
         advice="Read some responses; look at what the reward pays for short ones.",
         silenced_by=DEAD,
     ),
@@ -281,7 +281,7 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         find=policy_rules.gradient_spikes,
         sentence=(
             "The gradient norm spikes in {count:count} of {total:plural step} (first in {first}): "
-            "up to {top:.3g}, usually {usual:.3g}."
+            "up to {top:brief}, usually {usual:brief}."
         ),
         advice="Clip the gradient, or lower the learning rate.",
         silenced_by=(*DEAD, "gradient_explosion"),
@@ -304,7 +304,7 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         condition="the reward falls over the run, beyond noise and a tenth of its height",
         window=f"the last fifth, against the first twentieth; at least {2 * reward_rules.FEW} steps",
         find=reward_rules.reward_falls,
-        sentence="The reward falls: {before:.3g} to {after:.3g} in {points:plural step}.",
+        sentence="The reward falls: {before:brief} to {after:brief} in {points:plural step}.",
         advice="Lower the learning rate; check the sign of the reward.",
         silenced_by=(*DEAD, "reward_collapsed"),
     ),
@@ -315,7 +315,7 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         condition="the loss rises over the run without a gain in reward",
         window=f"the last fifth, against the first twentieth; at least {2 * policy_rules.FEW} steps",
         find=policy_rules.loss_rises,
-        sentence="The loss rises: {before:.3g} to {after:.3g} in {total:plural step}{rate}.",
+        sentence="The loss rises: {before:brief} to {after:brief} in {total:plural step}{rate}.",
         advice="Lower the learning rate.",
         silenced_by=(*DEAD, "reward_collapsed", "reward_falls", "groups_equal", "kl_explosion"),
     ),
@@ -326,7 +326,7 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         condition="the reward does not move beyond its noise",
         window=f"first and last third; at least {reward_rules.MANY} steps",
         find=reward_rules.reward_flat,
-        sentence="The reward stays at {level:.3g} in {points:plural step}, within its noise of {noise:.3g}.",
+        sentence="The reward stays at {level:brief} in {points:plural step}, within its noise of {noise:brief}.",
         advice="Raise the learning rate, or look at whether the reward can tell answers apart.",
         silenced_by=(*DEAD, "answers_nan", "groups_equal", "groups_mostly_equal", "gradient_vanished"),
     ),
@@ -350,7 +350,7 @@ NOTES: Final[tuple[Rule[Learning], ...]] = (
         condition="no alarm and no warning holds, and no reward was recorded",
         window="first twentieth and last fifth; of a short run first and last step",
         find=reward_rules.loss_note,
-        sentence="Loss {first:.3g} to {last:.3g} in {points:plural step}; no reward was recorded.",
+        sentence="Loss {first:brief} to {last:brief} in {points:plural step}; no reward was recorded.",
         is_fallback=True,
     ),
     Rule(

@@ -11,7 +11,7 @@ from otel_rl.analysis.series.onset import onset
 from otel_rl.analysis.series.robust import median
 from otel_rl.findings.curves import Learning, Numbers
 from otel_rl.findings.rule import Found
-from otel_rl.runs.format import plural, shorten
+from otel_rl.runs.format import brief, plural, shorten
 
 UPDATE: Final = (v.LOSS, v.GRAD_NORM, v.LOSS_TERM, v.KL_REFERENCE, v.KL_POLICY, v.ENTROPY)
 NAMES: Final = {
@@ -156,4 +156,4 @@ def _kind(learning: Learning, one: Numbers) -> str:
 def _gradient(learning: Learning, step: int) -> str:
     curve = learning.curve(v.GRAD_NORM)
     before, after = median(curve.before(step)), median(curve.since(step))
-    return f" (gradient {before:.3g} to {after:.3g})" if after < before / 3 else ""
+    return f" (gradient {brief(before)} to {brief(after)})" if after < before / 3 else ""

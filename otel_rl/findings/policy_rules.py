@@ -13,7 +13,7 @@ from otel_rl.analysis.series.onset import onset
 from otel_rl.analysis.series.robust import high, level, mad, median
 from otel_rl.findings.curves import Curve, Learning
 from otel_rl.findings.rule import Found
-from otel_rl.runs.format import plural
+from otel_rl.runs.format import brief, plural
 
 FEWEST: Final = 5
 FEW: Final = 15
@@ -42,7 +42,7 @@ def policy_collapse(learning: Learning) -> Found | None:
     rate = learning.curve(v.LEARNING_RATE)
     used = [value for value in rate.before(step + 1) if value > 0]
     values = {"step": step, "before": _early(entropy), "after": max(0.0, median(entropy.since(step)))}
-    at_rate = f"; learning rate {max(used):.3g}" if used else ""
+    at_rate = f"; learning rate {brief(max(used))}" if used else ""
     return Found({**values, "gradient": _no_gradient(learning, step), "rate": at_rate})
 
 
@@ -66,7 +66,7 @@ def gradient_vanished(learning: Learning) -> Found | None:
     if start is None or len(gradient) - start < max(FEWEST, len(gradient) // 10):
         return None
     of = f"{sum(flags[start:])} of {plural(len(gradient), 'step')}"
-    since = f"since step {gradient.steps[start]} ({of}), {median(gradient.values[:start]):.3g} before"
+    since = f"since step {gradient.steps[start]} ({of}), {brief(median(gradient.values[:start]))} before"
     return Found({"when": since if start else f"in {of}"})
 
 
@@ -113,7 +113,7 @@ def kl_explosion(learning: Learning) -> Found | None:
     before, after = reward.before(step)[-FEW:], reward.since(step)[-tenth:]
     if _gains_since(reward, step) or _is_higher(before, after):
         return None
-    paid = f" while the reward went from {level(before):.3g} to {level(after):.3g}" if before and after else ""
+    paid = f" while the reward went from {brief(level(before))} to {brief(level(after))}" if before and after else ""
     return Found({"middle": middle, "end": end, "step": step, "paid": paid})
 
 
@@ -142,7 +142,7 @@ def loss_rises(learning: Learning) -> Found | None:
     moved = loss.change
     if not moved.is_rise or moved.by < max(3 * moved.scatter, 0.5 * abs(moved.before)):
         return None
-    at_rate = f" at learning rate {median(rate.values):.3g}" if rate.values else ""
+    at_rate = f" at learning rate {brief(median(rate.values))}" if rate.values else ""
     return Found({"before": moved.before, "after": moved.after, "total": len(loss), "rate": at_rate})
 
 

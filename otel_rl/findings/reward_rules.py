@@ -12,7 +12,7 @@ from otel_rl.analysis.series.robust import high, level, median, noise
 from otel_rl.analysis.summary import mean
 from otel_rl.findings.curves import Curve, Learning
 from otel_rl.findings.rule import Found
-from otel_rl.runs.format import plural, shorten
+from otel_rl.runs.format import brief, plural, shorten
 
 FEW: Final = 15
 """A shorter run says nothing about a trend."""
@@ -131,7 +131,7 @@ def groups_equal(learning: Learning) -> Found | None:
     step, total = equal.steps[start], plural(len(equal), _noun(learning, equal))
     rewards = learning.curve(v.REWARD_SCORE).since(step)
     is_same = bool(rewards) and max(rewards) - min(rewards) <= NO_CHANGE * abs(rewards[0])
-    value = f" ({rewards[0]:.3g})" if is_same else ""
+    value = f" ({brief(rewards[0])})" if is_same else ""
     taught = sum(value >= ALL for value in equal.values[start:])
     when = f"Since step {step}" if start else f"In all {total}"
     nothing = f"{taught} of {total} teach nothing" if start else "they teach nothing"
@@ -152,7 +152,7 @@ def reward_note(learning: Learning) -> Found | None:
     if not len(curve):
         return None
     if len(curve) == 1:
-        return Found({"text": f"Reward {curve.values[0]:.3g} in the only step."})
+        return Found({"text": f"Reward {brief(curve.values[0])} in the only step."})
     return Found({"text": _way(learning, curve) + _groups(learning)})
 
 
@@ -176,7 +176,7 @@ def _fallen_function(learning: Learning, step: int) -> str:
     if len(learning.functions(v.FUNCTION_SCORE)) < 2 or len(falls) != 1:
         return ""
     name, before, after = falls[0]
-    return f"; of the functions only {shorten(name, NAME_WIDTH)} fell ({before:.3g} to {after:.3g})"
+    return f"; of the functions only {shorten(name, NAME_WIDTH)} fell ({brief(before)} to {brief(after)})"
 
 
 def _way(learning: Learning, curve: Curve) -> str:
@@ -184,7 +184,7 @@ def _way(learning: Learning, curve: Curve) -> str:
     moved = curve.change
     steps = plural(len(curve), _noun(learning, curve))
     if len(curve) < FEW:
-        return f"Reward {curve.values[0]:.3g} to {curve.values[-1]:.3g} in {steps}."
+        return f"Reward {brief(curve.values[0])} to {brief(curve.values[-1])} in {steps}."
     first, last = _digits(moved.before, moved.by), _digits(moved.after, moved.by)
     if moved.by > 3 * moved.scatter:
         limit = float(_digits(moved.before + 0.9 * moved.by, moved.by))
@@ -192,7 +192,7 @@ def _way(learning: Learning, curve: Curve) -> str:
         return f"Reward {first} to {last}, first above {limit:g} in step {curve.steps[where or 0]}."
     if moved.is_rise or moved.is_fall or abs(monotony(curve.values)) > TREND:
         return f"Reward {first} to {last} in {steps}."
-    return f"Reward {level(curve.values):.3g}, within its noise of {moved.scatter:.3g} in {steps}."
+    return f"Reward {brief(level(curve.values))}, within its noise of {brief(moved.scatter)} in {steps}."
 
 
 def _groups(learning: Learning) -> str:
@@ -206,7 +206,7 @@ def _groups(learning: Learning) -> str:
 
 def _digits(value: float, by: float) -> str:
     """Write a level with two digits of the change."""
-    return f"{round(value, 2) + 0.0:.2f}" if abs(by) >= 0.1 and abs(value) < 10 else f"{value:.3g}"
+    return f"{round(value, 2) + 0.0:.2f}" if abs(by) >= 0.1 and abs(value) < 10 else brief(value)
 
 
 def _constant_since(score: Curve, spread: Curve) -> int | None:

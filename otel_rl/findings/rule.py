@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from otel_rl.runs.format import count, number, percent, plural, seconds, size, times
+from otel_rl.runs.format import brief, count, number, percent, plural, seconds, size, times
 
 Kind = Literal["time", "learn", "health"]
 Severity = Literal["alarm", "warning", "note"]
@@ -16,6 +16,7 @@ Value = float | int | str
 Evidence = TypeVar("Evidence")
 
 WRITERS: Final[dict[str, Callable[[Any], str]]] = {
+    "brief": brief,
     "count": count,
     "number": number,
     "percent": percent,

@@ -80,6 +80,11 @@ def number(value: float | None) -> str:
     return f"{value:.3g}"
 
 
+def brief(value: float) -> str:
+    """Write three digits, thousands in full: `0.0123`, `7,150`, `1.2e+06`."""
+    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e6 else f"{value + 0.0:.3g}"
+
+
 def count(value: float) -> str:
     return f"{value:,.0f}"
 

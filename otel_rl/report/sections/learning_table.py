@@ -13,7 +13,7 @@ from otel_rl.findings.rule import Finding, Rule
 from otel_rl.report.data.report import Report, Series
 from otel_rl.report.section import Block, Section, Severity, foremost, more, notes
 from otel_rl.report.sections.step_series import TITLES, add_series, is_shown, series_table, title_of
-from otel_rl.runs.format import percent, plural
+from otel_rl.runs.format import brief, percent, plural
 
 ORDER: Final = (
     v.REWARD_SCORE, v.FUNCTION_SCORE, v.EVAL_REWARD, v.REWARD_ZERO_STD, v.KL_REFERENCE, v.ENTROPY, v.GRAD_NORM,
@@ -44,7 +44,7 @@ def _blocks(report: Report) -> list[Block]:
     for one in shown:
         add_series(table, title_of(one), (one.first, one.last, one.low, one.high), one, _write(one), marks.get(id(one)))
     for one in own:
-        add_series(table, one.name, (one.first, one.last, one.low, one.high), one, short)
+        add_series(table, one.name, (one.first, one.last, one.low, one.high), one, brief)
     left = len(rows) - len(shown) + len(report.numbers) - len(own)
     if not shown and not own:
         return notes(f"{plural(left, 'number')} of your own over the steps: --all" if left else "")
@@ -86,15 +86,7 @@ def _is_named(series: Series, sentence: str) -> bool:
 
 
 def _write(series: Series) -> Callable[[float], str]:
-    return share if series.name in SHARES else short
-
-
-def share(value: float) -> str:
-    return percent(value) if value else "0 %"
-
-
-def short(value: float) -> str:
-    return f"{value + 0.0:.3g}"
+    return percent if series.name in SHARES else brief
 
 
 LEARNING: Final = Section(title="Learning", blocks=_blocks)

@@ -116,7 +116,7 @@ def _mean_step(report: Report) -> str:
         return f"{mean}: {_did(rows[0])}"
     if len(rows) == 2:
         return f"{mean}: {'; '.join(f'{rank_name(report, row)} {_did(row)}' for row in rows)}"
-    least, longest = min(rows, key=lambda row: row.wait_s), max(rows, key=lambda row: row.wait_s)
+    least, *_, longest = sorted(rows, key=lambda row: row.wait_s)
     ends = f"{rank_name(report, least)} {_did(least)}; {rank_name(report, longest)} {_did(longest)}"
     return f"{mean}, of {plural(len(rows), 'rank')} these wait least and longest: {ends}"
 
