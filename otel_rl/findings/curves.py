@@ -17,7 +17,7 @@ class Numbers:
     """One number over the steps, in their order."""
 
     name: str
-    """Of the metric."""
+    """Name of the metric."""
     qualifiers: Mapping[str, str]
     """Attributes that distinguish it from others of the same name."""
     steps: Sequence[int | None]
@@ -81,7 +81,7 @@ class Learning:
 
     series: Sequence[Numbers] = field(default_factory=list)
     of_ranks: Sequence[Numbers] = field(default_factory=list)
-    """Of single ranks: what was ever NaN or infinite, and how many answers got such a reward."""
+    """Values of single ranks: series that were ever NaN or infinite, and how many answers got such a reward."""
     answers: float | None = None
     """Answers of a rank in a rollout, the median; None if nobody counted."""
 

@@ -46,7 +46,7 @@ class RankMemory:
     stage: str
     """In which most of the growth was; empty if in none."""
     share: float
-    """Of the growth."""
+    """Share of the growth."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ from otel_rl.runs.format import brief, plural
 FEWEST: Final = 5
 FEW: Final = 15
 GONE: Final = 0.05
-"""Of the first entropy: what is left of a collapsed policy."""
+"""A collapsed policy has at most this part of its first entropy."""
 LOW: Final = 0.15
 HALF: Final = 0.5
-"""Of the first entropy: where a collapse begins."""
+"""A collapse begins below this part of the first entropy."""
 ZERO: Final = 1e-3
-"""Of the gradients before: less counts as none."""
+"""A gradient below this part of the earlier ones counts as none."""
 ABRUPT: Final = 5
 """Steps in which no policy learns to be certain."""
 SPIKE: Final = 10.0

@@ -20,9 +20,9 @@ STEP_BY_STEP: Final = 0.85
 HALF: Final = 0.5
 MANY: Final = 0.9
 EARLY: Final = 0.8
-"""Of the first steps: it was so from the beginning on."""
+"""With this share in the first steps it was so from the beginning."""
 SHORT: Final = 0.15
-"""Of the first length: what is left of a collapse."""
+"""Collapsed responses have at most this part of their first length."""
 
 
 def paid_for_length(learning: Learning) -> Found | None:

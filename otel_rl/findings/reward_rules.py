@@ -35,7 +35,7 @@ NEAR: Final = 0.6
 RECENT: Final = 10
 NAME_WIDTH: Final = 24
 NO_CHANGE: Final = 1e-6
-"""Of a value: less is rounding."""
+"""A change below this part of a value is rounding."""
 
 
 def reward_collapsed(learning: Learning) -> Found | None:

@@ -39,7 +39,7 @@ class Found:
     values: Mapping[str, Value] = field(default_factory=dict)
     """By name: numbers in seconds, bytes, shares 0..1; texts as they stand in the sentence."""
     weight: float = 0.0
-    """Of findings of one severity the heaviest comes first."""
+    """The heaviest finding of a severity comes first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

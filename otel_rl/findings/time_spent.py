@@ -60,7 +60,7 @@ class SlowCalls:
     call_s: float
     """The mean one."""
     peers: str = ""
-    """Of which ranks, if not of all."""
+    """The ranks, if not all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +68,9 @@ class PeerWait:
     """Waits of the ranks for each other."""
 
     share: float
-    """Of the step time of all ranks."""
+    """Share of the step time of all ranks."""
     longest_s: float
-    """Of the rank that waits longest, in its mean step."""
+    """Wait of the rank that waits longest, in its mean step."""
     step_s: float
     is_exact: bool = True
     is_spread: bool = False
@@ -88,7 +88,7 @@ class Tail:
     slowest: float
     """Their number, as a share."""
     share: float
-    """Of the rollout, in which only they run."""
+    """Share of the rollout in which only they run."""
     step_share: float
 
 
@@ -98,7 +98,7 @@ class SampleCall:
 
     call_s: float
     share: float
-    """Of the step."""
+    """Share of the step."""
     inside: Mapping[str, float]
     """Share of the call by stage."""
 

@@ -13,7 +13,7 @@ from otel_rl.findings.rule import Found, Rule, Value, whole
 from otel_rl.findings.time_spent import COMMUNICATION, SlowRanks, Timing, Use
 
 SLOW_SHARE: Final = 0.05
-"""Of the mean step: what a slow rank costs at least."""
+"""A slow rank costs at least this share of the mean step."""
 CALL_S: Final = 0.01
 """Collectives are slow from this time on each: many short ones are a matter of short steps."""
 AWAITED_SHARE: Final = 0.2
@@ -23,7 +23,7 @@ OTHER_SHARE: Final = 0.3
 BESIDES: Final = {"evaluation": 0.5, "checkpoints": 0.5, "handing over new weights": 0.3}
 """Shares of the step from which on work besides rollouts and updates is too much."""
 TINY_STEP_S: Final = 0.01
-"""Of shorter steps what runs between the stages is always a large part."""
+"""In shorter steps, what runs between the stages is always a large part."""
 TAIL_STEP_SHARE: Final = 0.1
 TAIL_RATIO: Final = 3.0
 """The slowest requests must take this multiple of what as many of the others would take, too."""

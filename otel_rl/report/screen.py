@@ -60,7 +60,7 @@ class Trouble:
 
 
 MOST_LINES: Final = 4
-"""Of one kind of trouble on the screen."""
+"""Most lines on the screen for one kind of trouble."""
 TROUBLE: Final = (
     Trouble(HANGING, ("hanging",), is_by_rank=True),
     Trouble(FAILURES, ("failed", "failed_and_went_on", "out_of_memory")),

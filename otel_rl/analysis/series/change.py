@@ -17,7 +17,7 @@ SMALL_DEVIATIONS: Final = 6.0
 FEWEST: Final = 3
 """Values of the smallest window."""
 LEVELS: Final = 20
-"""Of a peak: the most levels that a run is cut into."""
+"""A peak is looked for among at most this many levels."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
+from otel_rl.analysis.series.robust import ranks
 from otel_rl.analysis.summary import buckets
 
 SMOOTH: Final = 20
@@ -20,31 +21,19 @@ def together(left: Sequence[float], right: Sequence[float]) -> float:
     """
     pairs = [pair for pair in zip(left, right, strict=False) if all(map(math.isfinite, pair))]
     count = min(SMOOTH, max(1, len(pairs) // 2))
-    return _pearson(*(_ranks(buckets([pair[side] for pair in pairs], count)) for side in (0, 1)))
+    return _pearson(*(ranks(buckets([pair[side] for pair in pairs], count)) for side in (0, 1)))
 
 
 def step_by_step(left: Sequence[float], right: Sequence[float]) -> float:
     """Return the rank correlation of the changes from one value to the next, whatever the trends are."""
     pairs = [pair for pair in zip(left, right, strict=False) if all(map(math.isfinite, pair))]
     changes = [(x / 2 - before_x / 2, y / 2 - before_y / 2) for (before_x, before_y), (x, y) in pairwise(pairs)]
-    return _pearson(*(_ranks([change[side] for change in changes]) for side in (0, 1)))
+    return _pearson(*(ranks([change[side] for change in changes]) for side in (0, 1)))
 
 
 def monotony(values: Sequence[float]) -> float:
     """Return the rank correlation of smoothed values with time: 1 if they only rise, -1 if they only fall."""
     return together([float(index) for index in range(len(values))], values)
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ranks = [0.0] * len(values)
-    start = 0
-    for end in range(1, len(order) + 1):
-        if end == len(order) or values[order[end]] != values[order[start]]:
-            for index in order[start:end]:
-                ranks[index] = (start + end - 1) / 2
-            start = end
-    return ranks
 
 
 def _pearson(left: Sequence[float], right: Sequence[float]) -> float:

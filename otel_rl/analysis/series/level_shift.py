@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
+from otel_rl.analysis.series.robust import ranks
+
 FEWEST: Final = 8
 """Values on either side that tell a move from chance."""
 LEAST: Final = 4
@@ -52,7 +54,7 @@ def _is_likely(values: Sequence[float]) -> bool:
     """Return whether the ranks before and after some place differ by more than chance."""
     count = len(values)
     most, total = 0.0, 0.0
-    for index, rank in enumerate(_ranks(values)):
+    for index, rank in enumerate(ranks(values)):
         if FEWEST <= index <= count - FEWEST:
             most = max(most, abs(total))
         total += 2 * rank - (count - 1)
@@ -84,16 +86,3 @@ def _distances(values: Sequence[float]) -> Iterator[float]:
             low_sum, high_sum = low_sum + down, high_sum - down
             heapq.heappush(low, -down)
         yield high_sum - low_sum - low[0] * (len(low) - len(high))
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    """Return the place of each value in their order, from 0; equal ones share theirs."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ranks = [0.0] * len(values)
-    start = 0
-    for end in range(1, len(order) + 1):
-        if end == len(order) or values[order[end]] != values[order[start]]:
-            for place in order[start:end]:
-                ranks[place] = (start + end - 1) / 2
-            start = end
-    return ranks

@@ -60,3 +60,16 @@ def noise(values: Sequence[float]) -> float:
     distances = sorted(abs(after / 4 - before / 4) for before, after in pairwise(kept))
     used = distances[: len(distances) - len(distances) // TRIMMED]
     return 4 * GAUSS_DIFFERENCE * mean(used) if used else 0.0
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """Return the place of each value in their order, from 0; equal ones share theirs."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    places = [0.0] * len(values)
+    start = 0
+    for end in range(1, len(order) + 1):
+        if end == len(order) or values[order[end]] != values[order[start]]:
+            for place in order[start:end]:
+                places[place] = (start + end - 1) / 2
+            start = end
+    return places

@@ -70,7 +70,7 @@ class RequestTail:
     slowest: float
     """Which: this share of the requests."""
     share: float
-    """Of the rollouts' time, the part in which nothing else is left to generate."""
+    """Part of the rollouts' time in which nothing else is left to generate."""
     step_share: float | None
     """The same as part of the step time; null if the rollouts are no stage `rl.sample`."""
 
@@ -102,7 +102,7 @@ class Requests:
     """Slots of the engines that idle at the end of rollouts, as part of slots x rollout time."""
     kv_cache_peak: float | None
     engine_preemptions: list[EnginePreemptions]
-    """Of engines whose requests do not have them."""
+    """Preemptions of engines whose requests do not have them."""
     spans: int
     omitted: int
     """Requests that did not become spans, which is decided at the end of a rollout."""
@@ -195,7 +195,7 @@ class OpenStageRow:
     """False if the rank does not know its attempt yet, so that its finished calls are unknown."""
     is_alive: bool
     is_hanging: bool
-    """Of a living process: open for at least 10 s, and for three times as long as the longest call that ended."""
+    """The process lives, and the stage is open for at least 10 s and three times as long as the longest call that ended."""
     iteration: int | None
     collective: OpenCollective | None
     """Null if the stage is none."""

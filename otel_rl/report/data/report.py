@@ -130,14 +130,14 @@ class StageRow:
     """The stage that it lies in; null directly in the step."""
     calls: int
     share: float
-    """Of the step time; overlapping calls count once."""
+    """Share of the step time; overlapping calls count once."""
     median_s: float
-    """Of one call; for `rl.other` of one step of one rank."""
+    """Time of one call; for `rl.other` of one step of one rank."""
     p95_s: float
     total_s: float
     """Mean over the ranks of the time that each spent in it."""
     comm_share: float
-    """Of the stage's summed calls, the part in collectives that Python sees."""
+    """Part of the stage's summed calls in collectives that Python sees."""
     is_comm_hidden: bool
     """Collectives inside cannot be separated, so own times are upper bounds and name no rank."""
     is_host_clock: bool
@@ -269,7 +269,7 @@ class DamagedFile:
     places: int
     bytes: int
     reason: str
-    """Of the first place."""
+    """Reason of the first place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,7 +292,7 @@ class Report:
     run: str
     path: str
     state: State
-    """Of the last attempt."""
+    """State of the last attempt."""
     system: str
     """The training framework; empty when unknown."""
     system_version: str
@@ -302,7 +302,7 @@ class Report:
     trainings: list[TrainingRow]
     """In order of time; loops in a row with the same algorithm and model are one."""
     settings: dict[str, float]
-    """Of rank 0 in the newest attempt, by their names in the vocabulary without `rl.settings.`; empty if unknown."""
+    """Settings of rank 0 in the newest attempt, by their names in the vocabulary without `rl.settings.`; empty if unknown."""
     begin_ns: int
     end_ns: int
     duration_s: float

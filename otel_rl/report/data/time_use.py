@@ -93,7 +93,7 @@ class SlowCommunication:
     transfer_s: float
     """Per step, median: the least that any rank spent in the collectives without waiting."""
     share: float
-    """Of the step, median."""
+    """Median share of the step."""
     count: float
     """Collectives per step, without hidden ones."""
     pipeline: int | None
@@ -170,7 +170,7 @@ class BubbleRow:
     denominator: Literal["step"]
     """What the shares are of: the step time."""
     share: float
-    """Of all ranks."""
+    """Share over all ranks."""
     is_exact: bool
     """False: it is a lower bound (only of `skew`, see `is_wait_exact` of the ranks)."""
     ranks: list[RankBubble]
@@ -193,7 +193,7 @@ class GoodputRow:
     """Null for all attempts together."""
     ranks: int
     wall_ns: int
-    """Of the ranks together: the parts add up to it exactly."""
+    """Wall time of the ranks together: the parts add up to it exactly."""
     parts: list[GoodputPart]
     setup_ns: int
     """Part of the overhead: from the start of each rank's process to its first step, imports included. A short run has

@@ -34,7 +34,7 @@ class WorkSums(NamedTuple):
     response_tokens: int = 0
     environment_tokens: int = 0
     padding_tokens: int = 0
-    """Of the forwards that say their tokens, too."""
+    """Padding of the forwards that say their tokens, too."""
     padded_tokens: int = 0
     forward_tokens: int = 0
     train_tokens: int = 0

@@ -9,7 +9,7 @@ from typing import Final
 from otel_rl.analysis.stages import NO_COMM, Comm, Path, StageTimes
 
 NUMBERS: Final = 5
-"""Of a stage: union, own time, collectives, time in them, and the end of its durations, which follow all stages."""
+"""What is packed of a stage: union, own time, collectives, time in them, and the end of its durations."""
 
 Clocks = tuple[bool, bool, bool]
 Shapes = dict[tuple[tuple[Path, Clocks], ...], dict[Path, tuple[int, Clocks]]]

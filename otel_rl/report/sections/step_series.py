@@ -78,7 +78,7 @@ class SeriesPoints:
 
     def __init__(self) -> None:
         self._points: dict[Head, tuple[array[int], array[float]]] = {}
-        """Of each series: the index of the moment of each point, and its value."""
+        """Points of each series: the index of the moment, and the value."""
         self._ranks: dict[int, RankOfAttempt] = {}
         self._moments: dict[tuple[int, int], int] = {}
 
