@@ -195,7 +195,7 @@ class OpenStageRow:
     """False if the rank does not know its attempt yet, so that its finished calls are unknown."""
     is_alive: bool
     is_hanging: bool
-    """The process lives, and the stage is open for at least 10 s and three times as long as the longest call that ended."""
+    """The process lives; the stage is open for 10 s or more, and three times as long as its longest call that ended."""
     iteration: int | None
     collective: OpenCollective | None
     """Null if the stage is none."""

@@ -302,7 +302,7 @@ class Report:
     trainings: list[TrainingRow]
     """In order of time; loops in a row with the same algorithm and model are one."""
     settings: dict[str, float]
-    """Settings of rank 0 in the newest attempt, by their names in the vocabulary without `rl.settings.`; empty if unknown."""
+    """Settings of rank 0 in the newest attempt, named as in the vocabulary without `rl.settings.`; empty if unknown."""
     begin_ns: int
     end_ns: int
     duration_s: float
