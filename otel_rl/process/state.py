@@ -74,6 +74,10 @@ def _nothing(*_: object) -> None:
     return None
 
 
+def _call(then: Callable[[], object]) -> None:
+    then()
+
+
 @dataclass(eq=False)
 class Runtime:
     """Everything that one process knows while it records."""
@@ -98,6 +102,9 @@ class Runtime:
     """Records given up before the journal, by signal and reason."""
     wake: Callable[[], None] = _nothing
     """Starts the flusher with the first record."""
+    journal: Callable[[Callable[[], object]], None] = _call
+    """Asks the flusher to journal what was recorded until now, and calls a function in its thread when that is done.
+    Never blocks."""
     awake: bool = False
     wake_again_ns: int = 0
     """Not before this (monotonic) is another attempt made to start the flusher."""
