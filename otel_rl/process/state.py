@@ -225,10 +225,11 @@ class Runtime:
                 self.identity = self.identity.independent("driver")
 
     def become_rank(self) -> None:
-        """Become a rank of the run, if this is a worker that begins steps of its own."""
+        """Become a rank of the run, its only one without a world, if this is a worker that begins steps of its own."""
         if self.identity.is_worker:
             with identifying.lock:
-                self.identity = self.identity.independent("rank")
+                is_alone = self.identity.world_size == 1
+                self.identity = replace(self.identity.independent("rank"), rank=0 if is_alone else self.identity.rank)
 
     def log(self, event_name: str, body: str, attributes: Attributes, severity: int = 13) -> None:
         """Queue a log record about this process."""

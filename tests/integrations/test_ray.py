@@ -7,6 +7,8 @@ import inspect
 import json
 from collections import Counter
 from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from otel_rl.integrations.ray import announce, calling, serving
 from otel_rl.integrations.ray.calling import KEYWORD, OURS
 from otel_rl.process.carrier import Carrier
 from otel_rl.process.hooked import hooking
+from otel_rl.process.identity import identifying
 from otel_rl.process.state import state
 from tests.fixtures import Recording
 from tests.programs.launch import HERE, run
@@ -41,22 +44,27 @@ def number_of(root: Node) -> int:
     return int(root.attributes[v.ITERATION])
 
 
+def recorded(directory: Path, *arguments: str) -> Recorded:
+    """Run a job and read what it recorded: one run and attempt, every parent is there."""
+    if find_spec("ray") is None:
+        pytest.skip("Ray is not installed")
+    output = run(directory, PROGRAM, *arguments, OTEL_RL_SIDECAR="false", PYTHONWARNINGS="ignore")
+    assert "otel_rl" not in output
+    found = Recorded(directory / "runs")
+    assert ([], [], {}) == (found.orphans, found.run.damage, found.errors())
+    assert [1, 1] == [len({node.span.resource[key] for node in found.nodes}) for key in (v.RUN_ID, v.ATTEMPT_ID)]
+    return found
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """What one job recorded, of whose processes only the driver was told to record."""
-    if find_spec("ray") is None:
-        pytest.skip("Ray is not installed")
-    directory = tmp_path_factory.mktemp("ray")
-    output = run(directory, PROGRAM, "--instrument", OTEL_RL_SIDECAR="false", PYTHONWARNINGS="ignore")
-    assert "otel_rl" not in output
-    return Recorded(directory / "runs")
+    return recorded(tmp_path_factory.mktemp("ray"), "--instrument")
 
 
 @pytest.mark.slow
 def test_a_job_on_ray_is_one_run(found: Recorded) -> None:
-    """Of one attempt: every parent is there, and each step is one trace."""
-    assert ([], [], {}) == (found.orphans, found.run.damage, found.errors())
-    assert [1, 1] == [len({node.span.resource[key] for node in found.nodes}) for key in (v.RUN_ID, v.ATTEMPT_ID)]
+    """And each step is one trace."""
     loops = [root for root in found.roots if root.name == v.LOOP]
     assert list(range(STEPS + 1)) == sorted(map(number_of, loops))
     assert Counter({v.LOOP: STEPS + 1, v.SETUP: 1, v.TEARDOWN: 1}) == Counter(root.name for root in found.roots)
@@ -85,6 +93,16 @@ def test_a_killed_actor_loses_no_call_that_has_returned(found: Recorded) -> None
 
 
 @pytest.mark.slow
+def test_an_actor_that_holds_the_steps_is_killed_with_its_last_one_complete(tmp_path: Path) -> None:
+    """The program only waits for it, and records nothing itself."""
+    found = recorded(tmp_path, "--instrument", "--runner")
+    loops = sorted((one for one in found.roots if one.name == v.LOOP), key=number_of)
+    assert list(range(STEPS)) == [number_of(root) for root in loops]
+    assert [WHOLE] * STEPS == [[name.strip() for name in root.children[0].outline()] for root in loops]
+    assert {"Runner"} == {root.span.resource[v.ROLE] for root in loops}
+
+
+@pytest.mark.slow
 def test_an_actor_says_who_it_is(found: Recorded) -> None:
     """Its class is its role; its number that of its name, else the one that its creator counted."""
     known = {
@@ -96,6 +114,24 @@ def test_an_actor_says_who_it_is(found: Recorded) -> None:
     assert {*trainers, ("Generator", 0, None), ("Generator", 1, None)} == known
     roles = {node.name: node.span.resource[v.ROLE] for node in found.nodes if v.ACTOR_ID not in node.span.resource}
     assert ("trainer", "worker") == (roles["learn"], roles[v.REWARD])
+
+
+@pytest.mark.parametrize(("name", "number", "rank"), [("", 2, 2), ("a_1:4", 2, 1), ("a", 0, 0), ("a", None, 0)])
+def test_an_actor_that_holds_steps_emits_their_roots(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, name: str, number: int | None, rank: int
+) -> None:
+    """Whatever its number. Only the first of its class, or one without a number elsewhere, holds those of the job."""
+    ray = pytest.importorskip("ray")
+    context = SimpleNamespace(get_actor_name=lambda: name, get_actor_id=lambda: "f00")
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+    state.inherit(kind="worker", role="worker", rank=0)
+    serving.know_actor("Runner", number)
+    identity = state.identity
+    assert ("Runner", rank, "f00") == (identity.role, identity.rank, identity.extra[v.ACTOR_ID])
+    assert not identity.emits_root
+    state.become_rank()
+    assert ("Runner", 0, True) == (state.identity.role, state.identity.rank, state.identity.emits_root)
+    assert (number == 0) == ("rank" in identifying.learned)
 
 
 # --- what goes along --------------------------------------------------------------------------------------------------

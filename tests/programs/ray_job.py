@@ -74,6 +74,15 @@ def score(sample: int, *more: int, step: int, **options: int) -> int:
         return sample + sum(more) + sum(options.values())
 
 
+@ray.remote(num_cpus=0)
+class Runner:
+    """Holds the steps in place of the program, as verl's does."""
+
+    def run(self) -> None:
+        """Train, and have nobody wait behind the last step."""
+        loop([Trainer.remote(2), Trainer.remote(2)], Generator.remote())
+
+
 def main() -> None:
     """Train."""
     if "--instrument" in sys.argv:
@@ -81,16 +90,28 @@ def main() -> None:
     folder = tempfile.mkdtemp(prefix="ray")  # a short one: sockets lie below it
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=True, _node_ip_address="127.0.0.1", _temp_dir=folder)
     try:
-        trainers: list[Any] = [Trainer.remote(2), Trainer.options(name="trainer_7:0").remote(2)]
-        generator: Any = Generator.remote()
-        for step in range(STEPS):
-            with otel_rl.step(step):
-                train(step, trainers, generator)
-        check_kinds(trainers[0])
-        kill_behind_answers()
+        if "--runner" in sys.argv:
+            ray.get(Runner.remote().run.remote())
+        else:
+            drive()
     finally:
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def drive() -> None:
+    """Hold the steps."""
+    trainers: list[Any] = [Trainer.remote(2), Trainer.options(name="trainer_7:0").remote(2)]
+    loop(trainers, Generator.remote())
+    check_kinds(trainers[0])
+    kill_behind_answers()
+
+
+def loop(trainers: list[Any], generator: Any) -> None:
+    """Make all steps."""
+    for step in range(STEPS):
+        with otel_rl.step(step):
+            train(step, trainers, generator)
 
 
 def train(step: int, trainers: list[Any], generator: Any) -> None:

@@ -22,6 +22,7 @@ from otel_rl.process.hooked import hooking
 from otel_rl.process.identity import RANK, identifying
 from otel_rl.process.state import state
 from otel_rl.trace.memory import tracing
+from otel_rl.trace.steps import end_left_step
 
 WAIT_S = 1.0
 """How long a call waits for the journal at most."""
@@ -69,7 +70,13 @@ def know_actor(kind: str, number: int | None) -> None:
     rank = int(in_name[0]) if in_name else number
     known: dict[str, Any] = {vocabulary.ACTOR_ID: context.get_actor_id(), vocabulary.ACTOR_NAME: name}
     extra = {**state.identity.extra, **{key: value for key, value in known.items() if value}}
-    state.identify(role=kind, rank=None if RANK in os.environ else rank, extra=extra)
+    state.inherit(role=kind, extra=extra)  # also where the process has worked for tasks before
+    if rank is None or RANK in os.environ:
+        return
+    if rank:
+        state.inherit(rank=rank)
+    else:
+        state.identify(rank=0)  # if it holds steps, they are the job's
 
 
 # --- what is called ---------------------------------------------------------------------------------------------------
@@ -115,7 +122,7 @@ def journaled(method: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 return await method(*args, **kwargs)
             finally:
-                if state.on and _is_unwritten():
+                if _has_recorded():
                     with guard("journal an actor's call"):
                         await _journaled_later()
     else:
@@ -125,14 +132,17 @@ def journaled(method: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 return method(*args, **kwargs)
             finally:
-                if state.on and _is_unwritten():
+                if _has_recorded():
                     attempt("journal", "an actor's call", _journal)
 
     return call
 
 
-def _is_unwritten() -> bool:
-    """Return whether something was recorded since a call asked for the journal last."""
+def _has_recorded() -> bool:
+    """Return whether something was recorded since a call asked for the journal last. A call's last step ends first."""
+    if not state.on:
+        return False
+    attempt("end", "the last step of an actor's call", end_left_step)
     return bool(state.queue) or tracing.last_end > calling.asked_ns
 
 
