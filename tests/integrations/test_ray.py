@@ -179,6 +179,36 @@ def test_a_task_takes_the_carrier_out_again() -> None:
     assert (1, (2,), True, {"y": 3}) == task(1, 2, flag=True, y=3) == task(1, 2, flag=True, y=3, _ray_trace_ctx={})
 
 
+@pytest.mark.medium
+def test_a_task_runs_where_otel_rl_is_missing(tmp_path: Path) -> None:
+    """As a program of another node, which has only Ray."""
+    cloudpickle = pytest.importorskip("cloudpickle")
+
+    def double(x: int) -> int:
+        return 2 * x
+
+    double.__module__ = "__main__"
+    (tmp_path / "task").write_bytes(cloudpickle.dumps(calling.taking(double)))
+    call = "pickle.load(open('task', 'rb'))(4, _ray_trace_ctx={'otel_rl': {}})"
+    assert "8\n" == run(tmp_path, "-c", f"import pickle, sys; sys.modules['otel_rl'] = None; print({call})")
+
+
+@pytest.mark.guarded
+@pytest.mark.parametrize("name", ["_make_actor_method_executor", "_load_actor_class_from_gcs"])
+def test_a_private_name_that_is_gone_is_said_in_one_line(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """The others are hooked."""
+    manager = pytest.importorskip("ray._private.function_manager").FunctionActorManager
+    monkeypatch.delattr(manager, name)
+    otel_rl.uninstrument()
+    otel_rl.instrument(["ray"])
+    lines = [record.getMessage() for record in caplog.records if name in record.getMessage()]
+    otel_rl.uninstrument()
+    assert 1 == len(lines)
+    assert "\n" not in lines[0]
+
+
 # --- the job ----------------------------------------------------------------------------------------------------------
 
 
