@@ -18,7 +18,7 @@ from otel_rl import vocabulary as v
 from otel_rl.entry import _parts
 from otel_rl.hooks import StageHook
 from otel_rl.integrations.ray import announce, calling, serving
-from otel_rl.integrations.ray.calling import KEYWORD, OURS
+from otel_rl.integrations.ray.calling import KEYWORD, OURS, TASK
 from otel_rl.process.carrier import Carrier
 from otel_rl.process.hooked import hooking
 from otel_rl.process.identity import identifying
@@ -175,8 +175,8 @@ def test_a_task_takes_the_carrier_out_again() -> None:
         return x, more, flag, options
 
     task = calling.taking(plain)
-    assert ["x", "more", "flag", KEYWORD, "options"] == list(inspect.signature(task).parameters)
-    assert (1, (2,), True, {"y": 3}) == task(1, 2, flag=True, y=3) == task(1, 2, flag=True, y=3, _ray_trace_ctx={})
+    assert ["x", "more", "flag", TASK, "options"] == list(inspect.signature(task).parameters)
+    assert (1, (2,), True, {"y": 3}) == task(1, 2, flag=True, y=3) == task(1, 2, flag=True, y=3, _otel_rl={})
 
 
 @pytest.mark.medium
@@ -189,7 +189,7 @@ def test_a_task_runs_where_otel_rl_is_missing(tmp_path: Path) -> None:
 
     double.__module__ = "__main__"
     (tmp_path / "task").write_bytes(cloudpickle.dumps(calling.taking(double)))
-    call = "pickle.load(open('task', 'rb'))(4, _ray_trace_ctx={'otel_rl': {}})"
+    call = "pickle.load(open('task', 'rb'))(4, _otel_rl={})"
     assert "8\n" == run(tmp_path, "-c", f"import pickle, sys; sys.modules['otel_rl'] = None; print({call})")
 
 

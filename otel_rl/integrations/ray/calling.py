@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +17,8 @@ from otel_rl.process.state import state
 KEYWORD = "_ray_trace_ctx"
 OURS = "otel_rl"
 """Our entry in the dictionary of that keyword; Ray's own tracing has others."""
+TASK = "_otel_rl"
+"""The keyword that we give a task's function: Ray gives it one only while its own tracing is on, and keeps that."""
 
 
 class _Creating(local):
@@ -69,7 +70,8 @@ def send(args: Args, kwargs: Kwargs, carrier: Carrier | None) -> tuple[Args, Kwa
     """
     signature, call_args, call_kwargs = args
     number = calling.creating.number
-    if (carrier is None and number is None) or all(one.name != KEYWORD for one in signature):
+    names = {one.name for one in signature}
+    if (carrier is None and number is None) or names.isdisjoint((KEYWORD, TASK)):
         return args, kwargs
     said = {
         "carrier": None if carrier is None else dict(vars(carrier)),
@@ -79,15 +81,17 @@ def send(args: Args, kwargs: Kwargs, carrier: Carrier | None) -> tuple[Args, Kwa
         "algorithm": state.identity.algorithm,
         "model_name": state.identity.model_name,
     }
-    context = {**(call_kwargs.get(KEYWORD) or {}), OURS: said}
-    return (signature, call_args, {**call_kwargs, KEYWORD: context}), kwargs
+    if TASK in names:
+        added: dict[str, Any] = {TASK: said}
+    else:
+        added = {KEYWORD: {**(call_kwargs.get(KEYWORD) or {}), OURS: said}}
+    return (signature, call_args, {**call_kwargs, **added}), kwargs
 
 
 def take_with_task(args: Args, kwargs: Kwargs, carrier: object) -> tuple[Args, Kwargs]:
-    """Give a task's function a place for the carrier, unless Ray's own tracing does."""
+    """Give a task's function a place for the carrier; a generator is called before it runs, and gets none."""
     (function,) = args
-    is_traced = sys.modules["ray.util.tracing.tracing_helper"]._is_tracing_enabled()
-    if is_traced or inspect.isgeneratorfunction(function) or not inspect.isfunction(function):
+    if inspect.isgeneratorfunction(function) or not inspect.isfunction(function):
         return args, kwargs
     return (taking(function),), kwargs
 
@@ -96,21 +100,21 @@ def taking(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that takes the carrier out again. It is pickled by value, and runs without otel_rl, too."""
 
     @functools.wraps(function)
-    def task(*args: Any, _ray_trace_ctx: Any = None, **kwargs: Any) -> Any:
+    def task(*args: Any, _otel_rl: Any = None, **kwargs: Any) -> Any:
         run = function
-        if _ray_trace_ctx is not None:
+        if _otel_rl is not None:
             try:
                 from otel_rl.integrations.ray.serving import serve_task
             except ImportError:
                 pass
             else:
-                run = serve_task(function, _ray_trace_ctx)
+                run = serve_task(function, _otel_rl)
         return run(*args, **kwargs)
 
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
     is_open = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
-    place = inspect.Parameter(KEYWORD, inspect.Parameter.KEYWORD_ONLY, default=None)
+    place = inspect.Parameter(TASK, inspect.Parameter.KEYWORD_ONLY, default=None)
     parameters.insert(len(parameters) - is_open, place)
     task.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return task

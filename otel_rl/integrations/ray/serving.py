@@ -101,13 +101,13 @@ def serving(name: str, method: Any) -> Any:
     return wrap(CREATED if name == "__init__" else CALLED, journaled(method))
 
 
-def serve_task(function: Callable[..., Any], context: Any) -> Callable[..., Any]:
+def serve_task(function: Callable[..., Any], said: Any) -> Callable[..., Any]:
     """Return a task's function that uses its caller's carrier."""
 
     def strip(*args: Any, _ray_trace_ctx: Any = None, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    return functools.partial(wrap(CALLED, journaled(strip)), **{KEYWORD: context})
+    return functools.partial(wrap(CALLED, journaled(strip)), **{KEYWORD: {OURS: said}})
 
 
 # --- before it returns ------------------------------------------------------------------------------------------------
