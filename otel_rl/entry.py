@@ -8,7 +8,7 @@ import multiprocessing.util
 import os
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -145,10 +145,12 @@ def _instrument(config: Config, integrations: tuple[str, ...] | None, *, is_aske
 
 def _switch_on(config: Config, chosen: Iterable[Integration]) -> None:
     state.start(config, _wake)
+    state.journal = _journal
     tracing.open_setup = open_setup
     install_carriers()
     overrides = Overrides(_parts.patches)
     hooking.follow, hooking.hook_replacements = overrides.follow, overrides.hook_replacements
+    hooking.arrived = _parts.patches.arrived
     use_memory_reader()
     announce_run()
     _hook_process()
@@ -170,6 +172,8 @@ def install(integration: Integration) -> None:
         _parts.patches.install(hook)
     for attachment in integration.attachments:
         _parts.patches.attach(attachment)
+    for hook in integration.arriving:
+        _parts.patches.expect(hook)
 
 
 def _open_setup(*, is_asked: bool) -> None:
@@ -225,6 +229,14 @@ def _wake() -> None:
     flusher = Flusher(_foreign)
     _parts.flusher = flusher
     flusher.start()
+
+
+def _journal(then: Callable[[], object]) -> None:
+    flusher = _parts.flusher
+    if flusher is None or flusher.pid != os.getpid():
+        then()
+    else:
+        flusher.ask(then)
 
 
 def _foreign(spans: list[Any], resource: Any) -> list[OtlpRequest]:

@@ -19,7 +19,8 @@ else:
     Any = object
 
 FRAMEWORKS = frozenset((
-    "accelerate", "deepspeed", "megatron", "openai", "sglang", "torch", "torch_npu", "transformers", "trl", "vllm",
+    "accelerate", "deepspeed", "megatron", "openai", "ray", "sglang", "torch", "torch_npu", "transformers", "trl",
+    "vllm",
 ))  # fmt: skip
 """Packages that integrations hook: otel_rl starts before the first of them runs."""
 PARTS = frozenset(("opentelemetry", "otel_rl"))
@@ -178,9 +179,18 @@ def _run_shadowed() -> None:
 
 
 def _is_off() -> bool:
-    """Return whether the settings switch everything off."""
+    """Return whether the settings switch everything off, or this is a process by which Ray manages a node."""
+    if _is_helper_of_ray():
+        return True
     enabled, disabled = (os.environ.get(name, "").strip().lower() for name in ("OTEL_RL_ENABLED", "OTEL_SDK_DISABLED"))
     return enabled in ("false", "0", "no", "off") or disabled == "true"
+
+
+def _is_helper_of_ray() -> bool:
+    """Return whether the program is one of Ray's own, but not the one that runs tasks and actors."""
+    program = next((word for word in getattr(sys, "orig_argv", ())[1:] if word.endswith(".py")), "")
+    folders = "/ray/_private/", "/ray/dashboard/", "/ray/autoscaler/"
+    return not program.endswith("/default_worker.py") and any(folder in program for folder in folders)
 
 
 if __name__ == "sitecustomize":

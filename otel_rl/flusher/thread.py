@@ -54,10 +54,17 @@ HOLD_LIMIT = 20_000
 class _Answer(threading.Event):
     """Set when a cycle that was asked for is over."""
 
-    def __init__(self, *, is_last: bool) -> None:
+    def __init__(self, *, is_last: bool, then: Callable[[], object] | None = None) -> None:
         super().__init__()
         self.is_last = is_last
         self.written = False
+        self._then = then
+
+    def set(self) -> None:
+        super().set()
+        if self._then is not None:
+            with guard("say that it is journaled"):  # its event loop may be closed
+                self._then()
 
 
 class Flusher:
@@ -103,6 +110,10 @@ class Flusher:
         """
         answer = self._ask(_Answer(is_last=False), timeout_s)
         return answer.is_set() and answer.written
+
+    def ask(self, then: Callable[[], object]) -> None:
+        """Journal what was recorded until now, and call a function in the flusher's thread when that is over."""
+        self._ask(_Answer(is_last=False, then=then), 0.0)
 
     def stop(self, timeout_s: float) -> bool:
         """Journal everything and close the journal, in so many seconds at most; what cannot be written is said."""

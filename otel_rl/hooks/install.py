@@ -15,7 +15,7 @@ from typing import Any
 import wrapt
 
 from otel_rl.guard import guard, report
-from otel_rl.hooks.hook import Hook, wrap
+from otel_rl.hooks.hook import Hook, hook_of, wrap
 from otel_rl.hooks.integration import Attachment
 
 
@@ -40,6 +40,7 @@ class Patches:
         self.lock = threading.RLock()
         """Held while a target is replaced or restored."""
         self._wanted: set[Hook | Attachment] = set()
+        self._expected: list[Hook] = []
         self._detach: list[Callable[[], object]] = []
 
     def in_child(self) -> None:
@@ -57,6 +58,21 @@ class Patches:
         self._wanted.add(attachment)
         wrapt.register_post_import_hook(functools.partial(self._attach, attachment), attachment.module)
 
+    def expect(self, hook: Hook) -> None:
+        """Replace the hook's target in each class of its name, or derived from one, that ``arrived`` is told of."""
+        self._expected.append(hook)
+
+    def arrived(self, kind: type) -> None:
+        """Replace what is hooked of a class that another process has sent by value; its bases stay as they are."""
+        names = {base.__name__ for base in kind.__mro__}
+        for hook in self._expected:
+            owner, _, name = hook.target.rpartition(".")
+            original = inspect.getattr_static(kind, name, None) if owner in names else None
+            if original is None or hook_of(original) is hook:
+                continue
+            with guard(f"patch {hook.target}"), self.lock:
+                self.put(Patch(hook, kind, name, original, wrap(hook, original), name not in vars(kind)))
+
     def at_undo(self, detach: Callable[[], object]) -> None:
         """Undo something else at the end, too."""
         self._detach.append(detach)
@@ -73,6 +89,7 @@ class Patches:
         """
         with self.lock:
             self._wanted.clear()
+            self._expected.clear()
             for patch in reversed(self.applied):
                 with guard("undo a patch"):
                     _undo(patch)

@@ -30,6 +30,9 @@ class Integration:
     """Its versions, as in ``>=2.1,<3``; another one is named in a log line and left alone."""
     hooks: tuple[Hook, ...]
     attachments: tuple[Attachment, ...] = ()
+    arriving: tuple[Hook, ...] = ()
+    """Hooks of classes that no import brings, since Ray sends them by value. Their target is ``"Class.method"``, with
+    the class of an actor or one of its bases; its process replaces the method before the first call."""
     needs: tuple[str, ...] = ()
     """Integrations without which this one records no whole step: who asks for it by name gets these too."""
     memory: Memory | None = None

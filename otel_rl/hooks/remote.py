@@ -16,7 +16,7 @@ from otel_rl.process.carrier import Carrier
 from otel_rl.process.state import state
 from otel_rl.trace.importlib_bootstrap import not_counted
 
-Inject = Callable[[Args, Kwargs, Carrier], tuple[Args, Kwargs]]
+Inject = Callable[[Args, Kwargs, Any], tuple[Args, Kwargs]]
 """``(args, kwargs, carrier)``: returns the arguments with which the call goes out. Nothing is bound to positions."""
 Extract = Callable[[Args, Kwargs], Carrier | None]
 """``(args, kwargs)``: returns the carrier with which a call came in, or None where it has none."""
@@ -33,6 +33,8 @@ class RemoteHook(Hook):
 
     inject: Inject | None = None
     extract: Extract | None = None
+    needs_step: bool = True
+    """Whether ``inject`` is left out while there is no carrier; else it gets None for it."""
 
     def replacement(self, original: Any, bind: Bind | None) -> Any:
         """Return the function that stands in the place of ``original``; a coroutine function where it is one."""
@@ -59,7 +61,7 @@ class RemoteHook(Hook):
 
     def _send(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
         carrier = Carrier.current()
-        if carrier is None or self.inject is None:
+        if self.inject is None or (carrier is None and self.needs_step):
             return None
         args, kwargs = self.inject(args, dict(kwargs), carrier)  # what fails half-way has changed a copy
         return (*args,), {**kwargs}

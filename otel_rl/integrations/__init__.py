@@ -25,6 +25,7 @@ OURS: Final = {
     "vllm": "otel_rl.integrations.vllm.hooks:INTEGRATION",
     "sglang": "otel_rl.integrations.sglang:INTEGRATION",
     "openai": "otel_rl.integrations.openai.hooks:INTEGRATION",
+    "ray": "otel_rl.integrations.ray.hooks:INTEGRATION",
 }
 """Name to ``module:attribute``, without those of other packages."""
 

@@ -37,6 +37,8 @@ class Hooking(Memory):
     """Hooks what an object and its class have in place of hooked methods."""
     hook_replacements: Callable[[], None] = _nothing
     """Hooks what other libraries have put in place of hooked functions."""
+    arrived: Callable[[type], None] = _nothing
+    """Hooks a class that another process has sent by value."""
     is_compiling: Callable[[], bool] = _no
     """``torch.compiler.is_compiling`` once torch is there."""
     is_tracing: Callable[[], bool] = _no

@@ -74,6 +74,10 @@ def _nothing(*_: object) -> None:
     return None
 
 
+def _call(then: Callable[[], object]) -> None:
+    then()
+
+
 @dataclass(eq=False)
 class Runtime:
     """Everything that one process knows while it records."""
@@ -98,6 +102,9 @@ class Runtime:
     """Records given up before the journal, by signal and reason."""
     wake: Callable[[], None] = _nothing
     """Starts the flusher with the first record."""
+    journal: Callable[[Callable[[], object]], None] = _call
+    """Asks the flusher to journal what was recorded until now, and calls a function in its thread when that is done.
+    Never blocks."""
     awake: bool = False
     wake_again_ns: int = 0
     """Not before this (monotonic) is another attempt made to start the flusher."""
@@ -218,10 +225,11 @@ class Runtime:
                 self.identity = self.identity.independent("driver")
 
     def become_rank(self) -> None:
-        """Become a rank of the run, if this is a worker that begins steps of its own."""
+        """Become a rank of the run, its only one without a world, if this is a worker that begins steps of its own."""
         if self.identity.is_worker:
             with identifying.lock:
-                self.identity = self.identity.independent("rank")
+                is_alone = self.identity.world_size == 1
+                self.identity = replace(self.identity.independent("rank"), rank=0 if is_alone else self.identity.rank)
 
     def log(self, event_name: str, body: str, attributes: Attributes, severity: int = 13) -> None:
         """Queue a log record about this process."""

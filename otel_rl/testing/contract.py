@@ -169,7 +169,7 @@ def coroutine_stays(integration: Integration) -> None:
     """Check that an awaited call returns the result, and raises the exception, of the coroutine function."""
     result = object()
 
-    async def host(*_: object) -> object:
+    async def host(*_: object, **more: object) -> object:
         await asyncio.sleep(0)
         return result
 
@@ -190,10 +190,10 @@ def callers_stay(integration: Integration) -> None:
 
 
 async def _check_caller(hook: Hook) -> None:
-    async def later(*_: object) -> None:
+    async def later(*_: object, **more: object) -> None:
         await asyncio.sleep(0)
 
-    for host in (later, lambda *_: None):
+    for host in (later, lambda *_, **more: None):
         caller, result = wrap(hook, _with_caller(host))(object(), object())
         if inspect.iscoroutine(result):
             await result
@@ -202,8 +202,8 @@ async def _check_caller(hook: Hook) -> None:
 
 def _with_caller(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
-    def decorated(*args: Any) -> Any:
-        return sys._getframe(1).f_code, function(*args)
+    def decorated(*args: Any, **kwargs: Any) -> Any:
+        return sys._getframe(1).f_code, function(*args, **kwargs)
 
     return decorated
 
@@ -213,10 +213,10 @@ async def _await(function: Callable[..., Any]) -> Any:
 
 
 def _check_exception(hook: Hook, error: BaseException, *, is_async: bool = False) -> None:
-    def host(*_: object) -> None:
+    def host(*_: object, **more: object) -> None:
         raise error
 
-    async def later(*_: object) -> None:
+    async def later(*_: object, **more: object) -> None:
         await asyncio.sleep(0)
         raise error
 

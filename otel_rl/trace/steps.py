@@ -202,6 +202,14 @@ class Loop:
             open_phase(vocabulary.TEARDOWN, tracing.loops + (tracing.sibling << 16), now)
 
 
+def end_left_step() -> None:
+    """End the last step if its block was in this task or thread and is over: this process may be killed any moment."""
+    loop = tracing.loop
+    if loop is not None and loop.tree is not None and loop.left and loop.holder == _holder():
+        now = loop.over()
+        loop.count(now, loop.close(now))
+
+
 def _restartable(before: Loop | None, of: Hashable) -> Loop | None:
     """Return the last loop that has begun a step, if it is of the same training."""
     if before is not None and before.number < 0:

@@ -23,6 +23,8 @@ ATTEMPT_ID: Final = resource(
     "rl.attempt.id", "string", "one per start of the job, equal on every rank; random or `OTEL_RL_ATTEMPT_ID`"
 )
 ROLE: Final = resource("rl.role", "string", "what the process does: `trainer`, `rollout`, `worker` or `sidecar`")
+ACTOR_ID: Final = resource("rl.actor.id", "string", "Ray's id of the actor that the process holds")
+ACTOR_NAME: Final = resource("rl.actor.name", "string", "its name, if it has one")
 RANK: Final = resource("rl.rank", "int", "rank, unique within `rl.role`")
 MEMORY_LIMIT: Final = resource(
     "rl.memory.host.limit",

@@ -25,6 +25,7 @@ from otel_rl.hooks import (
     Hook,
     Integration,
     Memory,
+    RemoteHook,
     RequestHook,
     ReturnHook,
     StageHook,
@@ -105,6 +106,8 @@ def seeing(hook: Hook, see: Callable[..., Any]) -> Hook:
     """Let every function of a hook see the arguments of a call."""
     if isinstance(hook, RequestHook):
         return replace(hook, watch=see)
+    if isinstance(hook, RemoteHook):
+        return replace(hook, inject=None, extract=see)
     if isinstance(hook, ReturnHook):
         return replace(hook, after=see)
     if isinstance(hook, GeneratorHook):
@@ -174,23 +177,23 @@ def tell() -> None:
         logging.getLogger("host").warning("of the caller", stacklevel=3)
 
 
-def telling() -> None:
+def telling(**more: Any) -> None:
     """Stand for a target."""
     tell()
 
 
-async def telling_later() -> None:
+async def telling_later(**more: Any) -> None:
     """Stand for a coroutine function."""
     tell()
 
 
-def telling_items() -> Iterator[int]:
+def telling_items(**more: Any) -> Iterator[int]:
     """Stand for a generator."""
     tell()
     yield 1
 
 
-async def telling_items_later() -> AsyncIterator[int]:
+async def telling_items_later(**more: Any) -> AsyncIterator[int]:
     """Stand for an asynchronous generator."""
     tell()
     yield 1
@@ -310,15 +313,15 @@ def class_of_the_program() -> type[Any]:
     """Make a class that is pickled by value, with every kind of method."""
 
     class Worker:
-        def plain(self, x: int) -> int:
+        def plain(self, x: int, **more: Any) -> int:
             return x + 1
 
         @classmethod
-        def of_class(cls, x: int) -> int:
+        def of_class(cls, x: int, **more: Any) -> int:
             return x + len(cls.__name__)
 
         @staticmethod
-        def static(x: int) -> int:
+        def static(x: int, **more: Any) -> int:
             return x + 2
 
     Worker.__module__ = "__main__"

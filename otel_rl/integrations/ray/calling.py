@@ -1,0 +1,120 @@
+"""The side that calls: what goes along with a call of an actor or a task."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import local
+from typing import Any
+
+from otel_rl.hooks import Args, Kwargs, Memory
+from otel_rl.process.carrier import Carrier
+from otel_rl.process.state import state
+
+KEYWORD = "_ray_trace_ctx"
+OURS = "otel_rl"
+"""Our entry in the dictionary of that keyword; Ray's own tracing has others."""
+TASK = "_otel_rl"
+"""The keyword that we give a task's function: Ray gives it one only while its own tracing is on, and keeps that."""
+
+
+class _Creating(local):
+    """The actor that this thread is creating."""
+
+    number: int | None = None
+
+
+@dataclass(eq=False)
+class Calling(Memory):
+    """What a process remembers of the actors that it has created, and of those that it holds."""
+
+    actors: Counter[str] = field(default_factory=Counter)
+    """How many of each class it has created."""
+    creating: _Creating = field(default_factory=_Creating)
+    asked_ns: int = 0
+    """When an actor's call asked for its records to be journaled last."""
+    waited_ns: int = 0
+    """When one waited for it last."""
+
+    def after_fork_in_child(self) -> None:
+        """Keep counting: numbers of actors must not repeat."""
+
+
+calling = Calling.keep("calling")
+
+
+def count_actor(args: Args, kwargs: Kwargs) -> None:
+    """Number the actor that is being created among those of its class: many have no name."""
+    kind = args[0].__ray_metadata__.class_name
+    calling.creating.number = calling.actors[kind]
+    calling.actors[kind] += 1
+
+
+def counted(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Forget the number, now that the actor has it."""
+    calling.creating.number = None
+
+
+def not_counted(args: Args, kwargs: Kwargs, error: BaseException) -> None:
+    """Forget the number of an actor that could not be created."""
+    calling.creating.number = None
+
+
+def send(args: Args, kwargs: Kwargs, carrier: Carrier | None) -> tuple[Args, Kwargs]:
+    """Put the carrier into the arguments of a call whose signature has a place for it.
+
+    Plain values only: a process without otel_rl could not unpickle anything of ours.
+    """
+    signature, call_args, call_kwargs = args
+    number = calling.creating.number
+    names = {one.name for one in signature}
+    if (carrier is None and number is None) or names.isdisjoint((KEYWORD, TASK)):
+        return args, kwargs
+    said = {
+        "carrier": None if carrier is None else dict(vars(carrier)),
+        "number": number,
+        "system": state.identity.system,
+        "system_version": state.identity.system_version,
+        "algorithm": state.identity.algorithm,
+        "model_name": state.identity.model_name,
+    }
+    if TASK in names:
+        added: dict[str, Any] = {TASK: said}
+    else:
+        added = {KEYWORD: {**(call_kwargs.get(KEYWORD) or {}), OURS: said}}
+    return (signature, call_args, {**call_kwargs, **added}), kwargs
+
+
+def take_with_task(args: Args, kwargs: Kwargs, carrier: object) -> tuple[Args, Kwargs]:
+    """Give a task's function a place for the carrier; a generator is called before it runs, and gets none."""
+    (function,) = args
+    if inspect.isgeneratorfunction(function) or not inspect.isfunction(function):
+        return args, kwargs
+    return (taking(function),), kwargs
+
+
+def taking(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that takes the carrier out again. It is pickled by value, and runs without otel_rl, too."""
+
+    @functools.wraps(function)
+    def task(*args: Any, _otel_rl: Any = None, **kwargs: Any) -> Any:
+        run = function
+        if _otel_rl is not None:
+            try:
+                from otel_rl.integrations.ray.serving import serve_task
+            except ImportError:
+                pass
+            else:
+                run = serve_task(function, _otel_rl)
+        return run(*args, **kwargs)
+
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    is_open = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
+    place = inspect.Parameter(TASK, inspect.Parameter.KEYWORD_ONLY, default=None)
+    parameters.insert(len(parameters) - is_open, place)
+    task.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return task
