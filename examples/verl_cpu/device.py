@@ -11,6 +11,7 @@ import psutil
 import torch
 import verl.utils.distributed
 import verl.utils.fsdp_utils
+from torch.distributed.fsdp import CPUOffloadPolicy
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 from verl.workers.rollout import base, replica
 from verl_cpu import repeatable
@@ -98,7 +99,7 @@ verl.utils.distributed.initialize_global_process_group_ray = functools.partial(
     verl.utils.distributed.initialize_global_process_group_ray, backend="gloo"
 )
 # The reference policy waits in pinned memory, which needs a GPU.
-verl.utils.fsdp_utils.CPUOffloadPolicy = functools.partial(verl.utils.fsdp_utils.CPUOffloadPolicy, pin_memory=False)
+verl.utils.fsdp_utils.CPUOffloadPolicy = lambda pin_memory: CPUOffloadPolicy(pin_memory=False)
 base._ROLLOUT_REGISTRY["cpu", "async"] = "verl_cpu.engine.Adapter"
 replica.RolloutReplicaRegistry.register("cpu", load_replica)
 repeatable.patch()
