@@ -12,6 +12,7 @@ import torch
 import verl.utils.distributed
 import verl.utils.fsdp_utils
 from torch.distributed.fsdp import CPUOffloadPolicy
+from transformers import AutoModelForTokenClassification
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 from verl.workers.rollout import base, replica
 from verl_cpu import repeatable
@@ -94,12 +95,20 @@ def load_replica():
     return Replica
 
 
+def load_critic(load, *args, **kwargs):
+    return load(*args, **{**kwargs, "attn_implementation": "eager"})
+
+
 # verl asks for "cpu:gloo,cpu:gloo", which torch refuses.
 verl.utils.distributed.initialize_global_process_group_ray = functools.partial(
     verl.utils.distributed.initialize_global_process_group_ray, backend="gloo"
 )
 # The reference policy waits in pinned memory, which needs a GPU.
 verl.utils.fsdp_utils.CPUOffloadPolicy = lambda pin_memory: CPUOffloadPolicy(pin_memory=False)
+# A critic is loaded with flash-attention, whatever the settings say.
+AutoModelForTokenClassification.from_pretrained = functools.partial(
+    load_critic, AutoModelForTokenClassification.from_pretrained
+)
 base._ROLLOUT_REGISTRY["cpu", "async"] = "verl_cpu.engine.Adapter"
 replica.RolloutReplicaRegistry.register("cpu", load_replica)
 repeatable.patch()

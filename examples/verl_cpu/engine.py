@@ -28,7 +28,7 @@ class Server:
         self.free = asyncio.Lock()
 
     async def ready(self):
-        return "127.0.0.1:0"
+        pass
 
     async def wake_up(self, tags=None):
         self.awake.set()
@@ -85,7 +85,8 @@ class Replica(RolloutReplica):
     async def launch_servers(self):
         options = {"name": name_of(self.replica_rank), "max_concurrency": 64}
         server = Server.options(**options).remote(self.config.response_length, self.model_config.path)
-        self._server_address = await server.ready.remote()
+        await server.ready.remote()
+        self._server_address = f"127.0.0.1:{8000 + self.replica_rank}"  # nobody listens; verl knows servers by it
         self._server_handle = server
         self.servers = [server]
 
@@ -111,10 +112,10 @@ class Adapter(BaseRollout):
         if self.is_first:
             await self.server.sleep.remote()
 
-    @torch.no_grad()
     async def update_weights(self, weights, wire_format="named_tensors", global_steps=None, **_):
         named = [
-            (name, weight.to("cpu", torch.float32).clone()) async for name, weight in ensure_async_iterator(weights)
+            (name, weight.detach().to("cpu", torch.float32).clone())
+            async for name, weight in ensure_async_iterator(weights)
         ]
         if self.is_first:
             await self.server.load_weights.remote(named)
