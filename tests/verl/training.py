@@ -1,0 +1,91 @@
+"""Trains with a real verl as a user would: examples/verl_cpu on a Ray cluster of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from otel_rl.journal.read import Run, open_run
+from tests.programs.launch import ROOT, environment
+
+SCRIPT = ROOT / "examples" / "verl_cpu" / "run.sh"
+UNDER_OTEL_RL = (sys.executable, "-m", "otel_rl", "run", "--")
+LIMIT_S = 400
+MODES = {
+    "sync": (),
+    "colocate_async": ("trainer.v1.trainer_mode=colocate_async",),
+    "separate_async": (
+        "trainer.v1.trainer_mode=separate_async",
+        "trainer.v1.separate_async.parameter_sync_step=2",
+        "trainer.save_freq=-1",
+        "actor_rollout_ref.rollout.nnodes=1",
+        "actor_rollout_ref.rollout.n_gpus_per_node=1",
+        "actor_rollout_ref.rollout.checkpoint_engine.backend=cpu",
+        "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=verl_cpu.mailbox",
+        "ray_kwargs.ray_init.num_gpus=3",
+    ),
+    "critic": (
+        "algorithm.adv_estimator=gae",
+        "algorithm.use_kl_in_reward=True",
+        "critic.model.path=${actor_rollout_ref.model.path}",
+        "critic.model.use_remove_padding=False",
+        "critic.model.enable_gradient_checkpointing=False",
+        "+critic.model.override_config.attn_implementation=eager",
+        "critic.strategy=fsdp2",
+        "critic.ppo_micro_batch_size_per_gpu=2",
+        "critic.fsdp.use_torch_compile=False",
+    ),
+    "legacy": ("trainer.use_v1=False",),
+}
+"""The settings of verl's ways to train, beyond those of the example."""
+TIMED = ("timing_", "perf/mfu", "perf/throughput", "perf/time_per_step", "actor/perf/cpu_memory_used_gb")
+"""How the names of verl's metrics begin that measure this machine."""
+
+
+@dataclass
+class Trained:
+    """A training that has ended."""
+
+    directory: Path
+    code: int
+    output: str
+
+    @property
+    def root(self) -> Path:
+        """Where otel_rl recorded, if it did."""
+        return self.directory / "runs"
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return what verl logged of each step, without what is measured."""
+        lines = (self.directory / "metrics.jsonl").read_text("utf-8").splitlines()
+        return [{key: v for key, v in json.loads(line)["data"].items() if not key.startswith(TIMED)} for line in lines]
+
+    def recorded(self) -> list[Run]:
+        """Return the runs, and what processes left that are in none."""
+        folders = [path for path in self.root.iterdir() if path.name != ".pending"]
+        pending = self.root / ".pending"
+        return [open_run(path) for path in sorted([*folders, *(pending.iterdir() if pending.exists() else ())])]
+
+    def stages(self) -> Counter[str]:
+        """Count the finished spans of all runs by name."""
+        return Counter(span.name for run in self.recorded() for span in run.spans())
+
+
+def train(directory: Path, *settings: str, under: tuple[str, ...] = ()) -> Trained:
+    """Train two steps; ``under`` is the command that runs verl's, ``settings`` are verl's."""
+    command = [*under, str(SCRIPT), str(directory), *settings]
+    environ = environment(directory, PYTHON=sys.executable, RAY_ADDRESS="local")  # no cluster that runs already
+    with (directory / "output").open("w+", encoding="utf-8") as output:
+        process = subprocess.Popen(command, env=environ, cwd=directory, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            code = process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # Ray ends its processes then
+            code = process.wait(60)
+        output.seek(0)
+        return Trained(directory, code, output.read())
