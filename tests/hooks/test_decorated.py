@@ -204,7 +204,9 @@ def hides(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(
-    "function", [looks_itself, staticmethod(looks_itself), hides(dict), awaiting(looks_itself)], ids=str
+    "function",
+    [looks_itself, staticmethod(looks_itself), hides(dict), awaiting(looks_itself)],
+    ids=["function", "static method", "decorated class", "decorated function"],
 )
 def test_a_function_that_cannot_be_served_is_left_alone(recording: Recording, function: Any) -> None:
     """One error names it."""
