@@ -49,7 +49,7 @@ def _called(args: Args, kwargs: Kwargs) -> Carrier | None:
 def _created(args: Args, kwargs: Kwargs) -> Carrier | None:
     """Learn which actor this process holds, from the call that makes it."""
     said = (kwargs.get(KEYWORD) or {}).get(OURS, {})
-    attempt("learn", "which actor this is", know_actor, type(args[0]).__name__, said.get("number"))
+    attempt("learn", "which actor this is", know_actor, type(args[0]), said.get("number"))
     return _called(args, kwargs)
 
 
@@ -57,10 +57,11 @@ CALLED = RemoteHook(target="ray:actor.method", extract=_called)
 CREATED = RemoteHook(target="ray:actor.__init__", extract=_created)
 
 
-def know_actor(kind: str, number: int | None) -> None:
-    """Take the class for the role. The rank is the launcher's, else the first number in the name, else the creator's.
+def know_actor(kind: type, number: int | None) -> None:
+    """Take the class for the role, unless an integration has a word for it.
 
-    Ray restarts an actor with the number that it had.
+    The rank is the launcher's, else the first number in the name, else the creator's. Ray restarts an actor with the
+    number that it had.
     """
     import ray
 
@@ -70,7 +71,10 @@ def know_actor(kind: str, number: int | None) -> None:
     rank = int(in_name[0]) if in_name else number
     known: dict[str, Any] = {vocabulary.ACTOR_ID: context.get_actor_id(), vocabulary.ACTOR_NAME: name}
     extra = {**state.identity.extra, **{key: value for key, value in known.items() if value}}
-    state.inherit(role=kind, extra=extra)  # also where the process has worked for tasks before
+    role = next(
+        (hooking.roles[base.__name__] for base in kind.__mro__ if base.__name__ in hooking.roles), kind.__name__
+    )
+    state.inherit(role=role, extra=extra)  # also where the process has worked for tasks before
     if rank is None or RANK in os.environ:
         return
     if rank:
