@@ -2,7 +2,8 @@
 
 Source: verl 0.9.1, ``trainer/ppo/v1/trainer_base.py`` (``fit``, 412; ``step``, 533), ``trainer/ppo/ray_trainer.py``
 (``fit``). Both bracket the parts of a step by ``marked_timer(name, ...)``, by which they become stages here. A step
-begins with the timer ``step``, so logging and evaluation after that timer still belong to it.
+begins with the timer ``step``, so logging and evaluation after that timer still belong to it. The legacy trainer waits
+for a batch before that timer: that wait is the last of the step before, or of set-up.
 """
 
 from __future__ import annotations
