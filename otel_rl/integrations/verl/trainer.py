@@ -52,6 +52,7 @@ TIMERS: dict[str, tuple[str, tuple[tuple[str, Value], ...]]] = {
 """Name of a timer to stage and attributes.
 
 ``gen`` is none: it is the wait for samples and what follows it, or the call of the agent loops and the servers' sleep.
+Nor are ``start_profile`` and ``stop_profile``, which take time only while verl's profiler is on.
 """
 COUNTED = (
     "_compute_reward_colocate", "_compute_old_log_prob", "_compute_ref_log_prob", "_compute_values",
