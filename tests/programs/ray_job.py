@@ -9,6 +9,8 @@ import asyncio
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ray
@@ -87,13 +89,22 @@ def main() -> None:
     """Train."""
     if "--instrument" in sys.argv:
         otel_rl.instrument()
-    folder = tempfile.mkdtemp(prefix="ray")  # a short one: sockets lie below it
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=True, _node_ip_address="127.0.0.1", _temp_dir=folder)
-    try:
+    with cluster():
         if "--runner" in sys.argv:
-            ray.get(Runner.remote().run.remote())
+            runner = Runner.remote()
+            ray.get(runner.run.remote())
         else:
             drive()
+
+
+@contextmanager
+def cluster() -> Iterator[None]:
+    """Use the cluster that RAY_ADDRESS names, else one of our own."""
+    folder = tempfile.mkdtemp(prefix="ray")  # a short one: sockets lie below it
+    own = {"num_cpus": 2, "include_dashboard": False, "_node_ip_address": "127.0.0.1", "_temp_dir": folder}
+    ray.init(**({} if "--attached" in sys.argv else own))
+    try:
+        yield
     finally:
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
