@@ -16,6 +16,7 @@ from typing import Any
 import ray
 
 import otel_rl
+from otel_rl.integrations.ray import announce, calling, missing
 
 STEPS = 3
 SAMPLES = 4
@@ -89,6 +90,8 @@ def main() -> None:
     """Train."""
     if "--instrument" in sys.argv:
         otel_rl.instrument()
+    if "--elsewhere" in sys.argv:
+        announce.AUTOLOAD = calling.AUTOLOAD = missing.AUTOLOAD = "/nowhere/autoload"  # type: ignore[attr-defined]
     with cluster():
         if "--runner" in sys.argv:
             runner = Runner.remote()
