@@ -238,7 +238,7 @@ def _is_helper_of_ray() -> bool:
     command = getattr(sys, "orig_argv", ())
     if any("multiprocessing" in word for word in command):
         try:
-            with open("/proc/%d/cmdline" % os.getppid()) as parent:
+            with open(f"/proc/{os.getppid()}/cmdline") as parent:
                 command = parent.read().split("\0")
         except (OSError, ValueError):
             return False

@@ -30,7 +30,7 @@ def submit(directory: Path, address: str, variables: dict[str, str], *command: s
     def answer() -> str:
         ended = subprocess.run(
             [sys.executable, *RAY, *options],
-            env=environment(directory, RAY_AUTH_MODE="disabled"),
+            env=environment(directory, RAY_AUTH_MODE="disabled", RAY_ADDRESS=address),
             capture_output=True,
             text=True,
             check=False,
@@ -43,17 +43,14 @@ def submit(directory: Path, address: str, variables: dict[str, str], *command: s
 
 def test_a_submitted_job_is_one_run(tmp_path: Path) -> None:
     """Under ``otel-rl run``, and with all that is needed in its environment; what it ends with is passed on."""
-    runs = {name: tmp_path / name for name in ("command", "path")}
+    mine = {"PYTHONPATH": f"{ROOT / 'otel_rl' / 'autoload'}:{ROOT}", "OTEL_RL_RUN_ID": "mine"}
     with cluster(tmp_path, takes_jobs=True) as address:
-        for name, variables, command in (
-            ("command", {"PYTHONPATH": str(ROOT)}, (*RUN, *PROGRAM)),
-            ("path", {"PYTHONPATH": f"{ROOT / 'otel_rl' / 'autoload'}:{ROOT}", "OTEL_RL_RUN_ID": "mine"}, PROGRAM),
+        for directory, variables, command, end in (
+            (tmp_path / "under", {"PYTHONPATH": str(ROOT)}, (*RUN, *PROGRAM), "succeeded"),
+            (tmp_path / "mine", mine, (*PROGRAM, "--fail"), "failed with exit code 3"),
         ):
-            output = submit(tmp_path, address, {**variables, "OTEL_RL_DIR": str(runs[name])}, *command)
-            assert "succeeded" in output, output
-        output = submit(tmp_path, address, {}, *RUN, "-c", "raise SystemExit(3)")
-        assert "failed with exit code 3" in output, output
-    for name, directory in runs.items():
-        found = Recorded(directory, "mine" if name == "path" else "*")
-        assert ([], [], {}) == (found.orphans, found.run.damage, found.errors())
-        assert ROLES == {node.span.resource[v.ROLE] for node in found.nodes}
+            output = submit(tmp_path, address, {**variables, "OTEL_RL_DIR": str(directory)}, *command)
+            assert end in output, output
+            found = Recorded(directory, "mine" if variables is mine else "*")
+            assert ([], [], {}) == (found.orphans, found.run.damage, found.errors())
+            assert ROLES == {node.span.resource[v.ROLE] for node in found.nodes}

@@ -9,7 +9,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
 
 from otel_rl.config import LAUNCH, Config
 from otel_rl.hooks import Args, Kwargs
@@ -22,7 +21,7 @@ OWN = frozenset(("OTEL_RL_PROCESS_KIND",))
 """Settings that are one process's."""
 PATH = "PYTHONPATH"
 JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""Where a job that was submitted finds its runtime environment; Ray refuses it if ``init`` sets a variable of it again."""
+"""Where a submitted job finds its runtime environment; Ray refuses it if ``init`` sets one of its variables again."""
 
 
 def announce(args: Args, kwargs: Kwargs, carrier: object) -> tuple[Args, Kwargs]:

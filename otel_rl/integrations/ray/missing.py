@@ -19,7 +19,7 @@ class Missing:
 def say_missing(autoload: str) -> Callable[[], None]:
     """Return what logs why the process that it runs in does not record; nothing where that is as asked.
 
-    It is pickled by value, since it must run without otel_rl. Ray shows the line in the driver, with the node's address.
+    It is pickled by value, since it must run without otel_rl. Ray shows the line in the driver, with the address.
     """
 
     def say() -> None:
