@@ -18,6 +18,7 @@ HEADERS: Final = {
     "otel-rl-attempt": "attempt_id",
     "otel-rl-role": "role",
     "otel-rl-step": "step",
+    "otel-rl-mode": "mode",
     "otel-rl-began": "began_ns",
 }
 MAX_LENGTH: Final = 1024
@@ -38,6 +39,7 @@ class Carrier:
         role: role of the process that made the carrier.
         step: loop and number of the step, as in ``train 7``; empty outside a step.
         traceparent: the span that the work belongs to, as W3C Trace Context writes it.
+        mode: ``train`` or ``eval``, if the span has a mode.
         began_ns: when the step began by the maker's clock, ns since 1970; 0 if unknown.
     """
 
@@ -46,6 +48,7 @@ class Carrier:
     role: str
     step: str
     traceparent: str
+    mode: str = ""
     began_ns: int = 0
 
     @classmethod

@@ -14,7 +14,7 @@ from otel_rl.trace.attempt import know_attempt
 from otel_rl.trace.guest import begin_call, end_call, guest
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_stage
-from otel_rl.vocabulary import RANK_SPAN
+from otel_rl.vocabulary import MODE, RANK_SPAN
 
 MAX_TRACES = 64
 """Traces of other processes that are remembered: an asynchronous worker serves several steps at once."""
@@ -43,8 +43,9 @@ def carrier_of(stage: Stage) -> Carrier | None:
     if trace is None or not trace.known or not identity.known:
         return None
     traceparent = f"00-{trace.trace_id:032x}-{stage.span_id:016x}-{trace.sampled:02x}"
+    mode = str((stage.attributes or {}).get(MODE, ""))
     began_ns = trace.began + trace.anchor if trace.began else 0
-    return Carrier(identity.run_id, identity.attempt_id, identity.role, trace.step, traceparent, began_ns)
+    return Carrier(identity.run_id, identity.attempt_id, identity.role, trace.step, traceparent, mode, began_ns)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ def carrier(step: str, began: float | None, attempt: str = "abc") -> Carrier:
     loop, _, number = step.rpartition(" ")
     trace_id = ids.trace_id(attempt, loop, int(number))
     began_ns = 0 if began is None else WALL_NS + round((began + 1_000) * MS)
-    return Carrier("job", attempt, "trainer", step, f"00-{trace_id:032x}-{1 << 40:016x}-01", began_ns)
+    return Carrier("job", attempt, "trainer", step, f"00-{trace_id:032x}-{1 << 40:016x}-01", "", began_ns)
 
 
 @pytest.fixture
