@@ -45,6 +45,10 @@ class Fault(Enum):
     SHIFTED_LOGPROBS = "logprobs shifted by one"
     ZERO_LOGPROBS = "logprobs padded with zeros"
     OTHER_LOGPROBS = "logprobs of rollout and training far apart"
+    SHARED_GROUP = "one group id for two prompts"
+    OTHER_GROUP = "sample in another group"
+    LARGE_GROUP = "more samples in a group than were asked for"
+    REPEATED_SAMPLE = "the same sample twice"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

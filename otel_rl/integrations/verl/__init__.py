@@ -1,0 +1,1 @@
+"""verl: its trainers, workers and rollouts, in every process of a training."""
