@@ -1,7 +1,7 @@
 """The ledger of single samples: for frameworks whose processes hand parts of a batch to each other under ids.
 
 The thread of the program only names the place; tensors of the host are read by the flusher, and none of a device. They
-must not be changed in place meanwhile. ``analysis/samples.py`` says what is noted and how it is compared.
+must not be changed in place meanwhile. ``analysis/ledger.py`` says what is noted and how it is compared.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from zlib import crc32
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.checksums import MaskSums, TokenSums, wrap
-from otel_rl.analysis.ledger import Fault, Passage, inspect
-from otel_rl.analysis.samples import SampleSums
+from otel_rl.analysis.ledger import Fault, Passage, SampleSums, inspect
 from otel_rl.observing import arrays
 from otel_rl.observing.batch import padded
 from otel_rl.observing.ledger import INFO, WARN, attributes, points
@@ -103,7 +102,9 @@ class Rows:
         if not is_bad.any():
             return []
         rows = np.unique(np.nonzero(is_bad)[0])
-        return (rows if self.offsets is None else np.unique(np.searchsorted(self.offsets, rows, "right") - 1)).tolist()
+        if self.offsets is not None:
+            rows = np.unique(np.searchsorted(self.offsets, rows, "right") - 1)
+        return [int(row) for row in rows]
 
 
 def _bits(tensor: Any) -> Any:

@@ -1,1 +1,1 @@
-"""verl: its trainers, workers and rollouts, in every process of a training."""
+"""Record verl: its trainers, workers and rollouts, in every process of a training."""

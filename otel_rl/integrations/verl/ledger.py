@@ -1,4 +1,4 @@
-"""verl: the correctness ledger where samples pass from one process to another.
+"""The correctness ledger of verl, where samples pass from one process to another.
 
 The worker of the agent loops notes each trajectory under its id, ranks note what they get of it, and a report compares
 the two. The driver looks at groups. In verl these tensors are on the host. The program's thread takes references; the
@@ -21,8 +21,7 @@ from zlib import crc32
 
 from otel_rl import vocabulary
 from otel_rl.analysis.checksums import MaskSums
-from otel_rl.analysis.ledger import Fault
-from otel_rl.analysis.samples import SampleSums, fault_of
+from otel_rl.analysis.ledger import Fault, SampleSums, fault_of_sample
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory
 from otel_rl.observing import samples
 from otel_rl.observing.samples import LedgerPlace, Made, Rows, chosen, is_readable, later, place_of, sums_of
@@ -72,7 +71,7 @@ def _trajectory(place: LedgerPlace, uid: str, session: Any, prompt: Any, respons
     name = _name(uid, session, response)
     sums = sums_of(len(prompt), len(response), [*prompt, *response], mask)
     yield from samples.samples(place, [name], [sums])
-    fault = fault_of(sums)
+    fault = fault_of_sample(sums)
     if fault is not None:
         yield from samples.mismatch(place, fault, [name])
 
@@ -233,8 +232,8 @@ def compared(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 def _is_remasked(config: Any) -> bool:
     """Return whether samples or tokens are rejected after their log-probabilities were computed."""
-    correction = None if config is None else config.get("rollout_correction")
-    return bool(correction) and correction.get("rollout_rs") is not None
+    correction = config.get("rollout_correction") if config else None
+    return correction is not None and correction.get("rollout_rs") is not None
 
 
 def _compared(place: LedgerPlace, keys: list[str], uids: Any, numbers: dict[str, Any]) -> Made:
@@ -248,7 +247,7 @@ def _compared(place: LedgerPlace, keys: list[str], uids: Any, numbers: dict[str,
 def grouped(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Look at the groups of the legacy trainer: ``compute_advantage(data, ..., num_repeat)``; V1 calls it inside."""
     place, batch = place_of(vocabulary.ADVANTAGE), result.batch
-    if place is not None and "prompts" in batch.keys():  # noqa: SIM118: a TensorDict
+    if place is not None and "prompts" in set(batch.keys()):
         uids = result.non_tensor_batch["uid"]
         later(_grouped, place, uids, batch["prompts"], kwargs.get("num_repeat"), _numbers(result))
 
@@ -267,7 +266,7 @@ def _grouped(place: LedgerPlace, uids: Any, prompts: Any, asked: int | None, num
 
 
 def _numbers(data: Any) -> dict[str, Any]:
-    return {key: data.batch[key] for key in NUMBERS if key in data.batch.keys()}  # noqa: SIM118: a TensorDict
+    return {key: data.batch[key] for key in set(data.batch.keys()).intersection(NUMBERS)}
 
 
 def _rows(tensors: dict[str, Any]) -> dict[str, Rows]:
