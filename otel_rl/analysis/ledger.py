@@ -189,7 +189,7 @@ def _is_shifted(found: LogprobSums) -> bool:
     return found.lag not in (None, 0) and best - (aligned or 0.0) > LAG_MARGIN
 
 
-# --- single samples: processes see different parts of a batch in different orders ---------------------------------------
+# --- single samples: processes see other parts of a batch, in another order -------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
