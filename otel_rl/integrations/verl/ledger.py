@@ -31,6 +31,8 @@ NUMBERS: Final = (
     "returns",
 )  # fmt: skip
 """Fields whose values must be finite."""
+COMPARED: Final = 16
+"""Samples of one call whose log-probabilities are compared with those of the rollout."""
 TENSORS: Final = ("input_ids", "responses", "response_mask", "attention_mask", *NUMBERS)
 OUTPUTS: Final = "log_probs", "values"
 NAMES: Final = "uid", "session_id"
@@ -186,7 +188,7 @@ def _logprobs(tensors: dict[str, Rows], rows: list[int]) -> dict[str, Any]:
     if not {"advantages", "rollout_log_probs", "old_log_probs"} <= tensors.keys():
         return {}
     three = tensors["rollout_log_probs"], tensors["old_log_probs"], tensors["response_mask"]
-    pairs = samples.pairs_of(*three, rows)
+    pairs = samples.pairs_of(*three, rows[:COMPARED])
     return {} if pairs is None else {"logprobs": pairs.sums, "is_updated": True}
 
 
