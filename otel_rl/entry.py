@@ -174,6 +174,7 @@ def install(integration: Integration) -> None:
         _parts.patches.attach(attachment)
     for hook in integration.arriving:
         _parts.patches.expect(hook)
+    hooking.roles.update(integration.roles)
 
 
 def _open_setup(*, is_asked: bool) -> None:

@@ -16,6 +16,7 @@ from packaging.specifiers import SpecifierSet
 from otel_rl import vocabulary
 from otel_rl.guard import errors
 from otel_rl.hooks import (
+    BlockHook,
     CallbackHook,
     CollectiveHook,
     GeneratorHook,
@@ -35,8 +36,8 @@ from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import current_stage
 
 Check = Callable[[Integration], None]
-KINDS: Final = (CallbackHook, CollectiveHook, GeneratorHook, RemoteHook, RequestHook, ReturnHook, StageHook)
-FUNCTIONS: Final = frozenset({"before", "after", "failed", "capture", "watch", "first", "inject", "extract"})
+KINDS: Final = (BlockHook, CallbackHook, CollectiveHook, GeneratorHook, RemoteHook, RequestHook, ReturnHook, StageHook)
+FUNCTIONS: Final = frozenset({"begin", "before", "after", "failed", "capture", "watch", "first", "inject", "extract"})
 """Fields of hooks that are functions of an integration."""
 EXCEPTIONS: Final = (ValueError, KeyboardInterrupt, StopIteration, asyncio.CancelledError)
 

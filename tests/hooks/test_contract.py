@@ -19,6 +19,7 @@ import pytest
 import otel_rl
 from otel_rl import entry
 from otel_rl.hooks import (
+    BlockHook,
     CallbackHook,
     CollectiveHook,
     GeneratorHook,
@@ -112,8 +113,8 @@ def seeing(hook: Hook, see: Callable[..., Any]) -> Hook:
         return replace(hook, after=see)
     if isinstance(hook, GeneratorHook):
         return replace(hook, before=see, first=lambda call, *_: see(call.args, call.kwargs))
-    if isinstance(hook, CollectiveHook):
-        return replace(hook, before=see)
+    if isinstance(hook, (CollectiveHook, BlockHook)):
+        return replace(hook, **{"begin" if isinstance(hook, BlockHook) else "before": see})
     seen = replace(hook, before=see, after=see, failed=see, during=None)
     return replace(seen, stage="rl.reward", attributes=see, capture=see) if isinstance(hook, StageHook) else seen
 
@@ -133,7 +134,7 @@ def call(host: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
 def test_arguments_are_seen_however_they_are_handed_over(quiet: Recording, name: str, body: str) -> None:
     """By position or by keyword: each is at its position, and has its name where the row asks for names."""
     for hook in hooks_of(name):
-        if body != "return 5" and isinstance(hook, ReturnHook):
+        if body != "return 5" and isinstance(hook, (ReturnHook, BlockHook)):
             continue  # sees none
         host = double(name, hook, "yield 5" if isinstance(hook, GeneratorHook) else body)
         parameters = inspect.signature(host).parameters.values()

@@ -1,1 +1,1 @@
-"""Record verl: its trainers, workers and rollouts, in every process of a training."""
+"""Verl: a driver holds the steps, ranks train, agent loops and servers generate, workers give rewards."""
