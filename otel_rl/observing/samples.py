@@ -49,7 +49,7 @@ def place_of(boundary: str = "") -> LedgerPlace | None:
     """
     stage = current_stage()
     trace = None if stage is None else stage.trace
-    if stage is None or trace is None:
+    if stage is None or trace is None or not (boundary or stage.name):
         return None
     where: dict[str, Value] = {}
     if trace.is_step:

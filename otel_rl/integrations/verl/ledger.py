@@ -25,6 +25,7 @@ from otel_rl.analysis.ledger import Fault, SampleSums, fault_of_sample
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory
 from otel_rl.observing import samples
 from otel_rl.observing.samples import LedgerPlace, Made, Rows, chosen, is_readable, later, place_of, sums_of
+from otel_rl.trace.stage import current_stage
 
 NUMBERS: Final = (
     "rollout_log_probs", "old_log_probs", "ref_log_prob", "values", "rm_scores", "token_level_rewards", "advantages",
@@ -37,6 +38,7 @@ TENSORS: Final = ("input_ids", "responses", "response_mask", "attention_mask", *
 OUTPUTS: Final = "log_probs", "values"
 NAMES: Final = "uid", "session_id"
 TAKEN: Final = frozenset((*NAMES, *TENSORS))
+CALLS: Final = vocabulary.LOGPROB, vocabulary.TRAIN, vocabulary.VALUE
 PADDING: Final = "pad"
 """With what the ids begin of samples that fill up a batch."""
 
@@ -61,9 +63,11 @@ ledgering = VerlLedger.keep("ledgering")
 
 def generated(args: Args, kwargs: Kwargs) -> None:
     """Note a trajectory: ``AgentLoopWorker._compute_score(self, outputs, kwargs)``, before its reward is asked for."""
-    outputs, said = args[1], args[2]
+    outputs, said, stage = args[1], args[2], current_stage()
     place = place_of(vocabulary.SAMPLE)
-    if place is not None and "uid" in said and len(outputs) == 1:
+    if stage is None or place is None or (stage.attributes or {}).get(vocabulary.MODE) == "eval":
+        return
+    if "uid" in said and len(outputs) == 1:
         one = outputs[0]
         tokens = one.prompt_ids, one.response_ids, one.response_mask
         later(_trajectory, place, said["uid"], said.get("session_id"), *tokens)
@@ -98,8 +102,10 @@ def received(args: Args, kwargs: Kwargs, result: Any) -> None:
 def given(args: Args, kwargs: Kwargs) -> None:
     """Note the batch of a call that brings it: ``TrainingWorker.infer_batch(self, data)``, ``.train_mini_batch``."""
     is_seen, ledgering.seen = id(args[1]) == ledgering.seen, 0
-    if hasattr(args[1], "batch_size") and not is_seen:
-        _note(args[1])
+    if hasattr(args[1], "batch_size") and not is_seen:  # outside of a worker it is a list of keys
+        stage, is_train = current_stage(), "mini_batch_size" in set(args[1].keys())
+        known = "" if stage is None else stage.name
+        _note(args[1], known if known in CALLS else vocabulary.TRAIN if is_train else vocabulary.VALUE)
 
 
 def answered(args: Args, kwargs: Kwargs) -> None:
@@ -129,8 +135,8 @@ def _whole(place: LedgerPlace, rows: int, nonfinite: int) -> Made:
     return samples.passage(place, rows, nonfinite=nonfinite)
 
 
-def _note(data: Any) -> None:
-    place = place_of()
+def _note(data: Any, boundary: str = "") -> None:
+    place = place_of(boundary)
     batch = {key: data.get(key) for key in set(data.keys()) & TAKEN}
     ledgering.names = {key: batch[key] for key in NAMES if key in batch}
     if place is not None and "uid" in batch:
@@ -202,7 +208,7 @@ def _nonfinite(ids: list[str], tensors: dict[str, Rows]) -> list[str]:
 
 def submitted(args: Args, kwargs: Kwargs) -> None:
     """Look for a group id that two prompts have: ``PPOTrainer._submit_batch_to_rollout(self, batch)``."""
-    place, uids = place_of(), args[1].get("uid", None)
+    place, uids = place_of(vocabulary.SAMPLE_SUBMIT), args[1].get("uid", None)
     if place is not None and uids is not None:
         later(_prompts, place, uids)
 
@@ -213,7 +219,7 @@ def _prompts(place: LedgerPlace, uids: Any) -> Made:
 
 def balanced(args: Args, kwargs: Kwargs) -> None:
     """Look at the groups of a batch: ``PPOTrainer._balance_batch(self, batch, ...)``, before samples fill it up."""
-    place = place_of()
+    place = place_of(vocabulary.SAMPLE_PROCESS)
     if place is not None:
         later(_groups, place, list(args[1].keys), args[0].config.actor_rollout_ref.rollout.n)
 

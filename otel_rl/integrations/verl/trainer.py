@@ -15,6 +15,7 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, BlockHook, CallbackHook, Hook, Kwargs, Memory, StageHook
+from otel_rl.integrations.verl import ledger
 from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.records import Value
@@ -181,10 +182,20 @@ HOOKS: tuple[Hook, ...] = (
     *_of_trainer(TRAINER),
     *_of_trainer(LEGACY),
     StageHook(target=f"{TRAINER}._fetch_one_gen_batch", stage=vocabulary.IDLE, attributes=(DATA,)),
-    StageHook(target=f"{TRAINER}._submit_batch_to_rollout", stage=vocabulary.SAMPLE_SUBMIT, attributes=_say_prompts),
+    StageHook(
+        target=f"{TRAINER}._submit_batch_to_rollout",
+        stage=vocabulary.SAMPLE_SUBMIT,
+        attributes=_say_prompts,
+        before=ledger.submitted,
+    ),
     _of_replay_buffer("ReplayBuffer"),
     _of_replay_buffer("ReplayBufferAsync"),
-    StageHook(target=f"{TRAINER}._balance_batch", stage=vocabulary.SAMPLE_PROCESS, attributes=_say_balance),
+    StageHook(
+        target=f"{TRAINER}._balance_batch",
+        stage=vocabulary.SAMPLE_PROCESS,
+        attributes=_say_balance,
+        before=ledger.balanced,
+    ),
     *(CallbackHook(target=f"{TRAINER}.{name}", before=_say_rows) for name in COUNTED),
     StageHook(target=f"{TRAINER}._compute_metrics", stage=vocabulary.LOG),
     StageHook(target="verl.utils.tracking:Tracking.log", stage=vocabulary.LOG),

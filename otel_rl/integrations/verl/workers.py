@@ -10,6 +10,7 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, Hook, Kwargs, StageHook
+from otel_rl.integrations.verl import ledger
 from otel_rl.records import Value
 from otel_rl.trace.stage import innermost
 
@@ -52,6 +53,7 @@ def _say_train(args: Args, kwargs: Kwargs) -> dict[str, Value]:
 
 def _say_more(args: Args, kwargs: Kwargs) -> None:
     """Set on the stage of an actor's or a reference's call what its worker has been handed."""
+    ledger.given(args, kwargs)
     stage = innermost()
     if stage is not None and stage.name in (vocabulary.LOGPROB, vocabulary.TRAIN):
         for key, value in _shape(args[1]).items():
