@@ -5,6 +5,7 @@ Batches are those of verl 0.9.1: nested tensors on the host with the trainers of
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -16,12 +17,15 @@ pytest.importorskip("torch")
 
 import numpy as np
 import torch
+from rich.console import Console
 
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.integrations.verl import ledger as verl
+from otel_rl.report.build import build_report
 from otel_rl.report.sections.ledger_faults import ledger
-from tests.fixtures import Recording
+from otel_rl.report.terminal import render
+from tests.fixtures import WALL_NS, Recording
 
 PROMPTS = [[5, 6, 7], [5, 6, 7], [8, 9], [8, 9]]
 RESPONSES = [[11, 12, 13, 14], [15, 16], [17, 18, 19], [20, 21, 22, 23]]
@@ -212,6 +216,22 @@ def test_what_changes_on_the_way_names_stage_and_samples(
         fetch("logprob", batch())
         fetch("train", batch(**changes))
     assert [(3, "rl.logprob -> rl.train", fault, samples)] == mismatches(recording)
+
+
+def test_the_head_of_a_report_and_its_list_name_a_sample(recording: Recording) -> None:
+    """The first one, and how many others there are."""
+    with otel_rl.step(3):
+        generate()
+        fetch("train", batch(response_mask=nested(SHIFTED)))
+    console = Console(file=io.StringIO(), width=400)
+    render(build_report(recording.stop(), WALL_NS), console)
+    fault, samples = "mask off by one", "rank 0, a_0 and 3 more samples"
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    said = [
+        f"Training does not use what was sampled: {fault} (rl.sample -> rl.train), {samples}, 1 step, first 3.",
+        f"correctness: {fault}, rl.sample -> rl.train: {samples}, step 3",
+    ]
+    assert said == [line.strip().removeprefix("HEALTH  ").partition(" Next:")[0] for line in lines if fault in line]
 
 
 def test_a_shifted_mask_of_the_legacy_trainer_is_named(recording: Recording) -> None:
