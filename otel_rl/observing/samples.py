@@ -82,8 +82,10 @@ class Rows:
         self.is_half = str(tensor.dtype) == "torch.bfloat16"  # which numpy does not have
         self.flat: Array = of_host(_bits(tensor.detach()) if self.is_half else tensor)
 
-    def __len__(self) -> int:
-        return len(self.flat) if self.offsets is None else len(self.offsets) - 1
+    @property
+    def lengths(self) -> object:
+        """What is equal of tensors that fit each other."""
+        return self.flat.shape if self.offsets is None else self.offsets
 
     def __getitem__(self, row: int) -> Array:
         found = self.flat[row] if self.offsets is None else self.flat[self.offsets[row] : self.offsets[row + 1]]
@@ -186,7 +188,7 @@ def passage(place: LedgerPlace, rows: int, **found: Any) -> Made:
     number = place.attributes.get(v.ITERATION, 0)
     row = Passage(step=number if isinstance(number, int) else 0, rank=0, boundary=place.boundary, **found)
     yield from points(row, place.time_ns)
-    if row.nonfinite or row.logprobs is not None:
+    if row.nonfinite or row.misfit or row.logprobs is not None:
         said = {**place.attributes, **attributes(LedgerRow(row, rows))}
         said.pop(v.LEDGER_MASK, None)  # ranks have other samples each time: only single ones are compared
         yield Log(v.LEDGER, place.time_ns, said, place.boundary, INFO, *place.span)

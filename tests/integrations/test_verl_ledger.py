@@ -265,6 +265,15 @@ def test_masks_that_change_on_purpose_are_none(recording: Recording) -> None:
     assert [] == mismatches(recording)
 
 
+def test_numbers_that_do_not_fit_the_response_are_named(recording: Recording) -> None:
+    """By the rank: all samples of its batch may be cut in the wrong place."""
+    longer = nested([[*row, 0.0] for row in RESPONSES], torch.float32)
+    with otel_rl.step(1):
+        generate()
+        fetch("train", batch(rollout_log_probs=longer))
+    assert [(1, "rl.train", "other shape or type", [])] == mismatches(recording)
+
+
 NAN = [[math.nan] * len(row) for row in RESPONSES]
 
 

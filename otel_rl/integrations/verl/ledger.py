@@ -152,7 +152,9 @@ def _batch(place: LedgerPlace, batch: dict[str, Any]) -> Made:
         yield from samples.samples(place, [ids[row] for row in rows], sums)
         if sums:
             mask = reduce(MaskSums.joined, [one.mask for one in sums])
-            yield from samples.passage(place, len(ids), mask=mask, **_logprobs(tensors, rows))
+            misfit = sum(_is_misfit(tensors, key) for key in ("response_mask", *NUMBERS))
+            found = {} if misfit else _logprobs(tensors, rows)
+            yield from samples.passage(place, len(ids), mask=mask, misfit=misfit, **found)
     yield from samples.mismatch(place, Fault.NONFINITE, _nonfinite(ids, tensors))
 
 
@@ -187,6 +189,10 @@ def _sums(tensors: dict[str, Rows], row: int) -> SampleSums:
     if tensors["input_ids"].offsets is None and "attention_mask" in tensors:
         ids = ids[tensors["attention_mask"][row] != 0]
     return sums_of(len(ids) - response, response, ids, tensors["response_mask"][row])
+
+
+def _is_misfit(tensors: dict[str, Rows], key: str) -> bool:
+    return key in tensors and tensors[key].lengths != tensors["responses"].lengths
 
 
 def _logprobs(tensors: dict[str, Rows], rows: list[int]) -> dict[str, Any]:
