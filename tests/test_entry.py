@@ -199,7 +199,8 @@ def test_what_is_needed_and_cannot_be_is_said_and_the_rest_is_recorded(
     assert {"pytest:fail"} == applied - set(entry.PROVIDERS)
     number = choice.version("pytest")
     assert [
-        f"otel_rl: pytest {number} is not supported; supports <1; needed by fake; it is not instrumented: install a supported version"
+        f"otel_rl: pytest {number} is not supported; supports <1; needed by fake; it is not instrumented: "
+        "install a supported version"
     ] == [record.getMessage() for record in caplog.records]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, BlockHook, CallbackHook, Hook, Kwargs, Memory, StageHook
-from otel_rl.integrations.verl import tracking
+from otel_rl.integrations.verl import ledger, tracking
 from otel_rl.integrations.verl.job_settings import settings_of, trained
 from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
@@ -178,7 +178,12 @@ def _of_trainer(trainer: str) -> tuple[Hook, ...]:
         CallbackHook(target=f"{trainer}.__init__", before=_made),
         CallbackHook(target=f"{trainer}.fit", before=_begin_loop, after=_end_loop, failed=_loop_failed),
         StageHook(target=f"{trainer}._validate", stage=vocabulary.EVALUATE),
-        StageHook(target=f"{trainer}._balance_batch", stage=vocabulary.SAMPLE_PROCESS, attributes=_say_balance),
+        StageHook(
+            target=f"{trainer}._balance_batch",
+            stage=vocabulary.SAMPLE_PROCESS,
+            attributes=_say_balance,
+            before=ledger.balanced if trainer == TRAINER else None,
+        ),
         *(CallbackHook(target=f"{trainer}.{name}", before=_say_rows) for name in COUNTED),
     )
 
@@ -200,7 +205,12 @@ HOOKS: tuple[Hook, ...] = (
     *_of_trainer(TRAINER),
     *_of_trainer(LEGACY),
     StageHook(target=f"{TRAINER}._fetch_one_gen_batch", stage=vocabulary.IDLE, attributes=(DATA,)),
-    StageHook(target=f"{TRAINER}._submit_batch_to_rollout", stage=vocabulary.SAMPLE_SUBMIT, attributes=_say_prompts),
+    StageHook(
+        target=f"{TRAINER}._submit_batch_to_rollout",
+        stage=vocabulary.SAMPLE_SUBMIT,
+        attributes=_say_prompts,
+        before=ledger.submitted,
+    ),
     _of_replay_buffer("ReplayBuffer"),
     _of_replay_buffer("ReplayBufferAsync"),
     CallbackHook(target=f"{TRAINER}._compute_advantage", before=_say_rows),
