@@ -198,8 +198,10 @@ def test_what_is_needed_and_cannot_be_is_said_and_the_rest_is_recorded(
     applied = {patch.hook.target for patch in entry._parts.patches.applied}
     assert {"pytest:fail"} == applied - set(entry.PROVIDERS)
     number = choice.version("pytest")
-    said = f"otel_rl: pytest {number} is not supported; supports <1; needed by fake; it is not instrumented"
-    assert [f"{said}: install a supported version"] == [record.getMessage() for record in caplog.records]
+    assert [
+        f"otel_rl: pytest {number} is not supported; supports <1; needed by fake; it is not instrumented: "
+        "install a supported version"
+    ] == [record.getMessage() for record in caplog.records]
 
 
 def test_the_status_names_who_needs_an_integration(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, Hook, Kwargs, StageHook
+from otel_rl.integrations.verl import ledger
 from otel_rl.records import Value
 from otel_rl.trace.stage import innermost
 
@@ -64,14 +65,17 @@ def _forward_stage(args: Args, kwargs: Kwargs) -> str | None:
 
 
 HOOKS: tuple[Hook, ...] = (
+    StageHook(target=f"{ACTOR}.init_model", stage=vocabulary.SETUP_MODEL),
     StageHook(target=f"{ACTOR}.compute_log_prob", stage=vocabulary.LOGPROB, attributes=_say_logprob("old")),
     StageHook(target=f"{ACTOR}.compute_ref_log_prob", stage=vocabulary.LOGPROB, attributes=_say_logprob("ref")),
     StageHook(target=f"{ACTOR}.update_actor", stage=vocabulary.TRAIN, attributes=_say_train),
     StageHook(target=f"{ACTOR}.update_weights", stage=vocabulary.SYNC, attributes=UPDATE_WEIGHTS),
     StageHook(target=f"{ACTOR}.save_checkpoint", stage=vocabulary.CHECKPOINT),
     StageHook(target=f"{TRAINING}.save_checkpoint", stage=vocabulary.CHECKPOINT),
-    StageHook(target=f"{TRAINING}.train_mini_batch", stage=vocabulary.TRAIN, attributes=_say_train),
+    StageHook(
+        target=f"{TRAINING}.train_mini_batch", stage=vocabulary.TRAIN, attributes=_say_train, before=ledger.given
+    ),
     StageHook(target=f"{TRAINING}.train_batch", stage=vocabulary.MINI_BATCH, attributes=_say_batch),
-    StageHook(target=f"{TRAINING}.infer_batch", stage=_value_stage, attributes=_say_batch),
+    StageHook(target=f"{TRAINING}.infer_batch", stage=_value_stage, attributes=_say_batch, before=ledger.given),
     StageHook(target=f"{FSDP}:FSDPEngineWithLMHead.forward_step", stage=_forward_stage, attributes=_say_batch),
 )
