@@ -28,8 +28,9 @@ def _shape(data: Any) -> dict[str, Value]:
     """
     said: dict[str, Value] = {vocabulary.BATCH_SIZE: len(data)}
     if not hasattr(data, "shape"):
-        if all("prompt_len" in tag for tag in data.tags):
-            said[vocabulary.TOKENS] = sum(tag["prompt_len"] + tag["response_len"] for tag in data.tags)
+        tags = data.custom_meta if hasattr(data, "custom_meta") else data.tags
+        if tags and all("prompt_len" in tag for tag in tags):
+            said[vocabulary.TOKENS] = sum(tag["prompt_len"] + tag["response_len"] for tag in tags)
         return said
     ids = data.get("input_ids")
     if ids is not None and ids.is_nested:
