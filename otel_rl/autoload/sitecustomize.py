@@ -20,7 +20,7 @@ else:
 
 FRAMEWORKS = frozenset((
     "accelerate", "deepspeed", "megatron", "openai", "ray", "sglang", "torch", "torch_npu", "transformers", "trl",
-    "vllm",
+    "verl", "vllm",
 ))  # fmt: skip
 """Packages that integrations hook: otel_rl starts before the first of them runs."""
 PARTS = frozenset(("opentelemetry", "otel_rl"))

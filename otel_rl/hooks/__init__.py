@@ -1,6 +1,7 @@
 """Replacing functions of other packages, exactly undone, and recording their calls: all that an integration needs."""
 
 from otel_rl.hooks.arguments import Args, Kwargs
+from otel_rl.hooks.block import BlockHook
 from otel_rl.hooks.callbacks import CallbackHook, ReturnHook, StageHook
 from otel_rl.hooks.collective import CollectiveHook
 from otel_rl.hooks.generators import GeneratorCall, GeneratorHook, RequestHook, Watch
@@ -14,6 +15,7 @@ from otel_rl.records import Deferred, PendingAttributes
 __all__ = [
     "Args",
     "Attachment",
+    "BlockHook",
     "CallbackHook",
     "CollectiveHook",
     "Deferred",

@@ -67,7 +67,7 @@ class Patches:
         names = {base.__name__ for base in kind.__mro__}
         for hook in self._expected:
             owner, _, name = hook.target.rpartition(".")
-            original = inspect.getattr_static(kind, name, None) if owner in names else None
+            original = inspect.getattr_static(kind, name, None) if owner in names | {"*"} else None
             if original is None or hook_of(original) is hook:
                 continue
             with guard(f"patch {hook.target}"), self.lock:

@@ -32,7 +32,9 @@ class Integration:
     attachments: tuple[Attachment, ...] = ()
     arriving: tuple[Hook, ...] = ()
     """Hooks of classes that no import brings, since Ray sends them by value. Their target is ``"Class.method"``, with
-    the class of an actor or one of its bases; its process replaces the method before the first call."""
+    the class of an actor or one of its bases, ``*`` for any; its process replaces the method before the first call."""
+    roles: tuple[tuple[str, str], ...] = ()
+    """Role by the class of an actor, or of one of its bases."""
     needs: tuple[str, ...] = ()
     """Integrations without which this one records no whole step: who asks for it by name gets these too."""
     memory: Memory | None = None

@@ -26,6 +26,7 @@ OURS: Final = {
     "sglang": "otel_rl.integrations.sglang:INTEGRATION",
     "openai": "otel_rl.integrations.openai.hooks:INTEGRATION",
     "ray": "otel_rl.integrations.ray.hooks:INTEGRATION",
+    "verl": "otel_rl.integrations.verl.hooks:INTEGRATION",
 }
 """Name to ``module:attribute``, without those of other packages."""
 

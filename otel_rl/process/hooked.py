@@ -39,6 +39,8 @@ class Hooking(Memory):
     """Hooks what other libraries have put in place of hooked functions."""
     arrived: Callable[[type], None] = _nothing
     """Hooks a class that another process has sent by value."""
+    roles: dict[str, str] = field(default_factory=dict)
+    """Role of an actor by the name of its class, or of a base of it."""
     is_compiling: Callable[[], bool] = _no
     """``torch.compiler.is_compiling`` once torch is there."""
     is_tracing: Callable[[], bool] = _no

@@ -21,10 +21,11 @@ OUTER_SPAN: Final = attribute("rl.outer.span_id", "string", "the id of that span
 IDLE_REASON: Final = attribute(
     "rl.idle.reason",
     "string",
-    "`data` (the loader), `queue` (samples, a slot, an answer), `pipeline` (a neighbour's result), `skew` (slower "
-    "peers) or your own; bubbles count your own reasons, and none, as `other`",
+    "`data` (the loader), `queue` (samples, a slot, an answer), `pipeline` (a neighbour's result), `controller` (the "
+    "driver's next call), `skew` (slower peers) or your own; bubbles count your own reasons, and none, as `other`",
 )
 LOGPROB_KIND: Final = attribute("rl.logprob.kind", "string", "`old` (policy at rollout) or `ref` (reference model)")
+TRAIN_MODEL: Final = attribute("rl.train.model", "string", "`actor` or `critic`, where a framework trains both")
 REWARD_FUNCTION: Final = attribute("rl.reward.function", "string", "name of the reward function")
 SAMPLE_BATCH_SIZE: Final = attribute("rl.sample.batch_size", "int", "samples of the rollout on this rank", PROPOSAL)
 TRAIN_BATCH_SIZE: Final = attribute("rl.train.batch_size", "int", "samples of the micro-batch", PROPOSAL)

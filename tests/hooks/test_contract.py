@@ -19,6 +19,7 @@ import pytest
 import otel_rl
 from otel_rl import entry
 from otel_rl.hooks import (
+    BlockHook,
     CallbackHook,
     CollectiveHook,
     GeneratorHook,
@@ -35,7 +36,15 @@ from otel_rl.hooks.install import find
 from otel_rl.integrations import OURS, choice
 from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
-from otel_rl.testing.contract import CHECKS, BrokenContractError, Check, applies, check_integration, variants
+from otel_rl.testing.contract import (
+    CHECKS,
+    BrokenContractError,
+    Check,
+    applies,
+    check_integration,
+    every_hook,
+    variants,
+)
 from tests.fixtures import Recording
 from tests.programs.launch import run
 
@@ -112,8 +121,8 @@ def seeing(hook: Hook, see: Callable[..., Any]) -> Hook:
         return replace(hook, after=see)
     if isinstance(hook, GeneratorHook):
         return replace(hook, before=see, first=lambda call, *_: see(call.args, call.kwargs))
-    if isinstance(hook, CollectiveHook):
-        return replace(hook, before=see)
+    if isinstance(hook, (CollectiveHook, BlockHook)):
+        return replace(hook, **{"begin" if isinstance(hook, BlockHook) else "before": see})
     seen = replace(hook, before=see, after=see, failed=see, during=None)
     return replace(seen, stage="rl.reward", attributes=see, capture=see) if isinstance(hook, StageHook) else seen
 
@@ -133,7 +142,7 @@ def call(host: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
 def test_arguments_are_seen_however_they_are_handed_over(quiet: Recording, name: str, body: str) -> None:
     """By position or by keyword: each is at its position, and has its name where the row asks for names."""
     for hook in hooks_of(name):
-        if body != "return 5" and isinstance(hook, ReturnHook):
+        if body != "return 5" and isinstance(hook, (ReturnHook, BlockHook)):
             continue  # sees none
         host = double(name, hook, "yield 5" if isinstance(hook, GeneratorHook) else body)
         parameters = inspect.signature(host).parameters.values()
@@ -302,7 +311,7 @@ def test_a_wrapped_function_can_be_sent_to_another_process(recording: Recording,
         return x + 1
 
     host.__module__ = "__main__"
-    for hook in hooks_of(name):
+    for hook in every_hook(integration_of(name)):
         wrapped = wrap(hook, host)
         there = cloudpickle.loads(cloudpickle.dumps(wrapped))
         assert there is not wrapped
@@ -343,7 +352,7 @@ def test_a_class_with_wrapped_methods_can_be_sent_to_another_process(tmp_path: P
     """As Ray does with actors of the main module: there each method is what it was, and does what it did."""
     cloudpickle = pytest.importorskip("cloudpickle")
     workers, expected = [], []
-    for hook in (hook for name in OURS for hook in hooks_of(name)):
+    for hook in (hook for name in OURS for hook in every_hook(integration_of(name))):
         worker: Any = class_of_the_program()
         worker.target = hook.target
         for method in ("plain", "of_class", "static"):

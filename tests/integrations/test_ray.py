@@ -137,7 +137,7 @@ def test_an_actor_that_holds_steps_emits_their_roots(
     context = SimpleNamespace(get_actor_name=lambda: name, get_actor_id=lambda: "f00")
     monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
     state.inherit(kind="worker", role="worker", rank=0)
-    serving.know_actor("Runner", number)
+    serving.know_actor(type("Runner", (), {}), number)
     identity = state.identity
     assert ("Runner", rank, "f00") == (identity.role, identity.rank, identity.extra[v.ACTOR_ID])
     assert not identity.emits_root

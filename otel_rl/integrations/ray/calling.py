@@ -15,6 +15,7 @@ from otel_rl.hooks import Args, Kwargs, Memory
 from otel_rl.integrations.ray.missing import AUTOLOAD, Missing, say_missing
 from otel_rl.process.carrier import Carrier
 from otel_rl.process.state import state
+from otel_rl.trace.stage import Stage
 
 KEYWORD = "_ray_trace_ctx"
 OURS = "otel_rl"
@@ -36,6 +37,8 @@ class Calling(Memory):
     actors: Counter[str] = field(default_factory=Counter)
     """How many of each class it has created."""
     creating: _Creating = field(default_factory=_Creating)
+    start: Stage | None = None
+    """How this actor started, until it records something else."""
     asked_ns: int = 0
     """When an actor's call asked for its records to be journaled last."""
     waited_ns: int = 0
@@ -78,6 +81,7 @@ def send(args: Args, kwargs: Kwargs, carrier: Carrier | None) -> tuple[Args, Kwa
     said: dict[str, Any] = {
         "carrier": None if carrier is None else dict(vars(carrier)),
         "number": number,
+        "sent_ns": state.now(),
         "system": state.identity.system,
         "system_version": state.identity.system_version,
         "algorithm": state.identity.algorithm,

@@ -16,12 +16,14 @@ from otel_rl import vocabulary
 from otel_rl.guard import attempt, guard
 from otel_rl.hooks import Args, Kwargs, RemoteHook
 from otel_rl.hooks.hook import wrap
+from otel_rl.ids import random_bits
 from otel_rl.integrations.ray.calling import KEYWORD, OURS, calling
 from otel_rl.process.carrier import Carrier
 from otel_rl.process.hooked import hooking
 from otel_rl.process.identity import RANK, identifying
 from otel_rl.process.state import state
 from otel_rl.trace.memory import tracing
+from otel_rl.trace.stage import Stage, innermost
 from otel_rl.trace.steps import end_left_step
 
 WAIT_S = 1.0
@@ -49,7 +51,7 @@ def _called(args: Args, kwargs: Kwargs) -> Carrier | None:
 def _created(args: Args, kwargs: Kwargs) -> Carrier | None:
     """Learn which actor this process holds, from the call that makes it."""
     said = (kwargs.get(KEYWORD) or {}).get(OURS, {})
-    attempt("learn", "which actor this is", know_actor, type(args[0]).__name__, said.get("number"))
+    attempt("learn", "which actor this is", know_actor, type(args[0]), said.get("number"))
     return _called(args, kwargs)
 
 
@@ -57,10 +59,11 @@ CALLED = RemoteHook(target="ray:actor.method", extract=_called)
 CREATED = RemoteHook(target="ray:actor.__init__", extract=_created)
 
 
-def know_actor(kind: str, number: int | None) -> None:
-    """Take the class for the role. The rank is the launcher's, else the first number in the name, else the creator's.
+def know_actor(kind: type, number: int | None) -> None:
+    """Take the class for the role, unless an integration has a word for it.
 
-    Ray restarts an actor with the number that it had.
+    The rank is the launcher's, else the first number in the name, else the creator's. Ray restarts an actor with the
+    number that it had.
     """
     import ray
 
@@ -70,7 +73,10 @@ def know_actor(kind: str, number: int | None) -> None:
     rank = int(in_name[0]) if in_name else number
     known: dict[str, Any] = {vocabulary.ACTOR_ID: context.get_actor_id(), vocabulary.ACTOR_NAME: name}
     extra = {**state.identity.extra, **{key: value for key, value in known.items() if value}}
-    state.inherit(role=kind, extra=extra)  # also where the process has worked for tasks before
+    role = next(
+        (hooking.roles[base.__name__] for base in kind.__mro__ if base.__name__ in hooking.roles), kind.__name__
+    )
+    state.inherit(role=role, extra=extra)  # also where the process has worked for tasks before
     if rank is None or RANK in os.environ:
         return
     if rank:
@@ -98,7 +104,7 @@ def serving(name: str, method: Any) -> Any:
     is_generator = inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method)
     if inspect.ismethod(method) or is_generator or (name.startswith("__") and name != "__init__"):
         return method
-    return wrap(CREATED if name == "__init__" else CALLED, journaled(method))
+    return wrap(CREATED, journaled(started(method))) if name == "__init__" else wrap(CALLED, journaled(method))
 
 
 def serve_task(function: Callable[..., Any], said: Any) -> Callable[..., Any]:
@@ -108,6 +114,32 @@ def serve_task(function: Callable[..., Any], said: Any) -> Callable[..., Any]:
         return function(*args, **kwargs)
 
     return functools.partial(wrap(CALLED, journaled(strip)), **{KEYWORD: {OURS: said}})
+
+
+def started(constructor: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a constructor after which it is known how long this actor took to start."""
+
+    @functools.wraps(constructor)
+    def construct(*args: Any, **kwargs: Any) -> None:
+        constructor(*args, **kwargs)
+        if state.on:
+            attempt("time", "the start of an actor", _time_start, (kwargs.get(KEYWORD) or {}).get(OURS))
+
+    return construct
+
+
+def _time_start(said: Any) -> None:
+    """Keep the stage of the start until the actor records something else: what only moves data records nothing.
+
+    It begins with the process, or when the actor was asked for, if that is later.
+    """
+    caller = innermost()
+    if said is None or caller is None or caller.trace is None:
+        return
+    start = calling.start = Stage(vocabulary.SETUP_PROCESS)
+    start.trace, start.parent_id, start.span_id = caller.trace, caller.span_id, random_bits(64) or 1
+    start.ended = monotonic_ns()
+    start.began = max(state.started_ns, min(said["sent_ns"] - state.clock.anchor, start.ended))
 
 
 # --- before it returns ------------------------------------------------------------------------------------------------
@@ -143,7 +175,11 @@ def _has_recorded() -> bool:
     if not state.on:
         return False
     attempt("end", "the last step of an actor's call", end_left_step)
-    return bool(state.queue) or tracing.last_end > calling.asked_ns
+    has_recorded = bool(state.queue) or tracing.last_end > calling.asked_ns
+    if has_recorded and calling.start is not None:
+        start, calling.start = calling.start, None
+        state.add(start)
+    return has_recorded
 
 
 def _is_wait_due() -> bool:

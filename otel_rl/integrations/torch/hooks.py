@@ -127,11 +127,8 @@ def _save_stage(args: Args, kwargs: Kwargs) -> str | None:
 
 
 def _torch_save_stage(args: Args, kwargs: Kwargs) -> str | None:
-    """Return no stage for the pickling of a tensor: its storage is written alone, and into memory."""
-    import torch
-
-    is_storage = isinstance(args[0], (torch.UntypedStorage, torch.TypedStorage))
-    return None if is_storage and isinstance(args[1], io.BytesIO) else _save_stage(args, kwargs)
+    """Return no stage for what is written into memory: the pickling of a tensor or a batch, on its way to a process."""
+    return None if isinstance(args[1], io.BytesIO) else _save_stage(args, kwargs)
 
 
 def _saving_goes_on(args: Args, kwargs: Kwargs, result: Any) -> None:

@@ -1,0 +1,81 @@
+"""Ranks of verl: what each does in a stage of the driver's.
+
+Source: verl 0.9.1, ``workers/engine_workers.py``, ``workers/engine/fsdp/transformer_impl.py``. The critic is a
+``TrainingWorker`` itself, the actor and the reference hold one each. Backwards and optimizer steps are those of torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from otel_rl import vocabulary
+from otel_rl.hooks import Args, Hook, Kwargs, StageHook
+from otel_rl.integrations.verl import ledger
+from otel_rl.records import Value
+from otel_rl.trace.stage import innermost
+
+WORKERS = "verl.workers.engine_workers"
+ACTOR = f"{WORKERS}:ActorRolloutRefWorker"
+TRAINING = f"{WORKERS}:TrainingWorker"
+FSDP = "verl.workers.engine.fsdp.transformer_impl"
+UPDATE_WEIGHTS = ((vocabulary.SYNC_OPERATION, "update_weights"),)
+
+
+def _shape(data: Any) -> dict[str, Value]:
+    """Count samples and tokens, also those that fill up a batch: they cost as much. No value is read.
+
+    Outside of ``TrainingWorker`` a batch of V1 has only keys and tags; its values are elsewhere.
+    """
+    said: dict[str, Value] = {vocabulary.BATCH_SIZE: len(data)}
+    if not hasattr(data, "shape"):
+        if all("prompt_len" in tag for tag in data.tags):
+            said[vocabulary.TOKENS] = sum(tag["prompt_len"] + tag["response_len"] for tag in data.tags)
+        return said
+    ids = data.get("input_ids")
+    if ids is not None and ids.is_nested:
+        said[vocabulary.TOKENS] = int(ids.values().numel())
+    return said
+
+
+def _say_logprob(kind: str) -> Any:
+    def say(args: Args, kwargs: Kwargs) -> dict[str, Value]:
+        return {vocabulary.LOGPROB_KIND: kind, **_shape(args[1])}
+
+    return say
+
+
+def _say_batch(args: Args, kwargs: Kwargs) -> dict[str, Value]:
+    return _shape(args[1])
+
+
+def _say_train(args: Args, kwargs: Kwargs) -> dict[str, Value]:
+    model = "critic" if type(args[0]).__name__ == "TrainingWorker" else "actor"
+    return {vocabulary.TRAIN_MODEL: model, **_shape(args[1])}
+
+
+def _value_stage(args: Args, kwargs: Kwargs) -> str | None:
+    """Name the critic's inference; that of an actor or a reference lies inside its log-probabilities."""
+    stage = innermost()
+    return None if stage is not None and stage.name == vocabulary.LOGPROB else vocabulary.VALUE
+
+
+def _forward_stage(args: Args, kwargs: Kwargs) -> str | None:
+    """Name the forward of a micro-batch that is trained; others are part of the stage around them."""
+    return None if args[3] else vocabulary.FORWARD
+
+
+HOOKS: tuple[Hook, ...] = (
+    StageHook(target=f"{ACTOR}.init_model", stage=vocabulary.SETUP_MODEL),
+    StageHook(target=f"{ACTOR}.compute_log_prob", stage=vocabulary.LOGPROB, attributes=_say_logprob("old")),
+    StageHook(target=f"{ACTOR}.compute_ref_log_prob", stage=vocabulary.LOGPROB, attributes=_say_logprob("ref")),
+    StageHook(target=f"{ACTOR}.update_actor", stage=vocabulary.TRAIN, attributes=_say_train),
+    StageHook(target=f"{ACTOR}.update_weights", stage=vocabulary.SYNC, attributes=UPDATE_WEIGHTS),
+    StageHook(target=f"{ACTOR}.save_checkpoint", stage=vocabulary.CHECKPOINT),
+    StageHook(target=f"{TRAINING}.save_checkpoint", stage=vocabulary.CHECKPOINT),
+    StageHook(
+        target=f"{TRAINING}.train_mini_batch", stage=vocabulary.TRAIN, attributes=_say_train, before=ledger.given
+    ),
+    StageHook(target=f"{TRAINING}.train_batch", stage=vocabulary.MINI_BATCH, attributes=_say_batch),
+    StageHook(target=f"{TRAINING}.infer_batch", stage=_value_stage, attributes=_say_batch, before=ledger.given),
+    StageHook(target=f"{FSDP}:FSDPEngineWithLMHead.forward_step", stage=_forward_stage, attributes=_say_batch),
+)
