@@ -348,3 +348,22 @@ def test_an_unsampled_step_has_its_numbers(rank: Recording) -> None:
     run = rank.run("job")
     assert [] == list(run.spans())
     assert {"idle": 10, "productive": 20} == kinds(run)
+
+
+def test_a_wall_clock_that_was_set_is_followed_between_steps(rank: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a loop does; the driver says by its own clock when a step began, which may have been set as well."""
+    called(rank, carrier("train 1", 0), "train", 10)
+    monkeypatch.setattr("otel_rl.clock.measure_anchor", lambda: WALL_NS + 5_000 * MS)
+    rank.tick(10)
+    called(rank, carrier("train 1", 0), "train", 10)
+    called(rank, carrier("train 2", 5_015), "train", 10)
+    otel_rl.uninstrument()
+    run = rank.run("job")
+    assert [
+        Tree("?rl.train", 0, 10),
+        Tree("?rl.idle", 10, 20),
+        Tree("?rl.train", 20, 30),
+        Tree("?rl.train", 5_030, 5_040),
+    ] == trees(run)
+    assert ["the wall clock was set by 5.000 s"] == [log.body for log in run.logs(v.CLOCK_STEPPED)]
+    assert [0.03, 0.01] == [point.value for point in run.points(v.STEP_TIME)]
