@@ -191,7 +191,7 @@ def _updates(source: Source) -> Updates | None:
     """Return the rank of the last attempt that skipped most updates; ranks skip them together, as a rule."""
     last = source.attempts[-1].id if source.attempts else ""
     ranks: defaultdict[Rank, list[StepRecord]] = defaultdict(list)
-    for record in source.averaged.finished:
+    for record in source.of_ranks.finished:
         if record.attempt == last:
             ranks[record.rank].append(record)
     found = [_updates_of(sorted(records, key=lambda record: record.step)) for records in ranks.values()]

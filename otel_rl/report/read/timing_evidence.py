@@ -73,7 +73,7 @@ def timing(source: Source) -> Timing:
         num_ranks=sum(row.relative_score is not None for row in times.ranks),
         slow=_slow(times),
         calls=_slow_calls(times),
-        wait=_wait(times, awaited(fair.averaged, times.ranks)),
+        wait=_wait(times, awaited(fair.ranks, times.ranks)),
         idle={row.kind: row.share for row in times.bubbles if row.kind != "skew"},  # also inside other stages
         other=sum(row.share for row in top if row.stage == v.OTHER),
         tails=[Tail(one.slowest, one.share, one.step_share or 0.0) for one in source.requests.tails],

@@ -11,7 +11,7 @@ from otel_rl.analysis.waits import call_waits
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report, WorkRow
 from otel_rl.report.data.time_use import WAITS_UNKNOWN, Efficiency, RankTime, SlowRankRow
-from otel_rl.report.read.average import Averaged
+from otel_rl.report.read.average import Averaged, of_ranks
 from otel_rl.report.read.collect import FoldedSpans, StepKey, StepRecord
 from otel_rl.report.read.rank_times import RankTimes
 from otel_rl.report.read.span_attributes import WorkSums
@@ -51,7 +51,7 @@ def efficiency(found: FoldedSpans, averaged: Averaged) -> Efficiency:
     """Fold the steps: goodput takes all of them, everything else the averaged ones."""
     steady = set(map(id, averaged.steady))
     times, goodputs = RankTimes(), Goodputs(found)
-    for record in found.steps:
+    for record in of_ranks(found.steps):
         if record.is_truncated:
             goodputs.add(record, None)
     for records in _roles(averaged):

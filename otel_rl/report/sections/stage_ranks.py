@@ -191,9 +191,11 @@ def _per_step(row: CommRow) -> str:
 
 OWN_TIME: Final = Section(
     title="Own time by rank",
-    data={"balance": lambda source: balance_rows(source.averaged, source.stages, source.efficiency.stragglers)},
+    data={"balance": lambda source: balance_rows(source.of_ranks, source.rank_stages, source.efficiency.stragglers)},
     blocks=_own_blocks,
 )
 COLLECTIVES: Final = Section(
-    title="Collectives", data={"comm": lambda source: comm_rows(source.averaged, source.stages)}, blocks=_comm_blocks
+    title="Collectives",
+    data={"comm": lambda source: comm_rows(source.of_ranks, source.rank_stages)},
+    blocks=_comm_blocks,
 )

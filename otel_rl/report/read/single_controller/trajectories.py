@@ -1,0 +1,168 @@
+"""The trajectories of a run by the driver's steps: how many, how long, and for which of them a step waits."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.intervals import Interval, clip, covered, merge
+from otel_rl.journal.read import SpanView
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.read.span_attributes import ERROR, WorkSums, rank_of
+from otel_rl.runs.spans import integer, iteration_of, text
+
+KEYS: Final = (v.GROUP_ID, v.SAMPLE_ID, v.SYNC_OPERATION)
+MOST_APART: Final = 4096
+"""So many intervals are kept before those that touch are joined."""
+StepKey = tuple[str, str, int]
+
+
+class Trajectory(NamedTuple):
+    """One trajectory."""
+
+    begin_ns: int
+    end_ns: int
+    sample: str
+    group: str
+    span_id: bytes
+    trace_id: bytes
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.begin_ns
+
+
+class Union:
+    """Intervals, joined where they touch."""
+
+    def __init__(self) -> None:
+        self._intervals: list[Interval] = []
+        self._limit = MOST_APART
+
+    def add(self, interval: Interval) -> None:
+        self._intervals.append(interval)
+        if len(self._intervals) > self._limit:
+            self._limit = MOST_APART + len(self.merged())
+
+    def merged(self) -> list[Interval]:
+        self._intervals = merge(self._intervals)
+        return self._intervals
+
+
+@dataclass(slots=True)
+class StepRollouts:
+    """The trajectories that ended in one step of the driver."""
+
+    work: WorkSums = field(default_factory=WorkSums)
+    going_on: Union = field(default_factory=Union)
+    last: Trajectory | None = None
+    before_ns: int = 0
+    """End of the one that ended before the last."""
+    hosts: set[str] = field(default_factory=set)
+
+    def add(self, one: Trajectory, work: WorkSums, host: str) -> None:
+        self.work = self.work.plus(work)
+        self.going_on.add((one.begin_ns, one.end_ns))
+        self.hosts.add(host)
+        if self.last is None or one.end_ns > self.last.end_ns:
+            self.before_ns, self.last = self.last.end_ns if self.last is not None else 0, one
+        else:
+            self.before_ns = max(self.before_ns, one.end_ns)
+
+    def held_ns(self, waits: list[Interval]) -> int:
+        """Return how long the driver waited for the last one alone."""
+        if self.last is None or not self.before_ns or len(self.hosts) != 1:
+            return 0
+        return covered(clip(waits, max(self.before_ns, self.last.begin_ns), self.last.end_ns))
+
+    def generating_ns(self, waits: list[Interval]) -> int:
+        """Return how long the driver waited while any of them was going on, or had not begun."""
+        return covered(waits) - self.late_ns(waits)
+
+    def late_ns(self, waits: list[Interval]) -> int:
+        """Return how long the driver waited at the end of its waits, after those that had begun before had ended."""
+        ends = self.going_on.merged()
+        late_ns = 0
+        for begin_ns, end_ns in waits:
+            place = bisect_right(ends, (end_ns, 0)) - 1  # the last interval that begins before this wait ends
+            if place >= 0:
+                late_ns += max(0, end_ns - max(begin_ns, ends[place][1]))
+        return late_ns
+
+
+class TrajectorySpans:
+    """What agent loops recorded. Keeps 8 bytes of each trajectory, and a few intervals of each step."""
+
+    def __init__(self) -> None:
+        self.durations = array("d")
+        """Of trajectories of the training, s."""
+        self.evaluated = 0
+        self.longest: Trajectory | None = None
+        self.steps: defaultdict[StepKey, StepRollouts] = defaultdict(StepRollouts)
+        self.works: defaultdict[Rank, WorkSums] = defaultdict(WorkSums)
+        """By process."""
+        self._begins: defaultdict[str, list[tuple[int, int, StepKey]]] = defaultdict(list)
+        """By attempt: begin and end of the driver's steps."""
+        self._traces: dict[bytes, StepKey] = {}
+        self._hosts: dict[str, str] = {}
+        """By attempt: that of its driver."""
+        self._turns: dict[bytes, tuple[int, WorkSums]] = {}
+        """By trajectory that goes on: begin of its first turn, and the tokens of all."""
+
+    def add_step(self, container: SpanView) -> None:
+        """Add a step of the driver; steps come before the trajectories."""
+        attempt, number = text(container.resource, v.ATTEMPT_ID), iteration_of(container.attributes)
+        if number is not None:
+            key = attempt, text(container.attributes, v.LOOP_NAME), number
+            self._begins[attempt].append((container.start_ns, container.end_ns, key))
+            self._traces[container.trace_id] = key
+            self._hosts[attempt] = text(container.resource, v.HOST_NAME)
+
+    def add(self, span: SpanView) -> None:
+        """Add a turn or a trajectory; turns come before theirs."""
+        if span.name == v.SAMPLE_TURN:
+            self._add_turn(span)
+        elif span.name == v.TRAJECTORY:
+            self._add_trajectory(span, self._turns.pop(span.span_id, (0, WorkSums()))[1])
+
+    def _add_turn(self, span: SpanView) -> None:
+        prompt, response = integer(span.attributes, v.TOKENS_PROMPT), integer(span.attributes, v.TOKENS_RESPONSE)
+        begin_ns, work = self._turns.get(span.parent_id, (span.start_ns, WorkSums(prompt_tokens=prompt)))
+        if span.start_ns < begin_ns:  # the prompt is that of the first one
+            begin_ns, work = span.start_ns, work._replace(prompt_tokens=prompt)
+        work = work._replace(response_tokens=work.response_tokens + response)
+        self._turns[span.parent_id] = begin_ns, work
+
+    def _add_trajectory(self, span: SpanView, work: WorkSums) -> None:
+        if text(span.attributes, v.MODE) == "eval":
+            self.evaluated += 1
+            return
+        if span.status_code == ERROR or v.TRUNCATED in span.attributes:
+            return
+        sample, group = text(span.attributes, v.SAMPLE_ID), text(span.attributes, v.GROUP_ID)
+        one = Trajectory(span.start_ns, span.end_ns, sample, group, span.span_id, span.trace_id)
+        self.durations.append(one.duration_ns / 1e9)
+        if self.longest is None or one.duration_ns > self.longest.duration_ns:
+            self.longest = one
+        work = work._replace(samples=1, has_samples=1, has_prompts=1, has_responses=1)
+        self.works[rank_of(span.resource)] = self.works[rank_of(span.resource)].plus(work)
+        key = self._step_of(span)
+        if key is not None:
+            self.steps[key].add(one, work, text(span.resource, v.HOST_NAME))
+
+    def _step_of(self, span: SpanView) -> StepKey | None:
+        """Return the step in which a trajectory ended; by another clock, the one whose trace it is in."""
+        attempt = text(span.resource, v.ATTEMPT_ID)
+        if text(span.resource, v.HOST_NAME) != self._hosts.get(attempt):
+            return self._traces.get(span.trace_id)
+        steps = self._begins[attempt]
+        place = bisect_right(steps, span.end_ns, key=lambda step: step[0]) - 1
+        return steps[place][2] if place >= 0 and span.end_ns <= steps[place][1] else None
+
+    def is_by_its_clock(self, key: StepKey) -> bool:
+        """Whether all trajectories of a step were timed by the clock of its driver."""
+        return self.steps[key].hosts == {self._hosts.get(key[0], "")}
