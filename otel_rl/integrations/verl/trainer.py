@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import PurePath
 from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, BlockHook, CallbackHook, Hook, Kwargs, Memory, StageHook
+from otel_rl.integrations.verl import tracking
+from otel_rl.integrations.verl.job_settings import settings_of, trained
 from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.records import Value
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_stage
 from otel_rl.trace.steps import Loop
-from otel_rl.trace.tree import open_setup
+from otel_rl.trace.tree import open_setup, say_of_setup
 
 V1 = "verl.trainer.ppo.v1"
 TRAINER = f"{V1}.trainer_base:PPOTrainer"
@@ -74,21 +75,17 @@ driver = VerlTrainer.keep("driver")
 def _made(args: Args, kwargs: Kwargs) -> None:
     """Learn what is trained, before anything of the set-up is recorded."""
     config = kwargs.get("config") or (args[1] if len(args) > 1 else None)
-    found = attempt("read", "what verl trains", _trained, config) or {}
+    found = attempt("read", "what verl trains", trained, config) or {}
     state.identify(system="verl", system_version=version("verl"), **found)
     state.become_rank()  # an actor of Ray that turns out to hold the steps, and so their roots
     open_setup()
-
-
-def _trained(config: Any) -> dict[str, str]:
-    path = str(config.actor_rollout_ref.model.path).rstrip("/")
-    return {"algorithm": str(config.algorithm.adv_estimator).upper(), "model_name": PurePath(path).name}
 
 
 def _begin_loop(args: Args, kwargs: Kwargs) -> None:
     trainer = driver.trainer = args[0]
     driver.is_legacy = any(kind.__name__ == "RayPPOTrainer" for kind in type(trainer).__mro__)
     hooking.follow(trainer)
+    say_of_setup(attempt("read", "the settings of verl", settings_of, trainer) or {})
     tracing.loop = Loop(of=(type(trainer), str(trainer.config.trainer.default_local_dir)))
 
 
@@ -187,7 +184,8 @@ HOOKS: tuple[Hook, ...] = (
     StageHook(target=f"{TRAINER}._balance_batch", stage=vocabulary.SAMPLE_PROCESS, attributes=_say_balance),
     *(CallbackHook(target=f"{TRAINER}.{name}", before=_say_rows) for name in COUNTED),
     StageHook(target=f"{TRAINER}._compute_metrics", stage=vocabulary.LOG),
-    StageHook(target="verl.utils.tracking:Tracking.log", stage=vocabulary.LOG),
+    CallbackHook(target="verl.utils.tracking:Tracking.__init__", before=tracking.read_settings),
+    StageHook(target="verl.utils.tracking:Tracking.log", stage=vocabulary.LOG, before=tracking.log_metrics),
     *(
         StageHook(target=f"{MANAGER}.{name}", stage=vocabulary.SYNC, attributes=((OPERATION, name),))
         for name in OPERATIONS
