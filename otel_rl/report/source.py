@@ -23,6 +23,7 @@ from otel_rl.report.data.report import (
     StepDisagreement,
     StepTimes,
 )
+from otel_rl.report.data.roles import RoleRow, Trajectories
 from otel_rl.report.data.time_use import Efficiency
 from otel_rl.report.read.attempts import add_now, add_open, attempt_rows, leave_out_helpers, living, missing_ranks
 from otel_rl.report.read.average import (
@@ -40,6 +41,7 @@ from otel_rl.report.read.memory_readings import KEYS as MEMORY_KEYS
 from otel_rl.report.read.request_spans import KEYS as REQUEST_KEYS
 from otel_rl.report.read.said_settings import settings
 from otel_rl.report.read.single_controller.guest_steps import drivers_first
+from otel_rl.report.read.single_controller.held_steps import trajectories
 from otel_rl.report.read.single_controller.trajectories import KEYS as ROLLOUT_KEYS
 from otel_rl.report.read.span_attributes import KEYS, rank_of
 from otel_rl.report.sections.caveats import COUNTED, damage_rows, disagreements, loss_rows
@@ -153,6 +155,16 @@ class Source:
         self.disagreements: list[StepDisagreement] = disagreements(
             stages_of_step(found.steps), run.journals, self.losses
         )
+
+    @cached_property
+    def roles(self) -> list[RoleRow]:
+        """The roles of a run with a driver; empty of another one."""
+        ranks = {rank for _, rank in self.found.guests}
+        return self.found.roles.rows(self.ranks, ranks) if self.found.drivers else []
+
+    @cached_property
+    def trajectories(self) -> Trajectories | None:
+        return trajectories(self.run, self.found, self.averaged)
 
     @cached_property
     def fair(self) -> Fair:

@@ -41,6 +41,8 @@ class HeldStep:
     group: str
     """Both empty if unknown."""
     held_s: float
+    share: float
+    """Of the step."""
     duration_s: float
     """Of the trajectory."""
     inside: str
@@ -67,3 +69,9 @@ class Trajectories:
     """How long it waits after the last of them has ended, likewise."""
     held: list[HeldStep]
     """Averaged steps in which one trajectory alone made the driver wait, the longest first; at most 16."""
+
+
+def which(sample: str, group: str) -> str:
+    """Name a trajectory by its group, and by what its own name has beyond that."""
+    own = sample.removeprefix(group).lstrip("_-/ ") if group else sample
+    return f"trajectory {own} of group {group}" if group else f"trajectory {own}"

@@ -234,7 +234,8 @@ class _Collector:
             self._training.add(writer)
         if driver is None or v.ITERATION in driver.attributes:
             self._found.roles.add(span)
-        self._found.trajectories.add(span)
+        if span.name == v.TRAJECTORY:
+            self._found.trajectories.add(span)
         self._shared_devices.add(span)
         end_ns = span.end_ns if driver is None else driver.end_ns
         self._pending[writer].setdefault(span.trace_id, end_ns)

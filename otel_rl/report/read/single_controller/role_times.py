@@ -12,7 +12,7 @@ from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.roles import RoleRow, RoleStage
 from otel_rl.report.read.single_controller.guest_steps import DRIVER
 from otel_rl.report.read.span_attributes import rank_of
-from otel_rl.runs.spans import is_container, label
+from otel_rl.runs.spans import is_container, label, text
 
 
 class RoleTimes:
@@ -23,7 +23,8 @@ class RoleTimes:
         """By role and stage, s."""
 
     def add(self, span: SpanView) -> None:
-        if span.name != v.COMM and not is_container(span.name):
+        is_counted = span.name != v.COMM and not is_container(span.name)
+        if is_counted and text(span.attributes, v.MODE) != "eval":
             times = self._times[rank_of(span.resource).role]
             times[label(span.name, span.attributes)].append(max(0, span.end_ns - span.start_ns) / 1e9)
 

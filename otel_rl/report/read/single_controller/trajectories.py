@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -12,8 +13,8 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.intervals import Interval, clip, covered, merge
 from otel_rl.journal.read import SpanView
 from otel_rl.report.data.ranks import Rank
-from otel_rl.report.read.span_attributes import ERROR, WorkSums, rank_of
-from otel_rl.runs.spans import integer, iteration_of, text
+from otel_rl.report.read.span_attributes import ERROR, WorkSums, rank_of, sampled
+from otel_rl.runs.spans import iteration_of, text
 
 KEYS: Final = (v.GROUP_ID, v.SAMPLE_ID, v.SYNC_OPERATION)
 MOST_APART: Final = 4096
@@ -73,17 +74,13 @@ class StepRollouts:
         else:
             self.before_ns = max(self.before_ns, one.end_ns)
 
-    def held_ns(self, waits: list[Interval]) -> int:
+    def held_ns(self, waits: Sequence[Interval]) -> int:
         """Return how long the driver waited for the last one alone."""
         if self.last is None or not self.before_ns or len(self.hosts) != 1:
             return 0
         return covered(clip(waits, max(self.before_ns, self.last.begin_ns), self.last.end_ns))
 
-    def generating_ns(self, waits: list[Interval]) -> int:
-        """Return how long the driver waited while any of them was going on, or had not begun."""
-        return covered(waits) - self.late_ns(waits)
-
-    def late_ns(self, waits: list[Interval]) -> int:
+    def late_ns(self, waits: Sequence[Interval]) -> int:
         """Return how long the driver waited at the end of its waits, after those that had begun before had ended."""
         ends = self.going_on.merged()
         late_ns = 0
@@ -110,8 +107,6 @@ class TrajectorySpans:
         self._traces: dict[bytes, StepKey] = {}
         self._hosts: dict[str, str] = {}
         """By attempt: that of its driver."""
-        self._turns: dict[bytes, tuple[int, WorkSums]] = {}
-        """By trajectory that goes on: begin of its first turn, and the tokens of all."""
 
     def add_step(self, container: SpanView) -> None:
         """Add a step of the driver; steps come before the trajectories."""
@@ -123,33 +118,19 @@ class TrajectorySpans:
             self._hosts[attempt] = text(container.resource, v.HOST_NAME)
 
     def add(self, span: SpanView) -> None:
-        """Add a turn or a trajectory; turns come before theirs."""
-        if span.name == v.SAMPLE_TURN:
-            self._add_turn(span)
-        elif span.name == v.TRAJECTORY:
-            self._add_trajectory(span, self._turns.pop(span.span_id, (0, WorkSums()))[1])
-
-    def _add_turn(self, span: SpanView) -> None:
-        prompt, response = integer(span.attributes, v.TOKENS_PROMPT), integer(span.attributes, v.TOKENS_RESPONSE)
-        begin_ns, work = self._turns.get(span.parent_id, (span.start_ns, WorkSums(prompt_tokens=prompt)))
-        if span.start_ns < begin_ns:  # the prompt is that of the first one
-            begin_ns, work = span.start_ns, work._replace(prompt_tokens=prompt)
-        work = work._replace(response_tokens=work.response_tokens + response)
-        self._turns[span.parent_id] = begin_ns, work
-
-    def _add_trajectory(self, span: SpanView, work: WorkSums) -> None:
         if text(span.attributes, v.MODE) == "eval":
             self.evaluated += 1
-            return
-        if span.status_code == ERROR or v.TRUNCATED in span.attributes:
-            return
+        elif span.status_code != ERROR and v.TRUNCATED not in span.attributes:
+            self._add_trained(span)
+
+    def _add_trained(self, span: SpanView) -> None:
         sample, group = text(span.attributes, v.SAMPLE_ID), text(span.attributes, v.GROUP_ID)
         one = Trajectory(span.start_ns, span.end_ns, sample, group, span.span_id, span.trace_id)
         self.durations.append(one.duration_ns / 1e9)
         if self.longest is None or one.duration_ns > self.longest.duration_ns:
             self.longest = one
-        work = work._replace(samples=1, has_samples=1, has_prompts=1, has_responses=1)
-        self.works[rank_of(span.resource)] = self.works[rank_of(span.resource)].plus(work)
+        rank, work = rank_of(span.resource), sampled(span.attributes, 1)
+        self.works[rank] = self.works[rank].plus(work)
         key = self._step_of(span)
         if key is not None:
             self.steps[key].add(one, work, text(span.resource, v.HOST_NAME))
