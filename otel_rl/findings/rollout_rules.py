@@ -59,11 +59,11 @@ ROLLOUTS: Final[tuple[Rule[Timing], ...]] = (
         name="held_step",
         severity="warning",
         reads=(v.IDLE, v.TRAJECTORY),
-        condition="one trajectory takes at least three times the median, and the driver waits for it alone for a tenth "
-        f"of the step; such waits are at least {whole(HELD_SHARE)} of the time of all steps",
+        condition="after all trajectories have ended but those that take at least three times the median, the driver "
+        f"waits for these for a tenth of the step; such waits are {whole(HELD_SHARE)} of all steps or more",
         window=AVERAGED,
         find=_held,
-        sentence="{which} held step {step} for {held_s:seconds} ({share:percent}){inside}.{others}",
+        sentence="{which} held step {step} for {held_s:seconds} ({share:percent} of it){inside}.{others}",
         advice="Look at this trajectory: how long it is, its tools, its reward and its server.",
     ),
     Rule(

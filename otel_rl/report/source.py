@@ -53,6 +53,7 @@ from otel_rl.report.sections.rank_activity import efficiency
 from otel_rl.report.sections.request_times import RequestPoints
 from otel_rl.report.sections.stage_shares import explained, stage_rows
 from otel_rl.report.sections.step_series import SeriesPoints, is_own
+from otel_rl.runs.spans import text
 
 
 @dataclass(slots=True)
@@ -138,7 +139,7 @@ class Source:
         self.attempts: list[Attempt] = attempt_rows(found, self.averaged, self.opened, self.alive)
         self.settings: dict[str, float] = settings(found)
         self.missing_ranks: int = missing_ranks(found, self.ranks)
-        self.open_stages: list[OpenStageRow] = open_rows(self.opened, now_ns, found.longest_ns)
+        self.open_stages: list[OpenStageRow] = open_rows(self._in_use(), now_ns, found.longest_ns)
         self.ledger: Ledger = ledger(run)
         self.steps: StepTimes = step_times(self.averaged)
         self.rank_stages: list[StageRow] = stage_rows(self.of_ranks)
@@ -155,6 +156,11 @@ class Source:
         self.disagreements: list[StepDisagreement] = disagreements(
             stages_of_step(found.steps), run.journals, self.losses
         )
+
+    def _in_use(self) -> list[OpenView]:
+        """Return the open stages without those in which Ray ended processes whose driver had ended its loop well."""
+        over = {one.id for one in self.attempts if one.state == "finished" and one.id in self.found.led}
+        return [view for view in self.opened if text(view.resource, v.ATTEMPT_ID) not in over]
 
     @cached_property
     def roles(self) -> list[RoleRow]:

@@ -34,9 +34,11 @@ class RoleRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldStep:
-    """A step that waited for one trajectory after all others of it had ended."""
+    """A step that waited for few trajectories, of three times the median or longer, after all others had ended."""
 
     step: int
+    trajectories: int
+    """Of these, at least; what follows is of the one that ended last."""
     sample: str
     group: str
     """Both empty if unknown."""
@@ -68,7 +70,7 @@ class Trajectories:
     late_s: float | None
     """How long it waits after the last of them has ended, likewise."""
     held: list[HeldStep]
-    """Averaged steps in which one trajectory alone made the driver wait, the longest first; at most 16."""
+    """Averaged steps in which the driver waited for these alone for a tenth of the step or more: the longest 16."""
 
 
 def which(sample: str, group: str) -> str:

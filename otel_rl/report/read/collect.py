@@ -26,6 +26,7 @@ from otel_rl.report.read.memory_growth import MemoryGrowth
 from otel_rl.report.read.memory_peaks import MemoryPeaks
 from otel_rl.report.read.memory_readings import TraceMemory
 from otel_rl.report.read.request_spans import RequestSpans
+from otel_rl.report.read.single_controller.called_failures import failures_of_called
 from otel_rl.report.read.single_controller.guest_steps import (
     TRAINING,
     has_container,
@@ -154,6 +155,8 @@ class FoldedSpans:
     requests: RequestSpans = field(default_factory=RequestSpans)
     drivers: dict[bytes, SpanView] = field(default_factory=dict)
     """The containers of single controllers, by trace."""
+    led: set[str] = field(default_factory=set)
+    """Attempts with a single controller."""
     guests: set[tuple[str, Rank]] = field(default_factory=set)
     """By attempt: the ranks that only get calls of one."""
     roles: RoleTimes = field(default_factory=RoleTimes)
@@ -199,6 +202,8 @@ class _Collector:
         self._training: set[str] = set()
         """Writers that train in the steps of a driver."""
         self._lent: set[GroupKey] = set()
+        self._errors: list[SpanView] = []
+        """Of processes that are called."""
         self._shared_devices = SharedDevices()
         self._is_driver = False
 
@@ -222,6 +227,7 @@ class _Collector:
             return
         if self._is_driver:
             self._found.drivers[span.trace_id] = span
+            self._found.led.add(text(span.resource, v.ATTEMPT_ID))
             self._found.trajectories.add_step(span)
         self._found.holders.add(writer)
         end_ns = self._pending[writer][span.trace_id] = span.end_ns - clock_set_ns(span)
@@ -232,6 +238,8 @@ class _Collector:
         writer, driver = span.journal.identity.writer, self._found.drivers.get(span.trace_id)
         if span.name in TRAINING:
             self._training.add(writer)
+        if span.status_code == ERROR:
+            self._errors.append(span)
         if driver is None or v.ITERATION in driver.attributes:
             self._found.roles.add(span)
         if span.name == v.TRAJECTORY:
@@ -259,6 +267,7 @@ class _Collector:
                 self._found.widen(attempt, bounds)
         steps = map(self._of_use, _with_peers(self._found.steps))
         self._found.steps = sorted(steps, key=lambda record: record.step)
+        self._failed += failures_of_called(self._errors, self._found.trajectories.step_of)
         self._found.failures = [failure for _, failure in sorted(self._failed, key=itemgetter(0))]
         self._found.attempts = dict(sorted(self._found.attempts.items(), key=lambda item: item[1].begin_ns))
         return self._found

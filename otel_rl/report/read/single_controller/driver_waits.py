@@ -45,7 +45,7 @@ def held_up(source: Source) -> HeldUp | None:
     one = found.held[0]
     others = len(found.held) - 1
     return HeldUp(
-        which=which(one.sample, one.group),
+        which=which(one.sample, one.group) + (f", with {more} more," if (more := one.trajectories - 1) else ""),
         step=one.step,
         held_s=one.held_s,
         share=one.share,

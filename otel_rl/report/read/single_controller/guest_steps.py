@@ -10,7 +10,7 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.intervals import Interval, merge
-from otel_rl.journal.read import Run, SpanView
+from otel_rl.journal.read import OpenView, Run, SpanView
 from otel_rl.records import Value
 from otel_rl.report.read.memory_readings import KINDS
 from otel_rl.runs.spans import integer, is_container, text
@@ -33,7 +33,7 @@ def drivers_first(run: Run) -> Run:
     return Run(run.path, [journal for _, journal in ordered]) if any(is_driver) else run
 
 
-def is_driver(span: SpanView) -> bool:
+def is_driver(span: SpanView | OpenView) -> bool:
     return text(span.resource, v.ROLE) == DRIVER
 
 

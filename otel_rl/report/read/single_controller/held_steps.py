@@ -18,7 +18,7 @@ from otel_rl.report.read.span_attributes import WorkSums, rank_of
 from otel_rl.runs.spans import label
 
 HELD_SHARE: Final = 0.1
-"""One trajectory holds a step from this part of it on, if it takes so much longer than others:"""
+"""Long trajectories hold a step from this part of it on; they take at least this multiple of the median:"""
 HELD_RATIO: Final = 3.0
 MOST_HELD: Final = 16
 WORKING: Final = (v.SAMPLE_SERVE, v.REWARD, v.SAMPLE_TURN, v.IDLE)
@@ -74,12 +74,8 @@ def _waited_s(spans: TrajectorySpans, averaged: Averaged) -> tuple[float | None,
 
 
 def _held(run: Run, spans: TrajectorySpans, averaged: Averaged, median_s: float) -> list[HeldStep]:
-    found: list[tuple[HeldStep, Trajectory]] = []
-    for record in averaged.steady:
-        rollouts = spans.steps.get(record.key)
-        one = _held_by(record, rollouts, median_s) if rollouts is not None else None
-        if one is not None and rollouts is not None and rollouts.last is not None:
-            found.append((one, rollouts.last))
+    known = [(record, spans.steps[record.key]) for record in averaged.steady if record.key in spans.steps]
+    found = [one for record, rollouts in known if (one := _held_by(record, rollouts, median_s)) is not None]
     found = sorted(found, key=lambda pair: -pair[0].held_s)[:MOST_HELD]
     inside = _inside(run, {one.span_id: one.trace_id for _, one in found}) if found else {}
     return [
@@ -89,20 +85,23 @@ def _held(run: Run, spans: TrajectorySpans, averaged: Averaged, median_s: float)
     ]
 
 
-def _held_by(record: StepRecord, rollouts: StepRollouts, median_s: float) -> HeldStep | None:
-    last, held_ns = rollouts.last, rollouts.held_ns(record.waits)
-    if last is None or held_ns < HELD_SHARE * record.step.time_ns or last.duration_ns < HELD_RATIO * median_s * 1e9:
+def _held_by(record: StepRecord, rollouts: StepRollouts, median_s: float) -> tuple[HeldStep, Trajectory] | None:
+    held_ns, long = rollouts.held(record.waits, HELD_RATIO * median_s * 1e9)
+    if not long or held_ns < HELD_SHARE * record.step.time_ns:
         return None
-    return HeldStep(
+    last = long[0]
+    held = HeldStep(
         step=record.step.iteration,
         sample=last.sample,
         group=last.group,
         held_s=held_ns / 1e9,
         share=held_ns / record.step.time_ns,
+        trajectories=len(long),
         duration_s=last.duration_ns / 1e9,
         inside="",
         inside_s=0.0,
     )
+    return held, last
 
 
 def _inside(run: Run, wanted: Mapping[bytes, bytes]) -> dict[bytes, tuple[str, float]]:

@@ -7,6 +7,8 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import heappush, heappushpop
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from otel_rl import vocabulary as v
@@ -17,16 +19,17 @@ from otel_rl.report.read.span_attributes import ERROR, WorkSums, rank_of, sample
 from otel_rl.runs.spans import iteration_of, text
 
 KEYS: Final = (v.GROUP_ID, v.SAMPLE_ID, v.SYNC_OPERATION)
+MOST_LATEST: Final = 16
 MOST_APART: Final = 4096
 """So many intervals are kept before those that touch are joined."""
 StepKey = tuple[str, str, int]
 
 
 class Trajectory(NamedTuple):
-    """One trajectory."""
+    """One trajectory; the one that ends later is the greater."""
 
-    begin_ns: int
     end_ns: int
+    begin_ns: int
     sample: str
     group: str
     span_id: bytes
@@ -60,25 +63,26 @@ class StepRollouts:
 
     work: WorkSums = field(default_factory=WorkSums)
     going_on: Union = field(default_factory=Union)
-    last: Trajectory | None = None
-    before_ns: int = 0
-    """End of the one that ended before the last."""
+    count: int = 0
+    latest: list[Trajectory] = field(default_factory=list)
+    """Those that ended last: a heap."""
     hosts: set[str] = field(default_factory=set)
 
     def add(self, one: Trajectory, work: WorkSums, host: str) -> None:
         self.work = self.work.plus(work)
         self.going_on.add((one.begin_ns, one.end_ns))
         self.hosts.add(host)
-        if self.last is None or one.end_ns > self.last.end_ns:
-            self.before_ns, self.last = self.last.end_ns if self.last is not None else 0, one
-        else:
-            self.before_ns = max(self.before_ns, one.end_ns)
+        self.count += 1
+        add = heappush if len(self.latest) < MOST_LATEST else heappushpop
+        add(self.latest, one)
 
-    def held_ns(self, waits: Sequence[Interval]) -> int:
-        """Return how long the driver waited for the last one alone."""
-        if self.last is None or not self.before_ns or len(self.hosts) != 1:
-            return 0
-        return covered(clip(waits, max(self.before_ns, self.last.begin_ns), self.last.end_ns))
+    def held(self, waits: Sequence[Interval], long_ns: float) -> tuple[int, list[Trajectory]]:
+        """Return how long the driver waited after all but long ones had ended, and these, the last first."""
+        ordered = sorted(self.latest, reverse=True)
+        long = list(takewhile(lambda one: one.duration_ns >= long_ns, ordered))
+        if not long or len(long) == len(ordered) or len(self.hosts) != 1:
+            return 0, []
+        return covered(clip(waits, ordered[len(long)].end_ns, long[0].end_ns)), long
 
     def late_ns(self, waits: Sequence[Interval]) -> int:
         """Return how long the driver waited at the end of its waits, after those that had begun before had ended."""
@@ -125,18 +129,18 @@ class TrajectorySpans:
 
     def _add_trained(self, span: SpanView) -> None:
         sample, group = text(span.attributes, v.SAMPLE_ID), text(span.attributes, v.GROUP_ID)
-        one = Trajectory(span.start_ns, span.end_ns, sample, group, span.span_id, span.trace_id)
+        one = Trajectory(span.end_ns, span.start_ns, sample, group, span.span_id, span.trace_id)
         self.durations.append(one.duration_ns / 1e9)
         if self.longest is None or one.duration_ns > self.longest.duration_ns:
             self.longest = one
         rank, work = rank_of(span.resource), sampled(span.attributes, 1)
         self.works[rank] = self.works[rank].plus(work)
-        key = self._step_of(span)
+        key = self.step_of(span)
         if key is not None:
             self.steps[key].add(one, work, text(span.resource, v.HOST_NAME))
 
-    def _step_of(self, span: SpanView) -> StepKey | None:
-        """Return the step in which a trajectory ended; by another clock, the one whose trace it is in."""
+    def step_of(self, span: SpanView) -> StepKey | None:
+        """Return the step of its driver in which a span ended; by another clock, the one whose trace it is in."""
         attempt = text(span.resource, v.ATTEMPT_ID)
         if text(span.resource, v.HOST_NAME) != self._hosts.get(attempt):
             return self._traces.get(span.trace_id)
