@@ -17,6 +17,7 @@ from otel_rl.report.sections.memory_use import MEMORY, MEMORY_PARTS
 from otel_rl.report.sections.open_now import HANGING, OPEN_STAGES, PENDING
 from otel_rl.report.sections.rank_activity import RANKS, WORK
 from otel_rl.report.sections.request_times import REQUESTS
+from otel_rl.report.sections.role_tables import ROLES, TRAJECTORIES
 from otel_rl.report.sections.stage_ranks import COLLECTIVES, OWN_TIME
 from otel_rl.report.sections.stage_shares import STAGES
 from otel_rl.report.sections.step_series import NUMBERS, SERIES
@@ -73,8 +74,8 @@ TROUBLE: Final = (
 )
 SCREEN: Final = (HEADER, FINDINGS, *(one.on_screen() for one in TROUBLE), LEARNING, STEP)
 BELOW: Final[dict[Part, tuple[Section, ...]]] = {
-    "ranks": (OWN_TIME, RANKS, COLLECTIVES),
-    "requests": (REQUESTS,),
+    "ranks": (OWN_TIME, RANKS, COLLECTIVES, ROLES),
+    "requests": (TRAJECTORIES, REQUESTS),
     "compute": (FLOPS, WORK),
     "memory": (MEMORY, MEMORY_PARTS),
     "goodput": (GOODPUT,),

@@ -15,6 +15,7 @@ from otel_rl.report.data.details import LedgerMismatch, OpenStageRow
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Loss, MemoryKind
 from otel_rl.report.read.collect import StepRecord
+from otel_rl.report.read.single_controller.guest_steps import DRIVER
 from otel_rl.report.read.span_attributes import ERROR
 from otel_rl.report.sections.caveats import other_numbers
 from otel_rl.report.sections.ledger_faults import sample_names
@@ -143,6 +144,7 @@ def _died(source: Source) -> list[Died]:
     rows = [row for row in source.open_stages if not row.is_alive and row.attempt == last]
     failed = {one.rank for one in source.found.failures if one.attempt == last}
     rows = [row for row in rows if Rank(row.role, row.rank) not in failed]
+    rows.sort(key=lambda row: row.role != DRIVER)
     rows.sort(key=lambda row: row.collective is not None)  # whose peer is gone waits for it until it is killed, too
     return [Died(who=_name(source, Rank(row.role, row.rank)), where=_where(row)) for row in rows]
 
@@ -192,7 +194,7 @@ def _updates(source: Source) -> Updates | None:
     """Return the rank of the last attempt that skipped most updates; ranks skip them together, as a rule."""
     last = source.attempts[-1].id if source.attempts else ""
     ranks: defaultdict[Rank, list[StepRecord]] = defaultdict(list)
-    for record in source.averaged.finished:
+    for record in source.of_ranks.finished:
         if record.attempt == last:
             ranks[record.rank].append(record)
     found = [_updates_of(sorted(records, key=lambda record: record.step)) for records in ranks.values()]

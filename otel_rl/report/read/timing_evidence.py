@@ -30,13 +30,17 @@ from otel_rl.report.read.average import step_times
 from otel_rl.report.read.awaited import Awaited, awaited
 from otel_rl.report.read.collect import StepKey, StepRecord
 from otel_rl.report.read.no_step import no_step
+from otel_rl.report.read.single_controller.driver_waits import generating_share, held_up, late, starting
 from otel_rl.runs.format import count, listed, plural, seconds
 
 if TYPE_CHECKING:
     from otel_rl.report.source import Source
 
+GENERATING: Final = "generating"
+WAITING: Final = "waiting"
 WORDS: Final = {
-    "generating": (v.SAMPLE,),
+    GENERATING: (v.SAMPLE,),
+    "handing out prompts": (v.SAMPLE_SUBMIT,),
     "preparing responses": (v.SAMPLE_PROCESS,),
     "log-probabilities": (v.LOGPROB,),
     "values": (v.VALUE,),
@@ -48,7 +52,7 @@ WORDS: Final = {
     "handing over new weights": (v.SYNC,),
     COMMUNICATION: (v.COMM,),
     "waiting for data": (f"{v.IDLE} data",),
-    "waiting": (v.IDLE,),
+    WAITING: (v.IDLE,),
     "time under no stage": (v.OTHER,),
 }
 MOST_CYCLE: Final = 16
@@ -66,20 +70,24 @@ def timing(source: Source) -> Timing:
     fair = source.fair
     times, top = fair.efficiency, [row for row in fair.stages if row.inside is None]
     steps = step_times(fair.averaged)
+    generating = generating_share(source, top)
     return Timing(
         step_s=steps.total_s / steps.averaged if steps.averaged else 0.0,
         median_s=steps.median_s,
-        uses=uses(top),
+        uses=_of_driver(uses(top), generating) if generating else uses(top),
         num_ranks=sum(row.relative_score is not None for row in times.ranks),
         slow=_slow(times),
         calls=_slow_calls(times),
-        wait=_wait(times, awaited(fair.averaged, times.ranks)),
-        idle={row.kind: row.share for row in times.bubbles if row.kind != "skew"},  # also inside other stages
+        wait=_wait(times, awaited(fair.ranks, times.ranks)),
+        idle=_idle(times, top, generating) if source.roles else _bubbles(times),
         other=sum(row.share for row in top if row.stage == v.OTHER),
         tails=[Tail(one.slowest, one.share, one.step_share or 0.0) for one in source.requests.tails],
         sampling=_sampling(fair.stages),
         slower=_slower(fair.averaged.steady),
         long=_long(fair.long_step),
+        late=late(source),
+        held=held_up(source),
+        starting=starting(source),
     )
 
 
@@ -91,6 +99,25 @@ def uses(top: Iterable[StageRow]) -> list[Use]:
         shares[COMMUNICATION] += comm
         shares[_word(row.stage)] += row.share - comm
     return [Use(name, share) for name, share in sorted(shares.items(), key=lambda item: -item[1]) if share > 0]
+
+
+def _of_driver(found: list[Use], generating: float) -> list[Use]:
+    """Count the waits of a driver for rollouts that go on as generating."""
+    shares = {use.name: use.share for use in found}
+    shares[WAITING] = shares.get(WAITING, 0.0) - generating
+    shares[GENERATING] = shares.get(GENERATING, 0.0) + generating
+    ordered = sorted(shares.items(), key=lambda item: -item[1])
+    return [Use(name, share) for name, share in ordered if share > 0]
+
+
+def _bubbles(times: Efficiency) -> dict[str, float]:
+    return {row.kind: row.share for row in times.bubbles if row.kind != "skew"}  # also inside other stages
+
+
+def _idle(times: Efficiency, top: Sequence[StageRow], generating: float) -> dict[str, float]:
+    """Return what a driver waits for, without rollouts that go on: its ranks wait for it most of the time."""
+    shares = {name: sum(row.share for row in top if row.stage == f"{v.IDLE} {name}") for name in ("data", "queue")}
+    return {**shares, "queue": max(0.0, shares["queue"] - generating)}
 
 
 def _word(stage: str) -> str:
