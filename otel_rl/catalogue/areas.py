@@ -123,12 +123,15 @@ AREAS: Final = (
             **of((v.REQUEST_RATIO,), v.OUTCOME_KIND, v.MODE),
             **of((v.OMITTED,), v.MODE),
             **of((v.BAD_REQUESTS,), v.REASON),
+            **of((v.GROUPS,), v.GROUP_STATE, v.MODE),
+            **of((v.GROUPS_DROPPED,), v.DROPPED_BECAUSE, v.MODE),
+            **of((v.SAMPLE_LAG, v.SAMPLE_LAG_MAX, v.SAMPLE_STALE)),
         },
     ),
     Area(
         "Engines",
         "From the process that hosts the engine, if the engine has such numbers.",
-        of((v.RUNNING, v.WAITING, v.KV_USAGE, v.KV_PEAK, v.KV_BYTES, v.KV_BYTES_PEAK, v.ENGINE_PREEMPTIONS)),
+        of((v.IN_FLIGHT, v.RUNNING, v.WAITING, v.KV_USAGE, v.KV_PEAK, v.KV_BYTES, v.KV_BYTES_PEAK, v.ENGINE_PREEMPTIONS)),
         (v.PROVIDER, v.REPLICA),
     ),
     Area(
