@@ -18,6 +18,7 @@ HEADERS: Final = {
     "otel-rl-attempt": "attempt_id",
     "otel-rl-role": "role",
     "otel-rl-step": "step",
+    "otel-rl-mode": "mode",
 }
 MAX_LENGTH: Final = 1024
 """Characters of a header; a longer one is not ours."""
@@ -37,6 +38,7 @@ class Carrier:
         role: role of the process that made the carrier.
         step: loop and number of the step, as in ``train 7``; empty outside a step.
         traceparent: the span that the work belongs to, as W3C Trace Context writes it.
+        mode: ``train`` or ``eval``, if the span has a mode.
     """
 
     run_id: str
@@ -44,6 +46,7 @@ class Carrier:
     role: str
     step: str
     traceparent: str
+    mode: str = ""
 
     @classmethod
     def current(cls) -> Carrier | None:

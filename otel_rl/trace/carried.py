@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from time import monotonic_ns
 
 from otel_rl.guard import guard
@@ -12,7 +13,7 @@ from otel_rl.process.state import Trace, state
 from otel_rl.trace.attempt import know_attempt
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_stage
-from otel_rl.vocabulary import RANK_SPAN
+from otel_rl.vocabulary import MODE, RANK_SPAN
 
 MAX_TRACES = 1024
 """Traces of other processes that are remembered: an asynchronous worker serves several steps and many rollouts."""
@@ -31,7 +32,7 @@ def current_carrier() -> Carrier | None:
     if carrier is None or used is None:
         return carrier or used
     if used.attempt_id and used.trace_id == carrier.trace_id:  # it may be another run's, handed on
-        return Carrier(used.run_id, used.attempt_id, carrier.role, carrier.step, carrier.traceparent)
+        return replace(carrier, run_id=used.run_id, attempt_id=used.attempt_id)
     return carrier
 
 
@@ -41,7 +42,8 @@ def carrier_of(stage: Stage) -> Carrier | None:
     if trace is None or not trace.known or not identity.known:
         return None
     traceparent = f"00-{trace.trace_id:032x}-{stage.span_id:016x}-{trace.sampled:02x}"
-    return Carrier(identity.run_id, identity.attempt_id, identity.role, trace.step, traceparent)
+    mode = str((stage.attributes or {}).get(MODE, ""))
+    return Carrier(identity.run_id, identity.attempt_id, identity.role, trace.step, traceparent, mode)
 
 
 @contextmanager

@@ -90,6 +90,8 @@ USER: Final = "user."
 """How metrics begin that a user named."""
 TRL: Final = "trl."
 """How metrics begin that TRL named."""
+VERL: Final = "verl."
+"""How metrics begin that verl named."""
 NONFINITE: Final = counter("rl.metric.nonfinite", "{value}", "per-step values that were NaN or infinite")
 RSS: Final = gauge("rl.memory.host.rss", "By", "resident bytes at step end")
 VMS: Final = gauge("rl.memory.host.vms", "By", "virtual bytes at step end")

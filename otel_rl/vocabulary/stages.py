@@ -11,6 +11,8 @@ RANK_SPAN: Final = stage("rl.rank", "container of one rank in a step's trace, na
 CONTAINER: Final = f"{RANK_SPAN} "
 """How the names of the containers of ranks begin."""
 SETUP: Final = stage("rl.setup", "from the start of the process to its first step: import, load, engine start")
+SETUP_PROCESS: Final = stage("rl.setup.process", "starting an actor: its process, imports and constructor")
+SETUP_MODEL: Final = stage("rl.setup.model", "loading or making the models of a rank")
 TEARDOWN: Final = stage("rl.teardown", "from the end of the last step to the end of the loop")
 
 IDLE: Final = stage("rl.idle", "a bubble: this rank waits; `rl.idle.reason` says for what")

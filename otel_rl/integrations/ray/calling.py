@@ -13,6 +13,7 @@ from typing import Any
 from otel_rl.hooks import Args, Kwargs, Memory
 from otel_rl.process.carrier import Carrier
 from otel_rl.process.state import state
+from otel_rl.trace.stage import Stage
 
 KEYWORD = "_ray_trace_ctx"
 OURS = "otel_rl"
@@ -34,6 +35,8 @@ class Calling(Memory):
     actors: Counter[str] = field(default_factory=Counter)
     """How many of each class it has created."""
     creating: _Creating = field(default_factory=_Creating)
+    start: Stage | None = None
+    """How this actor started, until it records something else."""
     asked_ns: int = 0
     """When an actor's call asked for its records to be journaled last."""
     waited_ns: int = 0
@@ -76,6 +79,7 @@ def send(args: Args, kwargs: Kwargs, carrier: Carrier | None) -> tuple[Args, Kwa
     said = {
         "carrier": None if carrier is None else dict(vars(carrier)),
         "number": number,
+        "sent_ns": state.now(),
         "system": state.identity.system,
         "system_version": state.identity.system_version,
         "algorithm": state.identity.algorithm,

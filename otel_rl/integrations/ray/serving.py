@@ -16,12 +16,14 @@ from otel_rl import vocabulary
 from otel_rl.guard import attempt, guard
 from otel_rl.hooks import Args, Kwargs, RemoteHook
 from otel_rl.hooks.hook import wrap
+from otel_rl.ids import random_bits
 from otel_rl.integrations.ray.calling import KEYWORD, OURS, calling
 from otel_rl.process.carrier import Carrier
 from otel_rl.process.hooked import hooking
 from otel_rl.process.identity import RANK, identifying
 from otel_rl.process.state import state
 from otel_rl.trace.memory import tracing
+from otel_rl.trace.stage import Stage, innermost
 from otel_rl.trace.steps import end_left_step
 
 WAIT_S = 1.0
@@ -102,7 +104,7 @@ def serving(name: str, method: Any) -> Any:
     is_generator = inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method)
     if inspect.ismethod(method) or is_generator or (name.startswith("__") and name != "__init__"):
         return method
-    return wrap(CREATED if name == "__init__" else CALLED, journaled(method))
+    return wrap(CREATED, journaled(started(method))) if name == "__init__" else wrap(CALLED, journaled(method))
 
 
 def serve_task(function: Callable[..., Any], said: Any) -> Callable[..., Any]:
@@ -112,6 +114,32 @@ def serve_task(function: Callable[..., Any], said: Any) -> Callable[..., Any]:
         return function(*args, **kwargs)
 
     return functools.partial(wrap(CALLED, journaled(strip)), **{KEYWORD: {OURS: said}})
+
+
+def started(constructor: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a constructor after which it is known how long this actor took to start."""
+
+    @functools.wraps(constructor)
+    def construct(*args: Any, **kwargs: Any) -> None:
+        constructor(*args, **kwargs)
+        if state.on:
+            attempt("time", "the start of an actor", _time_start, (kwargs.get(KEYWORD) or {}).get(OURS))
+
+    return construct
+
+
+def _time_start(said: Any) -> None:
+    """Keep the stage of the start until the actor records something else: what only moves data records nothing.
+
+    It begins with the process, or when the actor was asked for, if that is later.
+    """
+    caller = innermost()
+    if said is None or caller is None or caller.trace is None:
+        return
+    start = calling.start = Stage(vocabulary.SETUP_PROCESS)
+    start.trace, start.parent_id, start.span_id = caller.trace, caller.span_id, random_bits(64) or 1
+    start.ended = monotonic_ns()
+    start.began = max(state.started_ns, min(said["sent_ns"] - state.clock.anchor, start.ended))
 
 
 # --- before it returns ------------------------------------------------------------------------------------------------
@@ -147,7 +175,11 @@ def _has_recorded() -> bool:
     if not state.on:
         return False
     attempt("end", "the last step of an actor's call", end_left_step)
-    return bool(state.queue) or tracing.last_end > calling.asked_ns
+    has_recorded = bool(state.queue) or tracing.last_end > calling.asked_ns
+    if has_recorded and calling.start is not None:
+        start, calling.start = calling.start, None
+        state.add(start)
+    return has_recorded
 
 
 def _is_wait_due() -> bool:

@@ -6,16 +6,27 @@ Source: verl 0.9.1, ``trainer/ppo/v1/agent_loop_tq.py``, ``experimental/agent_lo
 
 from __future__ import annotations
 
+import functools
+import sys
+from collections.abc import Iterator
+from time import monotonic_ns
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.hooks import Args, Hook, Kwargs, StageHook
-from otel_rl.records import Value
+from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, StageHook
+from otel_rl.process.carrier import IN_USE
+from otel_rl.process.state import state
+from otel_rl.records import Count, Value
+from otel_rl.requests.queue import Request, record_requests
+from otel_rl.trace.stage import innermost
+from otel_rl.trace.throughput import ENVIRONMENT, PROMPT, RESPONSE
 
 AGENT = "verl.experimental.agent_loop"
 SERVERS = "verl.workers.rollout.llm_server"
 SERVED = frozenset(("prompt_ids", "sampling_params", "request_id"))
 """Keywords of a call by which verl asks any of its rollout servers."""
+ENGINES = frozenset(("vllm", "sglang"))
+OF_TRAJECTORY = vocabulary.MODE, vocabulary.GROUP_ID, vocabulary.SAMPLE_ID
 
 
 def _mode(trajectory: Any) -> str:
@@ -36,6 +47,33 @@ def _say_trajectory(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     }
 
 
+def _generated(args: Args, kwargs: Kwargs) -> None:
+    """Count a trajectory that is complete; where a loop has several outputs, each is a sample."""
+    outputs = args[1] if isinstance(args[1], list) else [args[1]]
+    prompt, written = (sum(len(ids) for ids in found) for found in zip(*map(_token_ids, outputs), strict=True))
+    response = sum(sum(output.response_mask) for output in outputs)
+    stage = innermost()
+    if stage is not None and stage.name == vocabulary.TRAJECTORY:
+        stage.set_attribute(vocabulary.TOKENS_PROMPT, prompt)
+        stage.set_attribute(vocabulary.TOKENS_RESPONSE, response)
+        stage.set_attribute(vocabulary.TOKENS_ENVIRONMENT, written - response)
+    if not args[2]:
+        state.add(Count(vocabulary.SAMPLES, len(outputs)))
+        for kind, tokens in ((PROMPT, prompt), (RESPONSE, response), (ENVIRONMENT, written - response)):
+            state.add(Count(vocabulary.SAMPLE_TOKENS, tokens, kind))
+
+
+def _token_ids(output: Any) -> tuple[list[int], list[int]]:
+    return output.prompt_ids, output.response_ids
+
+
+def _say_turn(args: Args, kwargs: Kwargs) -> dict[str, Value]:
+    """Repeat whose turn it is: servers learn from it whether it is an evaluation's."""
+    stage = innermost()
+    said = (stage and stage.attributes) or {}
+    return {key: said[key] for key in OF_TRAJECTORY if key in said}
+
+
 def _answered(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
     said: dict[str, Value] = {
         vocabulary.TOKENS_PROMPT: len(kwargs["prompt_ids"]),
@@ -52,13 +90,45 @@ def _serve_stage(args: Args, kwargs: Kwargs) -> str | None:
     return vocabulary.SAMPLE_SERVE if kwargs.keys() >= SERVED else None
 
 
+def _say_serve(args: Args, kwargs: Kwargs) -> dict[str, Value]:
+    used = IN_USE.get()
+    return {vocabulary.MODE: used.mode} if used is not None and used.mode else {}
+
+
 def _served(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
+    """Describe a call; it is the request itself where the engine has no integration that records one."""
+    stage = innermost()
+    if stage is not None and ENGINES.isdisjoint(sys.modules):
+        made = functools.partial(_request, type(args[0]).__name__, stage.began, monotonic_ns())
+        record_requests(made, kwargs, result, parent=stage)
     return {
         vocabulary.RESPONSE_ID: str(kwargs["request_id"]),
         vocabulary.TOKENS_PROMPT: len(kwargs["prompt_ids"]),
         vocabulary.TOKENS_RESPONSE: len(result.token_ids),
-        vocabulary.FINISH_REASONS: (str(result.stop_reason),),
+        vocabulary.FINISH_REASONS: (_finish(result),),
     }
+
+
+def _request(engine: str, begun: int, ended: int, asked: Kwargs, answer: Any) -> Iterator[Request]:
+    version = answer.extra_fields.get("global_steps")
+    yield Request(
+        engine,
+        begun,
+        ended,
+        input_tokens=len(asked["prompt_ids"]),
+        output_tokens=len(answer.token_ids),
+        finish=_finish(answer),
+        streamed=True,
+        id=str(asked["request_id"]),
+        policy_start=-1 if version is None else int(version),
+        policy_end=-1 if version is None else int(version),
+        preemptions=-1 if answer.num_preempted is None else int(answer.num_preempted),
+    )
+
+
+def _finish(answer: Any) -> str:
+    """Return how an answer ended; of one that is ``completed`` verl does not say whether its limit cut it."""
+    return "abort" if answer.stop_reason == "aborted" else str(answer.stop_reason or "")
 
 
 def _say_tool(args: Args, kwargs: Kwargs) -> dict[str, Value]:
@@ -71,13 +141,23 @@ def _tool_stage(args: Args, kwargs: Kwargs) -> str:
 
 def _say_reward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     data, scoring = args[1], getattr(args[0].reward_manager, "compute_score", None)
+    if isinstance(scoring, functools.partial) and scoring.args:  # verl hands keywords to a user's function
+        scoring = scoring.args[0]
     said: dict[str, Value] = {vocabulary.BATCH_SIZE: len(data)}
     if scoring is not None:
         said[vocabulary.REWARD_FUNCTION] = getattr(scoring, "__name__", type(scoring).__name__)
+    used = IN_USE.get()
+    if used is not None and used.mode:
+        said[vocabulary.MODE] = used.mode
     ids = [data.non_tensor_batch.get(key) for key in ("uid", "session_id")]
     if all(values is not None and len(values) for values in ids):
         said |= {vocabulary.GROUP_ID: str(ids[0][0]), vocabulary.SAMPLE_ID: f"{ids[0][0]}_{ids[1][0]}"}
     return said
+
+
+def _turn(client: str) -> Hook:
+    target = f"{SERVERS}:{client}.generate"
+    return StageHook(target=target, stage=vocabulary.SAMPLE_TURN, attributes=_say_turn, capture=_answered)
 
 
 HOOKS: tuple[Hook, ...] = (
@@ -86,8 +166,11 @@ HOOKS: tuple[Hook, ...] = (
         stage=vocabulary.TRAJECTORY,
         attributes=_say_trajectory,
     ),
+    CallbackHook(target=f"{AGENT}.agent_loop:AgentLoopWorker._agent_loop_postprocess", before=_generated),
     *(
-        StageHook(target=f"{SERVERS}:{kind}.generate", stage=vocabulary.SAMPLE_TURN, capture=_answered)
+        StageHook(
+            target=f"{SERVERS}:{kind}.generate", stage=vocabulary.SAMPLE_TURN, attributes=_say_turn, capture=_answered
+        )
         for kind in ("LLMServerClient", "FullyAsyncLLMServerClient")
     ),
     StageHook(
@@ -104,5 +187,6 @@ HOOKS: tuple[Hook, ...] = (
 )
 ARRIVING: tuple[Hook, ...] = (
     StageHook(target="AgentLoopWorkerTQ._run_prompt", stage=vocabulary.SAMPLE_GROUP, attributes=_say_group),
-    StageHook(target="*.generate", stage=_serve_stage, capture=_served),
+    CallbackHook(target="AgentLoopWorkerTQ._agent_loop_postprocess", before=_generated),
+    StageHook(target="*.generate", stage=_serve_stage, attributes=_say_serve, capture=_served),
 )

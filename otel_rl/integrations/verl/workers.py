@@ -70,6 +70,7 @@ def _forward_stage(args: Args, kwargs: Kwargs) -> str | None:
 
 
 HOOKS: tuple[Hook, ...] = (
+    StageHook(target=f"{ACTOR}.init_model", stage=vocabulary.SETUP_MODEL),
     StageHook(target=f"{ACTOR}.compute_log_prob", stage=vocabulary.LOGPROB, attributes=_say_logprob("old")),
     StageHook(target=f"{ACTOR}.compute_ref_log_prob", stage=vocabulary.LOGPROB, attributes=_say_logprob("ref")),
     StageHook(target=f"{ACTOR}.update_actor", stage=vocabulary.TRAIN, attributes=_say_train),
