@@ -126,12 +126,13 @@ AREAS: Final = (
             **of((v.GROUPS,), v.GROUP_STATE, v.MODE),
             **of((v.GROUPS_DROPPED,), v.DROPPED_BECAUSE, v.MODE),
             **of((v.SAMPLE_LAG, v.SAMPLE_LAG_MAX, v.SAMPLE_STALE)),
+            **of((v.IN_FLIGHT,), v.REPLICA),
         },
     ),
     Area(
         "Engines",
         "From the process that hosts the engine, if the engine has such numbers.",
-        of((v.IN_FLIGHT, v.RUNNING, v.WAITING, v.KV_USAGE, v.KV_PEAK, v.KV_BYTES, v.KV_BYTES_PEAK, v.ENGINE_PREEMPTIONS)),
+        of((v.RUNNING, v.WAITING, v.KV_USAGE, v.KV_PEAK, v.KV_BYTES, v.KV_BYTES_PEAK, v.ENGINE_PREEMPTIONS)),
         (v.PROVIDER, v.REPLICA),
     ),
     Area(

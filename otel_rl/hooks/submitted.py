@@ -28,8 +28,11 @@ class SubmittedHook(StageHook):
 
     def begin(self, args: Args, kwargs: Kwargs) -> Stage | None:
         """Open the stage of a call."""
-        described = self.attributes(args, kwargs) if callable(self.attributes) else dict(self.attributes)
-        opened = Stage(str(self.stage), described, coarse=True)
+        if callable(self.attributes):
+            attributes = attempt("describe", self.target, self.attributes, args, kwargs)
+        else:
+            attributes = dict(self.attributes)
+        opened = Stage(str(self.stage), attributes, coarse=True)
         carrier, key = attempt("find what submitted", self.target, self.submitted, args, kwargs) or (None, None)
         if key is not None:
             open_apart(opened, key, carrier)

@@ -16,6 +16,8 @@ from otel_rl.trace.stage import innermost
 WORKERS = "verl.workers.engine_workers"
 ACTOR = f"{WORKERS}:ActorRolloutRefWorker"
 TRAINING = f"{WORKERS}:TrainingWorker"
+RECEIVER = "verl.checkpoint_engine.base:CheckpointEngineWorker"
+"""Lives beside a rollout server that shares no device with a rank."""
 FSDP = "verl.workers.engine.fsdp.transformer_impl"
 UPDATE_WEIGHTS = ((vocabulary.SYNC_OPERATION, "update_weights"),)
 
@@ -75,6 +77,7 @@ HOOKS: tuple[Hook, ...] = (
     StageHook(target=f"{ACTOR}.compute_ref_log_prob", stage=vocabulary.LOGPROB, attributes=_say_logprob("ref")),
     StageHook(target=f"{ACTOR}.update_actor", stage=vocabulary.TRAIN, attributes=_say_train),
     StageHook(target=f"{ACTOR}.update_weights", stage=vocabulary.SYNC, attributes=UPDATE_WEIGHTS),
+    StageHook(target=f"{RECEIVER}.update_weights", stage=vocabulary.SYNC, attributes=UPDATE_WEIGHTS),
     StageHook(target=f"{ACTOR}.save_checkpoint", stage=vocabulary.CHECKPOINT),
     StageHook(target=f"{TRAINING}.save_checkpoint", stage=vocabulary.CHECKPOINT),
     StageHook(target=f"{TRAINING}.train_mini_batch", stage=vocabulary.TRAIN, attributes=_say_train, before=_say_more),
