@@ -8,7 +8,6 @@ from otel_rl.hooks.generators import GeneratorCall, GeneratorHook, RequestHook, 
 from otel_rl.hooks.hook import Hook
 from otel_rl.hooks.integration import Attachment, Integration
 from otel_rl.hooks.remote import RemoteHook
-from otel_rl.hooks.submitted import SubmittedHook
 from otel_rl.probes import deferred
 from otel_rl.process.memory import Memory
 from otel_rl.records import Deferred, PendingAttributes
@@ -31,7 +30,6 @@ __all__ = [
     "RequestHook",
     "ReturnHook",
     "StageHook",
-    "SubmittedHook",
     "Watch",
     "deferred",
 ]

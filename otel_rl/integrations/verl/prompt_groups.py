@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, SubmittedHook
+from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory
+from otel_rl.hooks.submitted import SubmittedHook
 from otel_rl.process.carrier import Carrier
 from otel_rl.records import Value
 
