@@ -249,6 +249,22 @@ def test_a_group_of_a_trace_that_is_not_sampled_is_neither_recorded_nor_linked_t
     assert [kept, kept] == [linked, [span.span_id for span in written(recording.stop()) if span.name == v.SAMPLE_GROUP]]
 
 
+def test_a_group_that_never_ends_is_closed_by_readers(recording: Recording) -> None:
+    """As every open stage: its process may be killed."""
+    worker = AgentLoopWorkerTQ(recording, "separate_async")
+
+    async def work() -> Run:
+        await worker.generate_sequences({"uid": ["a"], "trajectory": TRAIN})
+        await asyncio.sleep(0)
+        otel_rl.flush()
+        return recording.run()
+
+    begin(1)
+    (opened,) = [one for one in asyncio.run(work()).open_stages() if one.name == v.SAMPLE_GROUP]
+    closed = opened.closed()
+    assert (*group_ids("a"), b"") == (closed.trace_id, closed.span_id, closed.parent_id)
+
+
 # --- what a step takes ------------------------------------------------------------------------------------------------
 
 
