@@ -18,6 +18,8 @@ ACTOR = f"{WORKERS}:ActorRolloutRefWorker"
 TRAINING = f"{WORKERS}:TrainingWorker"
 RECEIVER = "verl.checkpoint_engine.base:CheckpointEngineWorker"
 """Lives beside a rollout server that shares no device with a rank."""
+DETACHED = "verl.experimental.separation.engine_workers:DetachActorWorker"
+"""A rank that shares no device with a rollout server."""
 FSDP = "verl.workers.engine.fsdp.transformer_impl"
 UPDATE_WEIGHTS = ((vocabulary.SYNC_OPERATION, "update_weights"),)
 
@@ -78,6 +80,10 @@ HOOKS: tuple[Hook, ...] = (
     StageHook(target=f"{ACTOR}.update_actor", stage=vocabulary.TRAIN, attributes=_say_train),
     StageHook(target=f"{ACTOR}.update_weights", stage=vocabulary.SYNC, attributes=UPDATE_WEIGHTS),
     StageHook(target=f"{RECEIVER}.update_weights", stage=vocabulary.SYNC, attributes=UPDATE_WEIGHTS),
+    *(
+        StageHook(target=f"{DETACHED}.{name}", stage=vocabulary.SYNC, attributes=((vocabulary.SYNC_OPERATION, name),))
+        for name in ("save_model_to_cpu", "restore_model_from_cpu")
+    ),
     StageHook(target=f"{ACTOR}.save_checkpoint", stage=vocabulary.CHECKPOINT),
     StageHook(target=f"{TRAINING}.save_checkpoint", stage=vocabulary.CHECKPOINT),
     StageHook(target=f"{TRAINING}.train_mini_batch", stage=vocabulary.TRAIN, attributes=_say_train, before=_say_more),
