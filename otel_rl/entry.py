@@ -37,6 +37,7 @@ from otel_rl.trace.attempt import report_alone
 from otel_rl.trace.carried import install_carriers
 from otel_rl.trace.child_process import announce_run, join_parent, withdraw_run
 from otel_rl.trace.current import CURRENT, leave_context
+from otel_rl.trace.guest import end_guest_step
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 from otel_rl.trace.tree import close_phase, open_setup
@@ -298,6 +299,7 @@ def _finish() -> None:
             loop.close(monotonic_ns(), _uncaught() or SystemExit())  # without tear-down: the loop is not over
         elif loop is not None:
             loop.end()
+        end_guest_step()
         _meet()
         if state.awake:
             report_alone()

@@ -162,7 +162,8 @@ def stubbed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recording:
         monkeypatch.setattr(module, "random_bits", lambda bits: next(numbers))
     monkeypatch.setattr("otel_rl.clock.measure_anchor", lambda: WALL_NS)
     monkeypatch.setattr("otel_rl.trace.tree.peak_rss", lambda: 1 << 20)
-    monkeypatch.setattr("otel_rl.trace.tree.thread_time_ns", lambda: 0)
+    for module in ("tree", "guest"):
+        monkeypatch.setattr(f"otel_rl.trace.{module}.thread_time_ns", lambda: 0)
     monkeypatch.setattr("otel_rl.sdk._others", lambda: False)  # those of earlier tests
     monkeypatch.setattr("otel_rl.flusher.thread.PERIOD_S", 3600.0)
     monkeypatch.setenv("OTEL_RL_RUN_ID", RUN)

@@ -114,6 +114,60 @@ def test_a_spawned_worker_records_once_it_imports_a_framework(tmp_path: Path) ->
     assert ("[]\nTrue\n[]\nTrue\n", "") == (result.stdout, result.stderr)
 
 
+MANAGER = """
+class FunctionActorManager:
+    def get_execution_info(self, x): return x
+    def {0}(self, x): return x
+"""
+ON = "print('otel_rl.process.state' in sys.modules)\n"
+WORKER = f"""
+import sys
+import ray._private.function_manager as functions
+{ON}
+manager = functions.FunctionActorManager()
+for _ in range(2):
+    print(*(getattr(manager, name)(2) for name in dir(manager) if name[0] != "_"))
+{ON}
+"""
+DASHBOARD = f"""
+import multiprocessing, sys
+def part():
+    import ray
+    {ON}
+if __name__ == "__main__":
+    for method in ("spawn", "forkserver"):
+        process = multiprocessing.get_context(method).Process(target=part)
+        process.start()
+        process.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "method", "expected"),
+    [
+        ("_private/workers/default_worker.py", "load_actor_class", "False\n2 2\n2 2\nTrue\n"),
+        ("_private/workers/default_worker.py", "other", "True\n2 2\n2 2\nTrue\n"),
+        ("dashboard/dashboard.py", "load_actor_class", "False\nFalse\n"),
+        ("other.py", "load_actor_class", "True\nTrue\n"),
+    ],
+    ids=["worker", "worker of another Ray", "dashboard", "program"],
+)
+def test_a_process_of_ray_waits_for_its_first_call(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, method: str, expected: str
+) -> None:
+    """Where it has one: Ray's dashboard and its parts never do."""
+    monkeypatch.setenv("OTEL_RL_INTEGRATIONS", "torch")
+    ray = tmp_path / "ray"
+    (ray / program).parent.mkdir(parents=True)
+    (ray / "_private").mkdir(exist_ok=True)
+    (ray / "__init__.py").touch()
+    (ray / "_private" / "function_manager.py").write_text(MANAGER.format(method))
+    (ray / program).write_text(WORKER if "worker" in program else DASHBOARD)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join((AUTOLOAD, str(ROOT), str(tmp_path)))}
+    ran = subprocess.run([sys.executable, ray / program], env=environ, capture_output=True, text=True, check=True)
+    assert (expected, "") == (ran.stdout, ran.stderr)
+
+
 def test_a_framework_that_a_shadowed_sitecustomize_imported_is_no_hindrance(tmp_path: Path) -> None:
     """The state is on before the first line of the program."""
     (tmp_path / "sglang.py").touch()

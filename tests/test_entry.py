@@ -98,12 +98,12 @@ def test_switched_off_nothing_happens(stubbed: Recording, monkeypatch: pytest.Mo
 def test_an_integration_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the names that there are; by argument and by variable, which is named."""
     with pytest.raises(
-        otel_rl.ConfigurationError, match=r"no integration is called 'trll'.*torch, .*trl, .*openai, ray and auto"
+        otel_rl.ConfigurationError, match=r"no integration is called 'trll'.*torch, .*trl, .*openai, ray, verl and auto"
     ):
         otel_rl.instrument(["trl", "trll"])
     monkeypatch.setenv("OTEL_RL_INTEGRATIONS", "trll")
     with pytest.raises(
-        otel_rl.ConfigurationError, match=r"OTEL_RL_INTEGRATIONS.*'trll'.*torch, .*trl, .*openai, ray and auto"
+        otel_rl.ConfigurationError, match=r"OTEL_RL_INTEGRATIONS.*'trll'.*torch, .*trl, .*openai, ray, verl and auto"
     ):
         otel_rl.instrument()
     assert not state.on
@@ -198,9 +198,10 @@ def test_what_is_needed_and_cannot_be_is_said_and_the_rest_is_recorded(
     applied = {patch.hook.target for patch in entry._parts.patches.applied}
     assert {"pytest:fail"} == applied - set(entry.PROVIDERS)
     number = choice.version("pytest")
-    assert [f"otel_rl: pytest {number} is not supported; supports <1; needed by fake; it is not instrumented"] == [
-        record.getMessage() for record in caplog.records
-    ]
+    assert [
+        f"otel_rl: pytest {number} is not supported; supports <1; needed by fake; it is not instrumented: "
+        "install a supported version"
+    ] == [record.getMessage() for record in caplog.records]
 
 
 def test_the_status_names_who_needs_an_integration(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ shift
 python=${PYTHON:-python}
 
 export PYTHONPATH=${here%/*}${PYTHONPATH:+:$PYTHONPATH}
-export VERL_PLATFORM=cpu VERL_ENGINE_DEVICE=cuda VERL_USE_EXTERNAL_MODULES=verl_cpu.device # every process of verl imports it
+export VERL_PLATFORM=cpu VERL_ENGINE_DEVICE=cuda VERL_USE_EXTERNAL_MODULES=verl_cpu.device${VERL_USE_EXTERNAL_MODULES:+,$VERL_USE_EXTERNAL_MODULES} # every process of verl imports them
 export VERL_FILE_LOGGER_PATH=$work/metrics.jsonl
 export HF_HUB_OFFLINE=1 RAY_USAGE_STATS_ENABLED=0 GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-lo}
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false

@@ -12,10 +12,11 @@ from typing import Final, Literal
 from otel_rl.analysis.intervals import Interval, partition
 
 DENOMINATOR: Final[Literal["step"]] = "step"
-REASONS: Final = ("data", "queue", "pipeline", "other")
+REASONS: Final = ("data", "queue", "pipeline", "controller", "other")
 """What a rank waits for, as far as it sees that by itself.
 
-It is `data`, samples or a slot or another role's answer, a neighbour's activations or gradients, or something else.
+It is `data`, samples or a slot or another role's answer, a neighbour's activations or gradients, the next call of the
+process that holds the steps, or something else.
 """
 PERCENTS: Final = (1, 5, 10)
 """The tail is that of the slowest 1, 5 and 10 percent of the requests."""

@@ -27,6 +27,7 @@ Healthy runs show 0.01 to 0.04, a shift by one about 1.
 ZERO_SHARE: Final = 0.01
 LAG_MARGIN: Final = 0.1
 """Logprobs are shifted if the correlation at another lag is higher by this."""
+SAMPLE_NUMBERS: Final = 9
 LEAST_TOKENS: Final = 16
 """Logprobs of fewer tokens are not judged."""
 
@@ -45,6 +46,10 @@ class Fault(Enum):
     SHIFTED_LOGPROBS = "logprobs shifted by one"
     ZERO_LOGPROBS = "logprobs padded with zeros"
     OTHER_LOGPROBS = "logprobs of rollout and training far apart"
+    SHARED_GROUP = "one group id for two prompts"
+    OTHER_GROUP = "sample in another group"
+    LARGE_GROUP = "more samples in a group than were asked for"
+    REPEATED_SAMPLE = "the same sample twice"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,3 +187,55 @@ def _is_shifted(found: LogprobSums) -> bool:
     aligned = found.correlations[LAGS.index(0)]
     best = max((value for value in found.correlations if value is not None), default=0.0)
     return found.lag not in (None, 0) and best - (aligned or 0.0) > LAG_MARGIN
+
+
+# --- single samples: processes see other parts of a batch, in another order -------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSums:
+    """One sample at one boundary."""
+
+    prompt: int
+    """Tokens of the prompt."""
+    response: int
+    tokens: TokenSums
+    """Of prompt and response together; without the order of rows, of which there is one."""
+    mask: MaskSums
+    """Where the tokens of the response are trained on."""
+    columns: int
+    """The sum of the mask's true columns, which a change between its first and last one shows."""
+
+    def packed(self) -> tuple[int, ...]:
+        """Return the numbers that ``unpacked`` reads."""
+        tokens, mask = self.tokens, self.mask
+        sums = tokens.plain, tokens.weighted, tokens.tail
+        return (self.prompt, self.response, *sums, mask.true, mask.first, mask.last, self.columns)
+
+
+def unpacked(numbers: Sequence[int]) -> SampleSums:
+    """Return the sums of a sample that were packed."""
+    prompt, response, plain, weighted, tail, true, first, last, columns = numbers
+    mask = MaskSums(size=response, true=true, rows=int(true > 0), first=first, last=last)
+    return SampleSums(prompt, response, TokenSums(plain, weighted, tail, weighted), mask, columns)
+
+
+def fault_of_sample(sums: SampleSums) -> Fault | None:
+    """Find what is wrong with a sample as it was generated: a response begins with a token of the policy."""
+    return Fault.SHIFTED_MASK if sums.mask.rows and sums.mask.first == 1 else None
+
+
+def fault_between(before: SampleSums, after: SampleSums) -> Fault | None:
+    """Find what changed of a sample."""
+    if before == after:
+        return None
+    if (before.prompt, before.response) != (after.prompt, after.response):
+        return Fault.SHAPE
+    if before.tokens != after.tokens:
+        return _fault(*(Passage(step=0, rank=0, boundary="", tokens=one.tokens) for one in (before, after)))
+    masks = (Passage(step=0, rank=0, boundary="", mask=one.mask) for one in (before, after))
+    return _fault(*masks) or Fault.OTHER_MASK
+
+
+def _fault(before: Passage[int], after: Passage[int]) -> Fault | None:
+    return next((one.fault for one in check([before, after])), None)

@@ -20,11 +20,15 @@ else:
 
 FRAMEWORKS = frozenset((
     "accelerate", "deepspeed", "megatron", "openai", "ray", "sglang", "torch", "torch_npu", "transformers", "trl",
-    "vllm",
+    "verl", "vllm",
 ))  # fmt: skip
 """Packages that integrations hook: otel_rl starts before the first of them runs."""
 PARTS = frozenset(("opentelemetry", "otel_rl"))
 """Packages that otel_rl needs itself: it starts when their import is over, since half of one is of no use to it."""
+WORKER = "/ray/_private/workers/default_worker.py"
+MANAGER = "ray._private.function_manager"
+CALLS = "load_actor_class", "get_execution_info"
+"""What such a process calls first for an actor, and for a task: Ray keeps many that never get one."""
 WAIT_S = 10.0
 """How long the import of a framework waits for another thread that starts otel_rl. Without a limit, two threads that
 each hold what the other needs would wait for ever."""
@@ -68,9 +72,13 @@ class FirstImport:
             spec = find and find(name, path, target)
             if spec is not None:
                 if _is_replaceable(spec.loader):
-                    (self._before if _package(name) in FRAMEWORKS else self._after)(name, spec.loader)
+                    self._prepare(name, spec.loader)
                 return spec
         return None
+
+    def _prepare(self, name: str, loader: Any) -> None:
+        """Choose when otel_rl starts: before a framework is run, behind what it needs itself."""
+        (self._before if _package(name) in FRAMEWORKS else self._after)(name, loader)
 
     def _before(self, name: str, loader: Any) -> None:
         """Start otel_rl before a module of a framework is run, of which no frame of ours is part."""
@@ -126,6 +134,42 @@ class FirstImport:
                 self.remove()  # at the end: until then, imports of other threads come by and wait
         finally:
             self.lock.release()
+
+
+class FirstCall(FirstImport):
+    """Does the same in a process of Ray's for actors and tasks, but for Ray itself: there it waits for the first."""
+
+    def _prepare(self, name: str, loader: Any) -> None:
+        if _package(name) != "ray":
+            super()._prepare(name, loader)
+        elif name == MANAGER:
+            self._with_call(loader)
+
+    def _with_call(self, loader: Any) -> None:
+        execute = loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            _restore(loader)
+            execute(module)
+            kind = getattr(module, "FunctionActorManager", object)
+            if not vars(kind).keys() >= set(CALLS):
+                self.start()
+            else:
+                for name in CALLS:
+                    setattr(kind, name, self._starting(kind, name))
+
+        loader.exec_module = exec_module
+
+    def _starting(self, kind: Any, name: str) -> Any:
+        method = vars(kind)[name]
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if vars(kind)[name] is call:
+                setattr(kind, name, method)
+            self.start()
+            return method(*args, **kwargs)
+
+        return call
 
 
 def _package(name: str) -> str:
@@ -187,10 +231,24 @@ def _is_off() -> bool:
 
 
 def _is_helper_of_ray() -> bool:
-    """Return whether the program is one of Ray's own, but not the one that runs tasks and actors."""
-    program = next((word for word in getattr(sys, "orig_argv", ())[1:] if word.endswith(".py")), "")
+    """Return whether the program is one of Ray's own, but not the one that runs tasks and actors.
+
+    The parts of Ray's dashboard are processes that multiprocessing starts.
+    """
+    command = getattr(sys, "orig_argv", ())
+    if any("multiprocessing" in word for word in command):
+        try:
+            with open(f"/proc/{os.getppid()}/cmdline") as parent:
+                command = parent.read().split("\0")
+        except (OSError, ValueError):
+            return False
+    program = _program(command)
     folders = "/ray/_private/", "/ray/dashboard/", "/ray/autoscaler/"
-    return not program.endswith("/default_worker.py") and any(folder in program for folder in folders)
+    return not program.endswith(WORKER) and any(folder in program for folder in folders)
+
+
+def _program(command: Any) -> str:
+    return next((word for word in command[1:] if word.endswith(".py")), "")
 
 
 if __name__ == "sitecustomize":
@@ -198,4 +256,5 @@ if __name__ == "sitecustomize":
         _run_shadowed()
     finally:
         if not _is_off():
-            FirstImport(FRAMEWORKS | PARTS).install()
+            _is_worker = _program(getattr(sys, "orig_argv", ())).endswith(WORKER)
+            (FirstCall if _is_worker else FirstImport)(FRAMEWORKS | PARTS).install()

@@ -95,8 +95,8 @@ QUESTIONS: Final = (
             "avg by (rl_run_id, rl_idle_reason) (avg_over_time($BUBBLE_RATIO[30m]))",
             'avg by (rl_run_id) (avg_over_time($TAIL{rl_rollout_slowest="0.1", rl_mode!="eval"}[30m]))',
         ),
-        "Shares of the step time that a rank waits: for `data`, `queue`, `pipeline`, slower ranks (`skew`). Then the "
-        "share of the rollout time that the slowest tenth of the requests takes alone.",
+        "Shares of the step time that a rank waits: for `data`, `queue`, `pipeline`, the `controller`, slower ranks "
+        "(`skew`). Then the share of the rollout time that the slowest tenth of the requests takes alone.",
     ),
     Question(
         "How long do checkpoints and weight syncs take?",

@@ -58,6 +58,8 @@ COUNTED: Final = {v.SELF_RECORDED: "recorded", v.SELF_ENCODED: "encoded", v.SELF
 """Counts of the same records on their way; they are points themselves, so of points they lack the last ones."""
 RECORDS: Final[Mapping[Signal, str]] = {"traces": "span", "metrics": "point", "logs": "log record"}
 NO_FRAMEWORK: Final = "no framework"
+OF_VERL: Final = {"driver": "steps", "actor": "training", "agent_loop": "rollouts"}
+"""What is recorded by processes of each role that every job of verl has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,18 @@ def integrations() -> list[Check]:
     if {status.state for status in statuses} == {"absent"} and "wrong" not in {check.state for check in found}:
         found = _without_framework()
     strangers = [name for name in asked if name not in (*registered(), AUTO)]
+    found += [_plugin_of_verl() for name, state, _ in statuses if (name, state) == ("verl", "applies")]
     return found + [Check("wrong", name, "there is no such integration") for name in strangers]
+
+
+def _plugin_of_verl() -> Check:
+    """Return whether verl itself starts otel_rl, without `otel-rl run`."""
+    if os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower() == "none":
+        return Check("note", "verl's plugin", "VERL_USE_EXTERNAL_PLUGINS=none: verl is recorded below otel-rl run only")
+    enabled = os.environ.get("OTEL_RL_ENABLED", "").strip()
+    if enabled:
+        return Check("ok", "verl's plugin", f"OTEL_RL_ENABLED={enabled} applies to verl also without otel-rl run")
+    return Check("note", "verl's plugin", "OTEL_RL_ENABLED=true would record verl also without otel-rl run")
 
 
 def _without_framework() -> list[Check]:
@@ -212,6 +225,16 @@ def recorded(run: Run) -> list[Check]:
 def writers(run: Run) -> list[Check]:
     """Return which processes wrote a run and which of them live."""
     return [Check("ok", journal.identity.writer, _life(journal)) for journal in run.journals]
+
+
+def absent(run: Run) -> list[Check]:
+    """Return of which processes of verl nothing was recorded, though every job has them."""
+    first = next(iter(run.spans()), None)
+    if first is None or first.resource.get(v.SYSTEM) != "verl":
+        return []
+    roles = {journal.identity.writer.rsplit("-", 3)[0] for journal in run.journals}
+    why = "otel_rl may not be installed on its node, or that node writes to a disk of its own"
+    return [Check("note", f"no {role}", f"no {what}: {why}") for role, what in OF_VERL.items() if role not in roles]
 
 
 def _life(journal: Journal) -> str:

@@ -34,7 +34,12 @@ LEAST_USE: Final = 0.005
 
 GENERATE: Final = f"{v.SAMPLE}.generate"
 DOING: Final = {f"{v.SAMPLE}.tokenize": "tokenizing", f"{v.SAMPLE}.decode": "decoding"}
-IDLING: Final = {"data": "for data", "queue": "for a queue", "pipeline": "for a neighbour in the pipeline"}
+IDLING: Final = {
+    "data": "for data",
+    "queue": "for a queue",
+    "pipeline": "for a neighbour in the pipeline",
+    "controller": "for the driver's next call",
+}
 
 
 def _no_step(timing: Timing) -> Found | None:

@@ -27,6 +27,7 @@ from otel_rl.records import Count, Deferred, FinishedRequests, Log, PendingAttri
 from otel_rl.requests.histograms import RequestFold
 from otel_rl.requests.parents import TRAINING
 from otel_rl.requests.queue import EngineLoad, KvCache
+from otel_rl.trace.guest import GuestStep
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.own_loop import WORKING
 from otel_rl.trace.stage import Stage
@@ -177,6 +178,9 @@ class Dispatcher:
             self._fold.count(*record)
         elif kind is Log:
             result.logs.append(record)
+        elif kind is GuestStep:
+            self._metrics.add_step(record.ended - record.began)
+            self._dispatch_made(record.points(), result)
         elif kind is FinishedRequests:
             self.requests.read(record, hurry=self._is_asked)
         elif kind is EngineLoad:

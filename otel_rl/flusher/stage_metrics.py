@@ -35,6 +35,8 @@ class StageMetrics:
         """Stages that have ended, by name and what attributes add to the labels."""
         self._plain: dict[str, list[Ended]] = {}
         """Likewise by name, of stages whose attributes add nothing."""
+        self._steps_ns: list[int] = []
+        """How long steps lasted that have no container here, ns."""
         self._longest: dict[tuple[str, Labels], Exemplar] = {}
         """The longest sampled stage since the last exemplar, by metric and labels."""
         self._exemplars_s = -inf
@@ -51,6 +53,10 @@ class StageMetrics:
             if alike is None or (attributes and not attributes.keys().isdisjoint(LABELS)):
                 alike = self._counted_with(stage)
             alike.append((stage.ended - stage.began, stage))
+
+    def add_step(self, duration_ns: int) -> None:
+        """Add a step that has ended and has no container here."""
+        self._steps_ns.append(duration_ns)
 
     def _counted_with(self, stage: Stage) -> list[Ended]:
         name, attributes = stage.name, stage.attributes or {}
@@ -70,6 +76,9 @@ class StageMetrics:
             if metric:
                 fold.durations(metric, [duration / 1e9 for duration, _ in alike], labels + more)
                 self._keep((metric, labels + more), *max(alike, key=itemgetter(0)))
+        steps_ns, self._steps_ns = self._steps_ns, []
+        if steps_ns:
+            fold.durations(STEP_DURATION, [one / 1e9 for one in steps_ns], ())
         if is_last or monotonic() - self._exemplars_s >= EXEMPLARS_S:
             for (metric, labels), exemplar in self._longest.items():
                 fold.exemplar(metric, labels, exemplar)

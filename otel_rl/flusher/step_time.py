@@ -20,8 +20,9 @@ from otel_rl.analysis.intervals import Interval, partition
 from otel_rl.comm.collectives import Collective
 from otel_rl.guard import errors
 from otel_rl.metrics.record import Fold
-from otel_rl.process.state import Trace
+from otel_rl.process.state import Trace, state
 from otel_rl.records import Labels, Point
+from otel_rl.trace.guest import GuestStep, guest
 from otel_rl.trace.stage import Stage
 from otel_rl.vocabulary import CONTAINER
 
@@ -56,6 +57,12 @@ class EndedStages:
         self.stages: list[StageTime] = []
         self.collectives: list[Interval] = []
 
+    def take(self, other: EndedStages | None) -> None:
+        """Add what has ended elsewhere."""
+        if other is not None:
+            self.stages += other.stages
+            self.collectives += other.collectives
+
 
 class StepTime:
     """Keeps what ended in each open step of this rank, and emits its numbers when the step ends."""
@@ -66,6 +73,8 @@ class StepTime:
         """What has ended in each trace of ours, oldest first; None once its container has ended. No key is None."""
         self._foreign: dict[int, EndedStages] = {}
         """What ended below a span of another library, by trace id: part of a step if that has the same trace."""
+        self._guest = EndedStages()
+        """What has ended in the calls of a rank without a loop, in whichever step of its driver."""
         self._layers: dict[str, tuple[int, int]] = {}
         self._total_ns = [0] * len(KINDS)
         self._folded_ns = [0] * len(KINDS)
@@ -89,6 +98,9 @@ class StepTime:
             ):
                 stage = parent
             else:
+                if record.__class__ is GuestStep:
+                    self._end_guest(record)
+                    trace = ended = None
                 continue
             if stage.trace is not trace:
                 trace = stage.trace
@@ -104,11 +116,14 @@ class StepTime:
                 trace = ended = None  # it may have been the end of its step
             else:
                 self._stage(stage, kind, activity, ended.stages)
-        for ended in (*self._steps.values(), *self._foreign.values()):
+        self._drop_excess()
+        self._fold_totals()
+
+    def _drop_excess(self) -> None:
+        for ended in (*self._steps.values(), *self._foreign.values(), self._guest):
             if ended is not None:
                 _drop_half(ended.stages)
                 _drop_half(ended.collectives)
-        self._fold_totals()
 
     def _stage(self, stage: Stage, kind: int, activity: int, stages: list[StageTime]) -> None:
         began, ended, attributes = stage.began, stage.ended, stage.attributes
@@ -124,8 +139,10 @@ class StepTime:
 
     def _place(self, trace: Trace | None) -> EndedStages | None:
         """Find or make what is kept of a trace; None where no step of this process can count it."""
-        if trace is None or trace.is_carried:
+        if trace is None:
             return None
+        if trace.is_carried:
+            return self._guest if guest.has_rank else None
         if not trace.step:
             ended = self._foreign.get(trace.trace_id)
             if ended is None:
@@ -174,16 +191,27 @@ class StepTime:
         if trace is None:
             return
         self._steps[trace] = None
-        foreign = self._foreign.pop(trace.trace_id, None) or EndedStages()
-        stages = ended.stages + foreign.stages
+        ended.take(self._foreign.pop(trace.trace_id, None))
         attributes = container.attributes or {}
         is_step = v.ITERATION in attributes
-        window = container.began, container.ended
+        has_time = is_step and container.status is None and v.TRUNCATED not in attributes
+        self._spend(ended, (container.began, container.ended), trace.anchor, is_step=is_step, has_time=has_time)
+
+    def _end_guest(self, step: GuestStep) -> None:
+        ended, self._guest = self._guest, EndedStages()
+        ended.take(self._foreign.pop(step.trace.trace_id, None))
+        anchor = step.trace.anchor
+        if not self._until:  # its set-up is in no container here: what called it is the driver's
+            self._spend(EndedStages(), (state.started_ns, step.began), anchor, is_step=False, has_time=False)
+        self._spend(ended, (step.began, step.ended), anchor, is_step=True, has_time=True)
+
+    def _spend(self, ended: EndedStages, window: Interval, anchor: int, *, is_step: bool, has_time: bool) -> None:
+        stages = ended.stages
         if not is_step:
             stages.append((KINDS.index(Kind.OVERHEAD), ACTIVE, *window, ""))
         spent: list[list[Interval]] = [[] for _ in range(OTHER)]
         layers: list[list[Interval]] = [[] for _ in range(len(ACTIVITIES) - 1)]
-        layers[COMM] = ended.collectives + foreign.collectives
+        layers[COMM] = ended.collectives
         waits: dict[str, list[Interval]] = {}
         for kind, activity, begin, end, reason in stages:
             interval = begin, end
@@ -193,11 +221,12 @@ class StepTime:
             if reason:
                 waits.setdefault(reason, []).append(interval)
         self._count(partition(spent, *window), window)
-        if is_step and container.status is None and v.TRUNCATED not in attributes:  # a step that has a step time
-            self._activity(layers, window, container.end_ns)
+        if has_time:
+            time_ns = window[1] + anchor
+            self._activity(layers, window, time_ns)
             self._waited.update(waits)
             if self._waited:
-                self._bubbles(waits, window, container.end_ns)
+                self._bubbles(waits, window, time_ns)
 
     def _count(self, parts_ns: Sequence[int], window: Interval) -> None:
         """Add to the time by kind, in ns, so that the kinds add up however long a run lasts.

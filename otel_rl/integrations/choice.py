@@ -64,7 +64,7 @@ def wanted(names: tuple[str, ...], source: str = "") -> list[Integration]:
         elif name in names and status.state != "broken":
             raise NotPossibleError(f"the integration {name} was asked for, but {status.detail}")
         elif status.state == "unsupported":
-            say("otel_rl: %s; it is not instrumented", status.detail)
+            say("otel_rl: %s; it is not instrumented: install a supported version", status.detail)
     return found
 
 

@@ -111,7 +111,7 @@ def _table(key: str, value: Any, part: BatchPart) -> BatchArray | None:
         rows = [np.asarray(row) for row in value]
         if all(row.ndim == 0 for row in rows):  # tensors of one number each
             return _table(key, np.array(rows), part)
-        table = _padded(rows)
+        table = padded(rows)
     else:
         return _table(key, np.asarray(value), part)
     if table.array.dtype.kind not in "iubf" or table.array.ndim > 2:
@@ -120,7 +120,8 @@ def _table(key: str, value: Any, part: BatchPart) -> BatchArray | None:
     return table
 
 
-def _padded(rows: Sequence[Array]) -> BatchArray:
+def padded(rows: Sequence[Array]) -> BatchArray:
+    """Lay rows of different lengths side by side, from the left."""
     import numpy as np
 
     if any(row.ndim != 1 for row in rows):

@@ -85,7 +85,7 @@ def records(
         if one.row == Passage(step=one.row.step, rank=one.row.rank, boundary=one.row.boundary):
             continue  # nothing in it could be wrong
         yield Log(v.LEDGER, time_ns, {**place, **attributes(one)}, one.row.boundary, INFO, *where)
-        yield from _points(one.row, time_ns)
+        yield from points(one.row, time_ns)
     if len(rows) == group.written:
         return
     group.written = len(rows)
@@ -127,7 +127,8 @@ def attributes(of: LedgerRow) -> Attributes:
     return found
 
 
-def _points(row: Passage[int], time_ns: int) -> Iterator[Point]:
+def points(row: Passage[int], time_ns: int) -> Iterator[Point]:
+    """Return the gauges of a row."""
     where = (v.LEDGER_BOUNDARY, row.boundary)
     if row.logprobs is not None and row.logprobs.count:
         yield Point(v.LOGPROB_DIFFERENCE, row.logprobs.mean_abs, time_ns, (where,))

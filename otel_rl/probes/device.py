@@ -41,7 +41,7 @@ class DeviceInUse:
         No reading serves twice: to allocate takes no time, since the device works later, so what a program allocates
         between two stages, or in a short one, would be another stage's.
         """
-        found = self._read() if stage.coarse or self._is_due() else None
+        found = self.read() if stage.coarse or self._is_due() else None
         if found is None:
             self._unread.add(stage)
         else:
@@ -54,7 +54,7 @@ class DeviceInUse:
             self._unread.discard(stage)
         elif stage.before is not None:  # else a handler of a signal raised before it had begun
             text, begin = stage.before
-            found = self._read(begin and begin.device)  # on another thread another one may be current
+            found = self.read(begin and begin.device)  # on another thread another one may be current
             stage.after = stage.after[0], found
             if begin is None and found is not None and stage.began <= self._unused_ns:
                 stage.before = text, UNUSED._replace(device=found.device)
@@ -78,7 +78,8 @@ class DeviceInUse:
         self._asked_ns = now
         return self.usage()
 
-    def _read(self, index: int | None = None) -> Device | None:
+    def read(self, index: int | None = None) -> Device | None:
+        """Return its allocator's numbers; None where they cannot be read."""
         return attempt("read", "memory of the device", self._memory, index)
 
     def _memory(self, index: int | None) -> Device | None:

@@ -19,6 +19,7 @@ HEADERS: Final = {
     "otel-rl-role": "role",
     "otel-rl-step": "step",
     "otel-rl-mode": "mode",
+    "otel-rl-began": "began_ns",
 }
 MAX_LENGTH: Final = 1024
 """Characters of a header; a longer one is not ours."""
@@ -39,6 +40,7 @@ class Carrier:
         step: loop and number of the step, as in ``train 7``; empty outside a step.
         traceparent: the span that the work belongs to, as W3C Trace Context writes it.
         mode: ``train`` or ``eval``, if the span has a mode.
+        began_ns: when the step began by the maker's clock, ns since 1970; 0 if unknown.
     """
 
     run_id: str
@@ -47,6 +49,7 @@ class Carrier:
     step: str
     traceparent: str
     mode: str = ""
+    began_ns: int = 0
 
     @classmethod
     def current(cls) -> Carrier | None:
@@ -84,7 +87,7 @@ class Carrier:
 
     def to_headers(self) -> dict[str, str]:
         """Return the carrier as HTTP headers: W3C's ``traceparent`` and others of our own, all ASCII."""
-        own = {header: getattr(self, name) for header, name in HEADERS.items()}
+        own = {header: str(getattr(self, name) or "") for header, name in HEADERS.items()}
         quoted = {header: quote(text, safe="", errors="surrogatepass") for header, text in own.items() if text}
         return {TRACEPARENT: self.traceparent, **quoted}
 
@@ -102,8 +105,9 @@ class Carrier:
             return None
         if W3C.fullmatch(str(traceparent)) is None:
             return None
+        began_ns = own.pop("began_ns")
         unquoted = {name: unquote(text, errors="surrogatepass") for name, text in own.items()}
-        return cls(**unquoted, traceparent=str(traceparent))
+        return cls(**unquoted, traceparent=str(traceparent), began_ns=int(began_ns) if began_ns.isdigit() else 0)
 
 
 IN_USE: Final[ContextVar[Carrier | None]] = ContextVar("otel_rl_carrier", default=None)

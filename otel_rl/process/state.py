@@ -18,7 +18,7 @@ from otel_rl.process import memory
 from otel_rl.process.identity import Identity, from_launcher, identifying, make_attempt
 from otel_rl.process.layout import layout
 from otel_rl.records import Attributes, Log, RecordQueue
-from otel_rl.vocabulary import SETUP, TEARDOWN
+from otel_rl.vocabulary import CLOCK_STEPPED, SETUP, TEARDOWN
 
 if TYPE_CHECKING:
     from otel_rl.trace.own_loop import StepWork
@@ -36,7 +36,7 @@ class Trace:
     all spans of a step are placed on the wall clock by one anchor.
     """
 
-    __slots__ = ("anchor", "is_carried", "known", "sampled", "step", "trace_id", "work")
+    __slots__ = ("anchor", "began", "is_carried", "known", "sampled", "step", "trace_id", "work")
 
     def __init__(self, trace_id: int, anchor: int, *, sampled: bool = True, known: bool = True, step: str = "") -> None:
         self.trace_id = trace_id
@@ -45,6 +45,8 @@ class Trace:
         self.known = known
         self.step = step
         """Loop and number of the step, the same in every attempt; empty where it is none of ours."""
+        self.began = 0
+        """When the step, or set-up or tear-down, began, also that of another process (monotonic, ns); 0 if unknown."""
         self.is_carried = False
         """Whether it is another process's: its container is not recorded here."""
         self.work: StepWork | None = None
@@ -164,6 +166,12 @@ class Runtime:
         """Forget everything, also when the process began: what was before is no set-up of the next recording."""
         vars(self).update(vars(Runtime(started_ns=0)))
         memory.renew_all()
+
+    def follow_clock(self) -> None:
+        """Follow the wall clock if it was set, and say so; where a step begins, never inside one."""
+        jump = self.clock.re_anchor()
+        if jump:
+            self.log(CLOCK_STEPPED, f"the wall clock was set by {jump / 1e9:.3f} s", {})
 
     def now(self) -> int:
         """The wall clock by the current anchor, ns since 1970."""

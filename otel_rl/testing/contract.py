@@ -65,16 +65,21 @@ def _require(condition: object, hook: Hook | Integration, what: str) -> None:
         raise BrokenContractError(f"{name}: {what}")
 
 
+def every_hook(integration: Integration) -> tuple[Hook, ...]:
+    """Return all hooks of an integration, also those of classes that no import brings."""
+    return (*integration.hooks, *integration.arriving)
+
+
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
 def table_is_sound(integration: Integration) -> None:
     """Check that every hook has a kind, and no target stands twice."""
     SpecifierSet(integration.supports)
-    targets = [hook.target for hook in integration.hooks]
+    targets = [hook.target for hook in every_hook(integration)]
     is_kept = integration.memory is None or any(integration.memory is one for one in Memory.kept)
     _require(is_kept, integration, "its memory must be made by keep(), so that it begins anew")
-    for hook in integration.hooks:
+    for hook in every_hook(integration):
         _require(type(hook) in KINDS, hook, "it is of none of the kinds of hook")
         _require(targets.count(hook.target) == 1, hook, "two hooks have this target")
 
@@ -132,7 +137,7 @@ def failing(hook: Hook) -> Hook:
 
 def variants(integration: Integration) -> Iterator[Hook]:
     """Return every hook as it is, with a stage for each call, and with functions that fail."""
-    for hook in integration.hooks:
+    for hook in every_hook(integration):
         yield hook
         if isinstance(hook, StageHook):
             yield replace(hook, stage=vocabulary.REWARD)
@@ -238,7 +243,7 @@ def failures_stay_ours(integration: Integration) -> None:
     with capture():
         state.identify(world_size=2)
         before = current_stage(), set(tracing.open)
-        for hook in integration.hooks:
+        for hook in every_hook(integration):
             wrap(failing(hook), lambda *args, **kwargs: None)()
             is_counted = isinstance(hook, (GeneratorHook, RemoteHook)) or any(hook.target in what for what in errors)
             _require(is_counted, hook, "an error of a function must be counted")
@@ -248,7 +253,7 @@ def failures_stay_ours(integration: Integration) -> None:
 def nothing_runs_after(integration: Integration) -> None:
     """Check that without a recording no function of a hook runs."""
     before = dict(errors)
-    for hook in integration.hooks:
+    for hook in every_hook(integration):
         never = failing(hook)
         if isinstance(never, StageHook):
             never = replace(never, stage=fails)

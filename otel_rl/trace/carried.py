@@ -11,6 +11,7 @@ from otel_rl.guard import guard
 from otel_rl.process.carrier import IN_USE, Carrier, carrying
 from otel_rl.process.state import Trace, state
 from otel_rl.trace.attempt import know_attempt
+from otel_rl.trace.guest import begin_call, end_call, guest
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_stage
 from otel_rl.vocabulary import MODE, RANK_SPAN
@@ -43,7 +44,8 @@ def carrier_of(stage: Stage) -> Carrier | None:
         return None
     traceparent = f"00-{trace.trace_id:032x}-{stage.span_id:016x}-{trace.sampled:02x}"
     mode = str((stage.attributes or {}).get(MODE, ""))
-    return Carrier(identity.run_id, identity.attempt_id, identity.role, trace.step, traceparent, mode)
+    began_ns = trace.began + trace.anchor if trace.began else 0
+    return Carrier(identity.run_id, identity.attempt_id, identity.role, trace.step, traceparent, mode, began_ns)
 
 
 @contextmanager
@@ -55,14 +57,16 @@ def in_carrier(carrier: Carrier) -> Iterator[None]:
             know_attempt(carrier.attempt_id, carrier.run_id)
         stand_in = stand_in_of(carrier)
         stand_in.make_current()
+        begin_call(stand_in, carrier.attempt_id)
         if tracing.phase is not None and state.identity.is_worker and works_for_step():
             setup, tracing.phase = tracing.phase, None
-            setup.close(monotonic_ns())
+            setup.close(guest.began or monotonic_ns())
     try:
         yield
     finally:
         if stand_in is not None:
             with guard("leave a carrier"):
+                end_call(stand_in)
                 stand_in.leave()
 
 
@@ -70,9 +74,10 @@ def stand_in_of(carrier: Carrier) -> Stage:
     """Return a stage that stands for the carrier's span; it is never recorded itself."""
     trace = tracing.carried.get(carrier.trace_id) or _own_trace(carrier.trace_id)
     if trace is None:
-        state.clock.re_anchor()
+        state.follow_clock()
         trace = Trace(carrier.trace_id, state.clock.anchor, sampled=carrier.is_sampled, step=carrier.step)
         trace.is_carried = True
+        trace.began = carrier.began_ns - trace.anchor if carrier.began_ns else monotonic_ns()
         tracing.carried[carrier.trace_id] = trace
         while len(tracing.carried) > MAX_TRACES:
             tracing.carried.pop(next(iter(tracing.carried)), None)

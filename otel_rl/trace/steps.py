@@ -12,26 +12,19 @@ from types import TracebackType
 
 from otel_rl import vocabulary
 from otel_rl.guard import attempt, guard
-from otel_rl.probes import deferred
-from otel_rl.probes.deferred import deferral
-from otel_rl.probes.device_id import learn_device
-from otel_rl.probes.memory import Reading, host, probes
-from otel_rl.probes.memory_numbers import device_points
+from otel_rl.probes.memory import Reading, probes
 from otel_rl.process.hooked import hooking
 from otel_rl.process.identity import identifying
 from otel_rl.process.state import state
-from otel_rl.records import Deferred, Point, Value
+from otel_rl.records import Deferred, Value
 from otel_rl.trace.attempt import find_attempt
 from otel_rl.trace.carried import works_for_step
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.own_loop import OwnLoop
 from otel_rl.trace.stage import Stage, current_stage
+from otel_rl.trace.step_edges import CHECKED_STEPS, prepare_step, step_points
 from otel_rl.trace.training import end_raised
 from otel_rl.trace.tree import StepSpans, close_phase, open_phase, open_setup
-
-CHECKED_STEPS = 3
-"""How many steps of a loop check for functions that another library replaced, and for the device in use: either may
-come when training begins."""
 
 
 class Loop:
@@ -89,20 +82,13 @@ class Loop:
         self.thread = state.own_step()
         if (self.tree is not None and number == self.number) or works_for_step():
             return
-        if deferral.pending:
-            attempt("take", "what has come from a device", deferred.resolve)
-        if self.checks_left:
-            self.checks_left -= 1
-            hooking.hook_replacements()
-            learn_device()
+        self.checks_left = prepare_step(self.checks_left)
         now = monotonic_ns()
         if identifying.may_meet or not state.identity.attempt_id:
             find_attempt()
         state.become_rank()
         state.freeze()
-        jump = state.clock.re_anchor()
-        if jump:
-            state.log(vocabulary.CLOCK_STEPPED, f"the wall clock was set by {jump / 1e9:.3f} s", {})
+        state.follow_clock()
         if self.first < 0:
             self.begin_first(number)
         attributes: dict[str, Value] = {vocabulary.ITERATION: number, vocabulary.LOOP_NAME: self.name, **self.said}
@@ -187,7 +173,7 @@ class Loop:
 
     def _count(self, tree: StepSpans, began: int, now: int, memory: Reading | None) -> None:
         usage = None if probes.device is None else probes.device.usage_now_and_then()
-        state.add(Deferred(_step_points, (began, now, state.clock.anchor, tree.cpu_ns, memory, usage)))
+        state.add(Deferred(step_points, (began, now, state.clock.anchor, tree.cpu_ns, memory, usage)))
         if self.own is not None and tree.container.trace is not None:
             attempt("count", "a step", self.own.end_step, tree.container.trace, began, now)
         for at_end in self.at_end:
@@ -224,24 +210,6 @@ def _name(number: int) -> str:
         tracing.sibling = identity.pid
     sibling = (str(tracing.sibling),) if tracing.sibling else ()
     return ".".join(("train", *sibling, *((str(number),) if number > 1 else ())))
-
-
-def _step_points(
-    began: int, ended: int, anchor: int, cpu_ns: int, reading: Reading | None, usage: tuple[int, int] | None
-) -> list[Point]:
-    time_ns = ended + anchor
-    points = [Point(vocabulary.STEP_TIME, (ended - began) / 1e9, time_ns)]
-    if cpu_ns >= 0:
-        points.append(Point(vocabulary.STEP_CPU_TIME, cpu_ns / 1e9, time_ns))
-    if reading is None:
-        return points
-    virtual, resident = host(reading[0])
-    if resident:
-        points += Point(vocabulary.RSS, resident, time_ns), Point(vocabulary.VMS, virtual, time_ns)
-    device = reading[1]
-    if device is not None:
-        points += device_points(device, usage, time_ns)
-    return points
 
 
 class step:

@@ -42,6 +42,7 @@ class StepSpans:
         is_for_all = loop in PHASES or not is_known
         is_sampled = state.config.sampler != "always_off" if is_for_all else state.sampled(trace_id)
         trace = Trace(trace_id, state.clock.anchor, sampled=is_sampled, known=is_known, step=f"{loop} {number}")
+        trace.began = begin
         root_id = ids.root_id(identity.attempt_id, loop, number)
         self.root: Stage | None = None
         if identity.emits_root or (tracing.sibling and loop != vocabulary.SETUP):

@@ -102,7 +102,15 @@ LEDGER_LOGPROBS: Final = log_attribute(
 )
 LEDGER_UPDATED: Final = log_attribute("rl.ledger.updated", "boolean", "true if the policy may be newer than rollouts")
 LEDGER_FAULT: Final = log_attribute("rl.ledger.fault", "string", "the fault, as in docs/model.md")
+LEDGER_IDS: Final = log_attribute("rl.ledger.ids", "string[]", "ids of single samples, or of their groups")
+LEDGER_SUMS: Final = log_attribute(
+    "rl.ledger.sums",
+    "int[]",
+    "of each sample: tokens of prompt and response, sums over the token ids of both (plain, by column, last one by "
+    "column), and of the mask: true columns, first, last, sum of them",
+)
 LEDGER: Final = event("rl.ledger", "what one rank recorded of a step's batch at one boundary")
+LEDGER_SAMPLES: Final = event("rl.ledger.samples", "what one process recorded of single samples at one boundary")
 LEDGER_MISMATCH: Final = event("rl.ledger.mismatch", "a fault that a rank found by itself, with step and boundary")
 LEDGER_FAULTS: Final = counter("rl.ledger.faults", "{fault}", "mismatches of this rank, by `rl.ledger.fault`")
 LOGPROB_DIFFERENCE: Final = gauge(

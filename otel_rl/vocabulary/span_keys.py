@@ -21,8 +21,8 @@ OUTER_SPAN: Final = attribute("rl.outer.span_id", "string", "the id of that span
 IDLE_REASON: Final = attribute(
     "rl.idle.reason",
     "string",
-    "`data` (the loader), `queue` (samples, a slot, an answer), `pipeline` (a neighbour's result), `skew` (slower "
-    "peers) or your own; bubbles count your own reasons, and none, as `other`",
+    "`data` (the loader), `queue` (samples, a slot, an answer), `pipeline` (a neighbour's result), `controller` (the "
+    "driver's next call), `skew` (slower peers) or your own; bubbles count your own reasons, and none, as `other`",
 )
 LOGPROB_KIND: Final = attribute("rl.logprob.kind", "string", "`old` (policy at rollout) or `ref` (reference model)")
 TRAIN_MODEL: Final = attribute("rl.train.model", "string", "`actor` or `critic`, where a framework trains both")

@@ -20,21 +20,22 @@ def has(intervals: list[tuple[int, int]], tick: int) -> bool:
 
 
 steps = st.tuples(times, times)
-waits = st.tuples(spans, spans, spans, spans)
+waits = st.tuples(spans, spans, spans, spans, spans)
 
 
 @given(steps, waits)
 def test_a_tick_is_one_bubble_at_most(step: tuple[int, int], found: tuple[list[tuple[int, int]], ...]) -> None:
-    """Data, queue, pipeline, other, in this order."""
-    data, queue, pipeline, other = found
+    """Data, queue, pipeline, controller, other, in this order."""
+    data, queue, pipeline, controller, other = found
     window = range(*step)
     expected = (
         sum(has(data, tick) for tick in window),
         sum(has(queue, tick) and not has(data, tick) for tick in window),
         sum(has(pipeline, tick) and not has(data + queue, tick) for tick in window),
-        sum(has(other, tick) and not has(data + queue + pipeline, tick) for tick in window),
+        sum(has(controller, tick) and not has(data + queue + pipeline, tick) for tick in window),
+        sum(has(other, tick) and not has(data + queue + pipeline + controller, tick) for tick in window),
     )
-    waits = {"data": data, "queue": queue, "pipeline": pipeline, "other": other}
+    waits = {"data": data, "queue": queue, "pipeline": pipeline, "controller": controller, "other": other}
     assert expected == bubbles(step, waits)
 
 
@@ -47,8 +48,8 @@ def test_a_reason_of_ones_own_is_other() -> None:
 def test_bubbles_lie_in_their_step() -> None:
     """Each is cut to the step that it lies in; a step without time has none."""
     waits = {"data": [(0, 20)], "queue": [(100, 110)], "pipeline": [(120, 900)], "other": [(50, 60)]}
-    assert (20, 10, 80, 10) == bubbles((0, 200), waits)
-    assert (0, 0, 0, 0) == bubbles((5, 5), {}) == bubbles((5, 6), {})
+    assert (20, 10, 80, 0, 10) == bubbles((0, 200), waits)
+    assert (0, 0, 0, 0, 0) == bubbles((5, 5), {}) == bubbles((5, 6), {})
 
 
 REQUESTS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), min_size=1, max_size=120)

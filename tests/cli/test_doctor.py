@@ -18,7 +18,16 @@ from typer.testing import CliRunner
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.cli import app, checks, shipping
-from otel_rl.cli.checks import Check, integrations, journal_root, protobuf, recorded, shown, standard_variables
+from otel_rl.cli.checks import (
+    Check,
+    absent,
+    integrations,
+    journal_root,
+    protobuf,
+    recorded,
+    shown,
+    standard_variables,
+)
 from otel_rl.cli.commands.doctor import _print
 from otel_rl.cli.console import stdout
 from otel_rl.cli.shipping import sending, sent
@@ -27,6 +36,7 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.otlp import encode
 from otel_rl.journal.read import open_run
 from otel_rl.journal.write import Writer
+from otel_rl.process.state import state
 from otel_rl.runs.format import size
 from otel_rl.sidecar.settings import SIGNALS
 from otel_rl.sidecar.ship.progress import ShipProgress, load, save
@@ -80,6 +90,40 @@ def test_an_integration_that_was_asked_for_in_vain_is_wrong(monkeypatch: pytest.
     assert "wrong" == found["sglang"].state
     assert "auto" not in found
     assert {"ok", "note"} >= {found[name].state for name in OURS if name != "sglang"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, ("note", "OTEL_RL_ENABLED=true would record verl also without otel-rl run")),
+        ({"OTEL_RL_ENABLED": "true"}, ("ok", "OTEL_RL_ENABLED=true applies to verl also without otel-rl run")),
+        (
+            {"OTEL_RL_ENABLED": "true", "VERL_USE_EXTERNAL_PLUGINS": "none"},
+            ("note", "VERL_USE_EXTERNAL_PLUGINS=none: verl is recorded below otel-rl run only"),
+        ),
+    ],
+)
+def test_whether_verl_starts_otel_rl_is_said(
+    root: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: tuple[str, str]
+) -> None:
+    """Where verl is installed in a version that is supported."""
+    monkeypatch.setattr(choice, "every_status", lambda: [choice.Status("verl", "applies", "")])
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = {finding.name: (finding.state, finding.detail) for finding in integrations()}
+    assert expected == found["verl's plugin"]
+
+
+def test_what_a_run_of_verl_lacks_is_said(recording: Recording) -> None:
+    """Its driver recorded, and nobody else."""
+    state.identify(system="verl", role="driver")
+    with otel_rl.step(1):
+        pass
+    rows = absent(recording.stop())
+    why = "otel_rl may not be installed on its node, or that node writes to a disk of its own"
+    assert [("no actor", f"no training: {why}"), ("no agent_loop", f"no rollouts: {why}")] == [
+        (row.name, row.detail) for row in rows
+    ]
 
 
 def test_without_a_framework_it_says_what_to_install(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,15 @@ from otel_rl.hooks.install import find
 from otel_rl.integrations import OURS, choice
 from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
-from otel_rl.testing.contract import CHECKS, BrokenContractError, Check, applies, check_integration, variants
+from otel_rl.testing.contract import (
+    CHECKS,
+    BrokenContractError,
+    Check,
+    applies,
+    check_integration,
+    every_hook,
+    variants,
+)
 from tests.fixtures import Recording
 from tests.programs.launch import run
 
@@ -303,7 +311,7 @@ def test_a_wrapped_function_can_be_sent_to_another_process(recording: Recording,
         return x + 1
 
     host.__module__ = "__main__"
-    for hook in hooks_of(name):
+    for hook in every_hook(integration_of(name)):
         wrapped = wrap(hook, host)
         there = cloudpickle.loads(cloudpickle.dumps(wrapped))
         assert there is not wrapped
@@ -344,7 +352,7 @@ def test_a_class_with_wrapped_methods_can_be_sent_to_another_process(tmp_path: P
     """As Ray does with actors of the main module: there each method is what it was, and does what it did."""
     cloudpickle = pytest.importorskip("cloudpickle")
     workers, expected = [], []
-    for hook in (hook for name in OURS for hook in hooks_of(name)):
+    for hook in (hook for name in OURS for hook in every_hook(integration_of(name))):
         worker: Any = class_of_the_program()
         worker.target = hook.target
         for method in ("plain", "of_class", "static"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import os
+import sys
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +19,7 @@ import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.entry import _parts
 from otel_rl.hooks import StageHook
-from otel_rl.integrations.ray import announce, calling, serving
+from otel_rl.integrations.ray import announce, calling, missing, serving
 from otel_rl.integrations.ray.calling import KEYWORD, OURS, TASK
 from otel_rl.process.carrier import Carrier
 from otel_rl.process.hooked import hooking
@@ -180,17 +182,31 @@ def test_a_task_takes_the_carrier_out_again() -> None:
 
 
 @pytest.mark.medium
-def test_a_task_runs_where_otel_rl_is_missing(tmp_path: Path) -> None:
-    """As a program of another node, which has only Ray."""
+@pytest.mark.parametrize(
+    ("autoload", "why"),
+    [("/nowhere", "there is no /nowhere on this node"), ("/", f"{sys.executable} of this node has no otel_rl")],
+)
+def test_where_otel_rl_is_missing_a_task_runs_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autoload: str, why: str
+) -> None:
+    """And so does what goes along with the creation of an actor. Another node may have only Ray."""
     cloudpickle = pytest.importorskip("cloudpickle")
+    for module in (calling, missing):
+        monkeypatch.setattr(module, "AUTOLOAD", autoload)
 
     def double(x: int) -> int:
         return 2 * x
 
     double.__module__ = "__main__"
-    (tmp_path / "task").write_bytes(cloudpickle.dumps(calling.taking(double)))
-    call = "pickle.load(open('task', 'rb'))(4, _otel_rl={})"
-    assert "8\n" == run(tmp_path, "-c", f"import pickle, sys; sys.modules['otel_rl'] = None; print({call})")
+    (tmp_path / "sent").write_bytes(cloudpickle.dumps((missing.Missing(), calling.taking(double))))
+    code = """
+import importlib.util, pickle, sys
+importlib.util.find_spec = lambda name: None
+said, task = pickle.load(open("sent", "rb"))
+print(said, task(4, _otel_rl={}), task(5, _otel_rl={}))
+"""
+    line = f"otel_rl: what runs here is not recorded: {why}\n"
+    assert f"{line}{line}None 8 10\n" == run(tmp_path, "-c", code)
 
 
 @pytest.mark.guarded
@@ -228,12 +244,16 @@ def test_the_job_is_told_whose_run_it_is(recording: Recording, monkeypatch: pyte
     assert {"A": "1", "PYTHONPATH": "theirs"} == asked["env_vars"]
 
 
-def test_what_a_job_was_submitted_with_is_not_said_again(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray refuses to start then."""
-    submitted = {"runtime_env": {"env_vars": {"OTEL_RL_DIR": "/runs", "PYTHONPATH": "/code"}}}
-    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(submitted))
-    _, kwargs = announce.announce((), {}, None)
-    assert {"OTEL_RL_DIR", "PYTHONPATH"}.isdisjoint(kwargs["runtime_env"]["env_vars"])
+def test_what_a_job_was_submitted_with_is_changed_there(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray refuses to start if ``init`` says it again."""
+    theirs = {"OTEL_RL_DIR": "runs", "PYTHONPATH": "/code", "A": "1"}
+    monkeypatch.setenv(announce.JOB, json.dumps({"runtime_env": {"pip": ["x"], "env_vars": theirs}, "metadata": {}}))
+    for _ in range(2):
+        _, kwargs = announce.announce((), {}, None)
+        assert {"OTEL_RL_RUN_ID", "OTEL_RL_ATTEMPT_ID"} == kwargs["runtime_env"]["env_vars"].keys()
+        ours = {"OTEL_RL_DIR": str(state.config.directory), "PYTHONPATH": f"{missing.AUTOLOAD}:/code", "A": "1"}
+        expected = {"runtime_env": {"pip": ["x"], "env_vars": ours}, "metadata": {}}
+        assert expected == json.loads(os.environ[announce.JOB])
 
 
 # --- calls ------------------------------------------------------------------------------------------------------------

@@ -9,11 +9,14 @@ import asyncio
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ray
 
 import otel_rl
+from otel_rl.integrations.ray import announce, calling, missing
 
 STEPS = 3
 SAMPLES = 4
@@ -87,13 +90,24 @@ def main() -> None:
     """Train."""
     if "--instrument" in sys.argv:
         otel_rl.instrument()
-    folder = tempfile.mkdtemp(prefix="ray")  # a short one: sockets lie below it
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=True, _node_ip_address="127.0.0.1", _temp_dir=folder)
-    try:
+    if "--elsewhere" in sys.argv:
+        announce.AUTOLOAD = calling.AUTOLOAD = missing.AUTOLOAD = "/nowhere/autoload"  # type: ignore[attr-defined]
+    with cluster():
         if "--runner" in sys.argv:
-            ray.get(Runner.remote().run.remote())
+            runner = Runner.remote()
+            ray.get(runner.run.remote())
         else:
             drive()
+
+
+@contextmanager
+def cluster() -> Iterator[None]:
+    """Use the cluster that RAY_ADDRESS names, else one of our own."""
+    folder = tempfile.mkdtemp(prefix="ray")  # a short one: sockets lie below it
+    own = {"num_cpus": 2, "include_dashboard": False, "_node_ip_address": "127.0.0.1", "_temp_dir": folder}
+    ray.init(**({} if "--attached" in sys.argv else own))
+    try:
+        yield
     finally:
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
@@ -149,3 +163,4 @@ def check_kinds(trainer: Any) -> None:
 
 if __name__ == "__main__":
     main()
+    sys.exit(3 if "--fail" in sys.argv else 0)

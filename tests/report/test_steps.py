@@ -62,7 +62,7 @@ def record(
         work=WorkSums(),
         is_truncated=False,
         calls=calls,
-        bubbles=(0, 0, 0, 0),
+        bubbles=(0, 0, 0, 0, 0),
         goodput=NO_TIME,
     )
 

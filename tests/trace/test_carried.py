@@ -46,7 +46,7 @@ def worker(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> Recording:
 @pytest.mark.parametrize("run", ["job", "läuf 1/ü%", "a\nb", "\udcff"])
 def test_headers_and_pickles_hold_all_of_a_carrier(run: str) -> None:
     """They are ASCII, whatever the run is called, and their names may come back in upper case."""
-    made = Carrier(run, "abc", "trainer", "train 7", SPAN)
+    made = Carrier(run, "abc", "trainer", "train 7", SPAN, "eval", 5)
     headers = made.to_headers()
     assert all(text.isascii() and text.isprintable() for pair in headers.items() for text in pair)
     assert [made, made] == [
@@ -96,10 +96,10 @@ def test_the_current_carrier_names_the_innermost_stage(recording: Recording) -> 
     trace_id = ids.trace_id(ATTEMPT, "train", 7)
     assert setup is not None
     assert ("rl.setup 0", ids.trace_id(ATTEMPT, "rl.setup", 0)) == (setup.step, setup.trace_id)
-    assert (
-        Carrier("run", ATTEMPT, "trainer", "train 7", f"00-{trace_id:032x}-{container.span_id:016x}-01"),
-        Carrier("run", ATTEMPT, "trainer", "train 7", f"00-{trace_id:032x}-{stage.span_id:016x}-01"),
-    ) == (of_step, of_stage)
+    assert [
+        Carrier("run", ATTEMPT, "trainer", "train 7", f"00-{trace_id:032x}-{span_id:016x}-01", "", container.start_ns)
+        for span_id in (container.span_id, stage.span_id)
+    ] == [of_step, of_stage]
 
 
 def test_there_is_none_where_nothing_is_recorded() -> None:
@@ -341,5 +341,5 @@ def test_a_process_that_a_worker_starts_learns_the_step_of_the_carrier(worker: R
     assert {} == pickle.loads(pickle.dumps(Start()))
     with carrier().use():
         values = pickle.loads(pickle.dumps(Start()))
-    assert carrier() == replace(Carrier.from_headers(values["headers"]), role="trainer")
+    assert carrier() == replace(Carrier.from_headers(values["headers"]), role="trainer", began_ns=0)
     assert ("job", "abc") == (values["identity"]["run_id"], values["identity"]["attempt_id"])

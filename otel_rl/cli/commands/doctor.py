@@ -11,6 +11,7 @@ from rich.text import Text
 from otel_rl.cli.checks import (
     NO_FRAMEWORK,
     Check,
+    absent,
     compiled,
     installed,
     integrations,
@@ -43,9 +44,9 @@ def doctor(
     """Show what is installed, which settings are used and where each comes from, and whether recording works here.
 
     If an endpoint is set, doctor asks that Collector (port 8888 of its host, or OTEL_RL_OWN) what it lost and what
-    waits in it. With RUN, it also says how many records the run holds, what was lost or damaged, and which of its
-    processes live. Each line begins with ✓ (fine), · (worth knowing) or ✗ (wrong), in ASCII with +, - or x. Values that
-    may be secret are never printed.
+    waits in it. With RUN, it also says how many records the run holds, what was lost or damaged, which of its
+    processes live, and, of a run of verl, which recorded nothing. Each line begins with ✓ (fine), · (worth knowing) or
+    ✗ (wrong), in ASCII with +, - or x. Values that may be secret are never printed.
     """
     console = stdout()
     sections = {
@@ -58,7 +59,7 @@ def doctor(
     }
     if run is not None:
         found = opened(run)
-        sections[f"run {found.path}"] = [*recorded(found), *sent(found), *writers(found)]
+        sections[f"run {found.path}"] = [*recorded(found), *sent(found), *writers(found), *absent(found)]
     for title, findings in sections.items():
         _print(console, title, findings)
     wrong = [finding for findings in sections.values() for finding in findings if finding.state == "wrong"]

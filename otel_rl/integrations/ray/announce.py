@@ -9,11 +9,10 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
-from typing import Any
 
 from otel_rl.config import LAUNCH, Config
 from otel_rl.hooks import Args, Kwargs
+from otel_rl.integrations.ray.missing import AUTOLOAD
 from otel_rl.process.identity import is_ray_worker
 from otel_rl.process.state import state
 
@@ -22,7 +21,7 @@ OWN = frozenset(("OTEL_RL_PROCESS_KIND",))
 """Settings that are one process's."""
 PATH = "PYTHONPATH"
 JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""Where Ray Jobs say what they were submitted with; Ray refuses a job that sets a variable twice."""
+"""Where a submitted job finds its runtime environment; Ray refuses it if ``init`` sets one of its variables again."""
 
 
 def announce(args: Args, kwargs: Kwargs, carrier: object) -> tuple[Args, Kwargs]:
@@ -31,8 +30,12 @@ def announce(args: Args, kwargs: Kwargs, carrier: object) -> tuple[Args, Kwargs]
         return args, kwargs
     given = kwargs.get("runtime_env") or getattr(kwargs.get("job_config"), "runtime_env", None) or {}
     theirs = dict(given.get("env_vars") or {})
-    submitted = _submitted()
-    ours = {name: value for name, value in announcement(theirs).items() if name not in submitted}
+    config = json.loads(os.environ.get(JOB) or "{}")
+    submitted = (config.get("runtime_env") or {}).get("env_vars") or {}
+    ours = announcement({**submitted, **theirs})
+    for name in ours.keys() & (submitted.keys() - theirs.keys()):
+        submitted[name] = ours.pop(name)
+        os.environ[JOB] = json.dumps(config)
     return args, {**kwargs, "runtime_env": {**given, "env_vars": {**theirs, **ours}}}
 
 
@@ -40,17 +43,11 @@ def announcement(theirs: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a process of the job needs, beside those that the program gives it."""
     names = [row.metadata["variable"] for row in fields(Config)] + [LAUNCH, *ADDRESS]
     settings = {name: os.environ[name] for name in names if name in os.environ and name not in OWN}
-    autoload = str(Path(__file__).parents[2] / "autoload")
+    path = theirs.get(PATH, f"${{{PATH}}}")  # Ray replaces it on each node
     return {
         **{name: value for name, value in settings.items() if name not in theirs and "@" not in value},
         "OTEL_RL_DIR": str(state.config.directory),
         "OTEL_RL_RUN_ID": state.identity.run_id,
         "OTEL_RL_ATTEMPT_ID": state.identity.attempt_id,
-        PATH: os.pathsep.join((autoload, theirs.get(PATH, f"${{{PATH}}}"))),  # Ray replaces it on each node
+        PATH: path if path.split(os.pathsep)[0] == AUTOLOAD else os.pathsep.join((AUTOLOAD, path)),
     }
-
-
-def _submitted() -> Mapping[str, Any]:
-    config = json.loads(os.environ.get(JOB) or "{}")
-    variables: Mapping[str, Any] = (config.get("runtime_env") or {}).get("env_vars") or {}
-    return variables

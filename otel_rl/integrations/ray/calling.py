@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from threading import local
 from typing import Any
 
 from otel_rl.hooks import Args, Kwargs, Memory
+from otel_rl.integrations.ray.missing import AUTOLOAD, Missing, say_missing
 from otel_rl.process.carrier import Carrier
 from otel_rl.process.state import state
 from otel_rl.trace.stage import Stage
@@ -69,14 +71,14 @@ def not_counted(args: Args, kwargs: Kwargs, error: BaseException) -> None:
 def send(args: Args, kwargs: Kwargs, carrier: Carrier | None) -> tuple[Args, Kwargs]:
     """Put the carrier into the arguments of a call whose signature has a place for it.
 
-    Plain values only: a process without otel_rl could not unpickle anything of ours.
+    Plain values, which a process without otel_rl can unpickle.
     """
     signature, call_args, call_kwargs = args
     number = calling.creating.number
     names = {one.name for one in signature}
     if (carrier is None and number is None) or names.isdisjoint((KEYWORD, TASK)):
         return args, kwargs
-    said = {
+    said: dict[str, Any] = {
         "carrier": None if carrier is None else dict(vars(carrier)),
         "number": number,
         "sent_ns": state.now(),
@@ -85,6 +87,8 @@ def send(args: Args, kwargs: Kwargs, carrier: Carrier | None) -> tuple[Args, Kwa
         "algorithm": state.identity.algorithm,
         "model_name": state.identity.model_name,
     }
+    if number is not None:
+        said["missing"] = Missing()
     if TASK in names:
         added: dict[str, Any] = {TASK: said}
     else:
@@ -102,17 +106,19 @@ def take_with_task(args: Args, kwargs: Kwargs, carrier: object) -> tuple[Args, K
 
 def taking(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that takes the carrier out again. It is pickled by value, and runs without otel_rl, too."""
+    say, has_said = say_missing(AUTOLOAD), False
 
     @functools.wraps(function)
     def task(*args: Any, _otel_rl: Any = None, **kwargs: Any) -> Any:
+        nonlocal has_said
         run = function
         if _otel_rl is not None:
-            try:
-                from otel_rl.integrations.ray.serving import serve_task
-            except ImportError:
-                pass
-            else:
-                run = serve_task(function, _otel_rl)
+            serving = sys.modules.get("otel_rl.integrations.ray.serving")
+            if serving is not None:
+                run = serving.serve_task(function, _otel_rl)
+            elif not has_said:
+                has_said = True
+                say()
         return run(*args, **kwargs)
 
     signature = inspect.signature(function)

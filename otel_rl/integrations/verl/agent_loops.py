@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from time import monotonic_ns
 from typing import Any
 
@@ -32,13 +32,21 @@ ENGINES = frozenset(("vllm", "sglang"))
 OF_TRAJECTORY = vocabulary.MODE, vocabulary.GROUP_ID, vocabulary.SAMPLE_ID
 
 
+def _say_chunk(args: Args, kwargs: Kwargs) -> dict[str, Value]:
+    mode = "eval" if args[1].meta_info.get("validate") else "train"
+    return {vocabulary.BATCH_SIZE: len(args[1]), vocabulary.MODE: mode}
+
+
 def _say_trajectory(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    uid, session = kwargs.get("uid", ""), kwargs.get("session_id", "")
-    return {
-        vocabulary.GROUP_ID: str(uid),
-        vocabulary.SAMPLE_ID: f"{uid}_{session}",
-        vocabulary.MODE: mode_of(args[2]),
-    }
+    return {**_ids(kwargs), vocabulary.MODE: mode_of(args[2])}
+
+
+def _ids(said: Mapping[str, Any]) -> dict[str, Value]:
+    """Name group and sample; the legacy trainer has no sessions, but a number of each sample in its batch."""
+    uid, number = said.get("uid"), said.get("session_id", said.get("priority"))
+    if uid is None or number is None:
+        return {}
+    return {vocabulary.GROUP_ID: str(uid), vocabulary.SAMPLE_ID: f"{uid}_{number}"}
 
 
 def _generated(args: Args, kwargs: Kwargs) -> None:
@@ -176,13 +184,15 @@ def _say_reward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     used = IN_USE.get()
     if used is not None and used.mode:
         said[vocabulary.MODE] = used.mode
-    ids = [data.non_tensor_batch.get(key) for key in ("uid", "session_id")]
-    if all(values is not None and len(values) for values in ids):
-        said |= {vocabulary.GROUP_ID: str(ids[0][0]), vocabulary.SAMPLE_ID: f"{ids[0][0]}_{ids[1][0]}"}
-    return said
+    return said | _ids({key: values[0] for key, values in data.non_tensor_batch.items() if len(values)})
 
 
 HOOKS: tuple[Hook, ...] = (
+    StageHook(
+        target=f"{AGENT}.agent_loop:AgentLoopWorker.generate_sequences",  # the legacy trainer's
+        stage=vocabulary.SAMPLE,
+        attributes=_say_chunk,
+    ),
     StageHook(
         target=f"{AGENT}.agent_loop:AgentLoopWorker._run_agent_loop",
         stage=vocabulary.TRAJECTORY,

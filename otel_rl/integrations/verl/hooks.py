@@ -8,7 +8,7 @@ caller's span along (``integrations/ray``).
 from __future__ import annotations
 
 from otel_rl.hooks import Integration
-from otel_rl.integrations.verl import agent_loops, trainer, workers
+from otel_rl.integrations.verl import agent_loops, ledger, trainer, workers
 
 ROLES = (
     ("TaskRunnerV1", "driver"),
@@ -27,7 +27,7 @@ INTEGRATION = Integration(
     package="verl",
     supports=">=0.9,<0.10",
     needs=("ray", "torch"),
-    hooks=(*trainer.HOOKS, *workers.HOOKS, *agent_loops.HOOKS),
+    hooks=(*trainer.HOOKS, *workers.HOOKS, *agent_loops.HOOKS, *ledger.LEDGER_HOOKS),
     arriving=agent_loops.ARRIVING,
     roles=ROLES,
     memory=trainer.driver,

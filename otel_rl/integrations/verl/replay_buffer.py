@@ -31,7 +31,13 @@ DROPPED = {
 
 
 def rows_of(batch: Any) -> dict[str, Value]:
-    """Count samples and tokens by the tags of a batch, whose values are elsewhere; padding repeats samples."""
+    """Count samples and tokens by the tags of a batch, whose values are elsewhere; padding repeats samples.
+
+    A batch of the legacy trainer has no tags; verl itself has counted the tokens of each of its samples.
+    """
+    if not hasattr(batch, "tags"):
+        counted = batch.meta_info.get("global_token_num")
+        return {vocabulary.BATCH_SIZE: len(batch)} | ({vocabulary.TOKENS: sum(counted)} if counted else {})
     tags = [tag for tag in batch.tags if not tag.get("is_padding")]
     said: dict[str, Value] = {vocabulary.BATCH_SIZE: len(tags)}
     if tags and all("prompt_len" in tag for tag in tags):

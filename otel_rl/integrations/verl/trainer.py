@@ -2,20 +2,21 @@
 
 Source: verl 0.9.1, ``trainer/ppo/v1/trainer_base.py`` (``fit``, 412; ``step``, 533), ``trainer/ppo/ray_trainer.py``
 (``fit``). Both bracket the parts of a step by ``marked_timer(name, ...)``, by which they become stages here. A step
-begins with the timer ``step``, so logging and evaluation after that timer still belong to it.
+begins with the timer ``step``, so logging and evaluation after that timer still belong to it. The legacy trainer waits
+for a batch before that timer: that wait is the last of the step before, or of set-up.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import PurePath
 from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, BlockHook, CallbackHook, Hook, Kwargs, Memory, StageHook
-from otel_rl.integrations.verl import replay_buffer
+from otel_rl.integrations.verl import ledger, replay_buffer, tracking
+from otel_rl.integrations.verl.job_settings import settings_of, trained
 from otel_rl.integrations.verl.replay_buffer import rows_of
 from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
@@ -23,11 +24,12 @@ from otel_rl.records import Value
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_stage
 from otel_rl.trace.steps import Loop
-from otel_rl.trace.tree import open_setup
+from otel_rl.trace.tree import open_setup, say_of_setup
 
 V1 = "verl.trainer.ppo.v1"
 TRAINER = f"{V1}.trainer_base:PPOTrainer"
 LEGACY = "verl.trainer.ppo.ray_trainer:RayPPOTrainer"
+LEGACY_LOOPS = "verl.experimental.agent_loop.agent_loop:AgentLoopManager.generate_sequences"
 MANAGER = "verl.checkpoint_engine.base:CheckpointEngineManager"
 KIND, MODEL, OPERATION = vocabulary.LOGPROB_KIND, vocabulary.TRAIN_MODEL, vocabulary.SYNC_OPERATION
 DATA = (vocabulary.IDLE_REASON, "data")
@@ -49,11 +51,13 @@ TIMERS: dict[str, tuple[str, tuple[tuple[str, Value], ...]]] = {
     "testing": (vocabulary.EVALUATE, ()),
     "dump_rollout_generations": (vocabulary.LOG, ()),
 }
-"""Name of a timer to stage and attributes. ``gen`` of V1 is none: it is the wait for samples, and what follows it."""
-OF_LEGACY = {"gen": (vocabulary.SAMPLE, ())}
+"""Name of a timer to stage and attributes.
+
+``gen`` is none: it is the wait for samples and what follows it, or the call of the agent loops and the servers' sleep.
+"""
 COUNTED = (
     "_compute_reward_colocate", "_compute_old_log_prob", "_compute_ref_log_prob", "_compute_values",
-    "_compute_advantage", "_update_critic", "_update_actor",
+    "_update_critic", "_update_actor",
 )  # fmt: skip
 """Methods inside a timer whose stage says how many samples and tokens it handles."""
 OPERATIONS = "update_weights", "sleep_replicas", "wake_up_replicas", "abort_replicas", "resume_generation_replicas"
@@ -64,7 +68,6 @@ class VerlTrainer(Memory):
     """What the driver remembers of the training that is open."""
 
     trainer: Any = None
-    is_legacy: bool = False
 
 
 driver = VerlTrainer.keep("driver")
@@ -76,21 +79,16 @@ driver = VerlTrainer.keep("driver")
 def _made(args: Args, kwargs: Kwargs) -> None:
     """Learn what is trained, before anything of the set-up is recorded."""
     config = kwargs.get("config") or (args[1] if len(args) > 1 else None)
-    found = attempt("read", "what verl trains", _trained, config) or {}
+    found = attempt("read", "what verl trains", trained, config) or {}
     state.identify(system="verl", system_version=version("verl"), **found)
     state.become_rank()  # an actor of Ray that turns out to hold the steps, and so their roots
     open_setup()
 
 
-def _trained(config: Any) -> dict[str, str]:
-    path = str(config.actor_rollout_ref.model.path).rstrip("/")
-    return {"algorithm": str(config.algorithm.adv_estimator).upper(), "model_name": PurePath(path).name}
-
-
 def _begin_loop(args: Args, kwargs: Kwargs) -> None:
     trainer = driver.trainer = args[0]
-    driver.is_legacy = any(kind.__name__ == "RayPPOTrainer" for kind in type(trainer).__mro__)
     hooking.follow(trainer)
+    say_of_setup(attempt("read", "the settings of verl", settings_of, trainer) or {})
     tracing.loop = Loop(of=(type(trainer), str(trainer.config.trainer.default_local_dir)))
 
 
@@ -114,7 +112,7 @@ def _begin_timer(args: Args, kwargs: Kwargs) -> Stage | None:
         if tracing.loop is not None:
             tracing.loop.begin(int(driver.trainer.global_steps))
         return None
-    name, attributes = TIMERS.get(args[0]) or (OF_LEGACY.get(args[0]) if driver.is_legacy else None) or ("", ())
+    name, attributes = TIMERS.get(args[0], ("", ()))
     return Stage(name, dict(attributes), coarse=True) if name else None
 
 
@@ -137,6 +135,18 @@ def _say_prompts(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     return {vocabulary.BATCH_SIZE: len(args[1])}
 
 
+def _generated(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
+    """Count the tokens of a batch that is on the host."""
+    mask, longest = result.batch["attention_mask"], result.batch["responses"].shape[1]
+    tokens, response = int(mask.sum()), int(mask[:, -longest:].sum())
+    return {
+        vocabulary.BATCH_SIZE: len(result),
+        vocabulary.TOKENS: tokens,
+        vocabulary.TOKENS_PROMPT: tokens - response,
+        vocabulary.TOKENS_RESPONSE: response,
+    }
+
+
 # --- hooks ------------------------------------------------------------------------------------------------------------
 
 
@@ -145,6 +155,13 @@ def _of_trainer(trainer: str) -> tuple[Hook, ...]:
         CallbackHook(target=f"{trainer}.__init__", before=_made),
         CallbackHook(target=f"{trainer}.fit", before=_begin_loop, after=_end_loop, failed=_loop_failed),
         StageHook(target=f"{trainer}._validate", stage=vocabulary.EVALUATE),
+        StageHook(
+            target=f"{trainer}._balance_batch",
+            stage=vocabulary.SAMPLE_PROCESS,
+            attributes=_say_balance,
+            before=ledger.balanced if trainer == TRAINER else None,
+        ),
+        *(CallbackHook(target=f"{trainer}.{name}", before=_say_rows) for name in COUNTED),
     )
 
 
@@ -159,12 +176,18 @@ HOOKS: tuple[Hook, ...] = (
     *_of_trainer(TRAINER),
     *_of_trainer(LEGACY),
     StageHook(target=f"{TRAINER}._fetch_one_gen_batch", stage=vocabulary.IDLE, attributes=(DATA,)),
-    StageHook(target=f"{TRAINER}._submit_batch_to_rollout", stage=vocabulary.SAMPLE_SUBMIT, attributes=_say_prompts),
+    StageHook(
+        target=f"{TRAINER}._submit_batch_to_rollout",
+        stage=vocabulary.SAMPLE_SUBMIT,
+        attributes=_say_prompts,
+        before=ledger.submitted,
+    ),
     *replay_buffer.HOOKS,
-    StageHook(target=f"{TRAINER}._balance_batch", stage=vocabulary.SAMPLE_PROCESS, attributes=_say_balance),
-    *(CallbackHook(target=f"{TRAINER}.{name}", before=_say_rows) for name in COUNTED),
+    CallbackHook(target=f"{TRAINER}._compute_advantage", before=_say_rows),
+    StageHook(target=LEGACY_LOOPS, stage=vocabulary.SAMPLE, attributes=_say_prompts, capture=_generated),
     StageHook(target=f"{TRAINER}._compute_metrics", stage=vocabulary.LOG),
-    StageHook(target="verl.utils.tracking:Tracking.log", stage=vocabulary.LOG),
+    CallbackHook(target="verl.utils.tracking:Tracking.__init__", before=tracking.read_settings),
+    StageHook(target="verl.utils.tracking:Tracking.log", stage=vocabulary.LOG, before=tracking.log_metrics),
     *(
         StageHook(target=f"{MANAGER}.{name}", stage=vocabulary.SYNC, attributes=((OPERATION, name),))
         for name in OPERATIONS

@@ -10,6 +10,7 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, Hook, Kwargs, StageHook
+from otel_rl.integrations.verl import ledger
 from otel_rl.records import Value
 from otel_rl.trace.stage import innermost
 
@@ -25,13 +26,15 @@ UPDATE_WEIGHTS = ((vocabulary.SYNC_OPERATION, "update_weights"),)
 
 
 def _shape(data: Any) -> dict[str, Value]:
-    """Count samples and tokens by shapes alone; no value is read.
+    """Count samples and tokens, also those that fill up a batch: they cost as much. No value is read.
 
-    Outside of ``TrainingWorker`` a batch is only a list of keys, whose values are elsewhere.
+    Outside of ``TrainingWorker`` a batch of V1 has only keys and tags; its values are elsewhere.
     """
+    said: dict[str, Value] = {vocabulary.BATCH_SIZE: len(data)}
     if not hasattr(data, "shape"):
-        return {vocabulary.BATCH_SIZE: int(data.size)}
-    said: dict[str, Value] = {vocabulary.BATCH_SIZE: int(data.shape[0])}
+        if all("prompt_len" in tag for tag in data.tags):
+            said[vocabulary.TOKENS] = sum(tag["prompt_len"] + tag["response_len"] for tag in data.tags)
+        return said
     ids = data.get("input_ids")
     if ids is not None and ids.is_nested:
         said[vocabulary.TOKENS] = int(ids.values().numel())
@@ -52,14 +55,6 @@ def _say_batch(args: Args, kwargs: Kwargs) -> dict[str, Value]:
 def _say_train(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     model = "critic" if type(args[0]).__name__ == "TrainingWorker" else "actor"
     return {vocabulary.TRAIN_MODEL: model, **_shape(args[1])}
-
-
-def _say_more(args: Args, kwargs: Kwargs) -> None:
-    """Set on the stage of an actor's or a reference's call what its worker has been handed."""
-    stage = innermost()
-    if stage is not None and stage.name in (vocabulary.LOGPROB, vocabulary.TRAIN):
-        for key, value in _shape(args[1]).items():
-            stage.set_attribute(key, value)
 
 
 def _value_stage(args: Args, kwargs: Kwargs) -> str | None:
@@ -86,8 +81,10 @@ HOOKS: tuple[Hook, ...] = (
     ),
     StageHook(target=f"{ACTOR}.save_checkpoint", stage=vocabulary.CHECKPOINT),
     StageHook(target=f"{TRAINING}.save_checkpoint", stage=vocabulary.CHECKPOINT),
-    StageHook(target=f"{TRAINING}.train_mini_batch", stage=vocabulary.TRAIN, attributes=_say_train, before=_say_more),
+    StageHook(
+        target=f"{TRAINING}.train_mini_batch", stage=vocabulary.TRAIN, attributes=_say_train, before=ledger.given
+    ),
     StageHook(target=f"{TRAINING}.train_batch", stage=vocabulary.MINI_BATCH, attributes=_say_batch),
-    StageHook(target=f"{TRAINING}.infer_batch", stage=_value_stage, attributes=_say_batch, before=_say_more),
+    StageHook(target=f"{TRAINING}.infer_batch", stage=_value_stage, attributes=_say_batch, before=ledger.given),
     StageHook(target=f"{FSDP}:FSDPEngineWithLMHead.forward_step", stage=_forward_stage, attributes=_say_batch),
 )

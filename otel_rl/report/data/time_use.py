@@ -9,7 +9,7 @@ from otel_rl.analysis.many_steps import is_at_times, is_mean
 from otel_rl.analysis.stragglers import is_starved
 from otel_rl.report.data.ranks import OfRank
 
-BubbleKind = Literal["data", "queue", "pipeline", "other", "skew"]
+BubbleKind = Literal["data", "queue", "pipeline", "controller", "other", "skew"]
 WAITS_UNKNOWN: Final = (
     "not every collective is recorded on every rank of its group: of many in a stage only the 32 longest, of a "
     "process that died not the last ones, of a rank whose journal is not here none"

@@ -22,7 +22,7 @@ from otel_rl.runs.spans import UNKNOWN
 
 PeersKey = tuple[str, int]
 PARTS: Final = ("step", "active", "wait", "transfer", "inseparable", "idle", "other")
-BUBBLES: Final[tuple[time_use.BubbleKind, ...]] = ("data", "queue", "pipeline", "other", "skew")
+BUBBLES: Final[tuple[time_use.BubbleKind, ...]] = ("data", "queue", "pipeline", "controller", "other", "skew")
 
 
 @dataclass(slots=True)

@@ -11,12 +11,13 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.ledger import Fault as Mismatch
 from otel_rl.findings.memory import Of, RankMemory
 from otel_rl.findings.mishaps import DataFault, Died, Failed, Hang, Health, RequestsOf, Updates
-from otel_rl.report.data.details import OpenStageRow
+from otel_rl.report.data.details import LedgerMismatch, OpenStageRow
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Loss, MemoryKind
 from otel_rl.report.read.collect import StepRecord
 from otel_rl.report.read.span_attributes import ERROR
 from otel_rl.report.sections.caveats import other_numbers
+from otel_rl.report.sections.ledger_faults import sample_names
 from otel_rl.runs.format import count, listed, plural
 from otel_rl.runs.spans import is_container, text
 
@@ -147,18 +148,18 @@ def _died(source: Source) -> list[Died]:
 
 
 def _faults(source: Source) -> list[DataFault]:
-    groups: defaultdict[tuple[str, str, tuple[Rank, ...]], list[int]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str, tuple[Rank, ...]], list[LedgerMismatch]] = defaultdict(list)
     for one in source.ledger.mismatches:
-        groups[one.fault, one.boundary, tuple(one.ranks)].append(one.step)
+        groups[one.fault, one.boundary, tuple(one.ranks)].append(one)
     return [
         DataFault(
             fault=fault,
             boundary=boundary,
-            who=listed([_name(source, rank) for rank in ranks]),
-            steps=steps,
+            who=listed([_name(source, rank) for rank in ranks]) + sample_names(ones),
+            steps=[one.step for one in ones],
             is_grave=fault not in MILD,
         )
-        for (fault, boundary, ranks), steps in groups.items()
+        for (fault, boundary, ranks), ones in groups.items()
     ]
 
 

@@ -16,6 +16,7 @@ from otel_rl.records import Value
 from otel_rl.report.data.details import Ledger, LedgerMismatch
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
+from otel_rl.report.read.ledger_samples import sample_faults
 from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.report.section import Block, Line, Section, rank_name
 from otel_rl.runs.format import listed, plural
@@ -27,7 +28,10 @@ PATIENCE: Final = 16
 """A step is judged when its rank has so many newer ones: a batch may outlast its step."""
 
 LoopKey = tuple[str, str]
-Faults = defaultdict[tuple[LoopKey, int, str, Fault], set[Rank]]
+FaultKey = tuple[LoopKey, int, str, Fault]
+Faults = defaultdict[FaultKey, set[Rank]]
+RanksOf = defaultdict[tuple[LoopKey, int], set[Rank]]
+MOST_IDS: Final = 16
 MOST_LINES: Final = 24
 
 
@@ -35,7 +39,7 @@ def ledger(run: Run) -> Ledger:
     """Judge the rows of each rank by themselves: a fault names the ranks that have it."""
     rows = 0
     steps_of: defaultdict[tuple[LoopKey, Rank], dict[int, list[Passage[Rank]]]] = defaultdict(dict)
-    ranks: defaultdict[tuple[LoopKey, int], set[Rank]] = defaultdict(set)
+    ranks: RanksOf = defaultdict(set)
     found: Faults = defaultdict(set)
     for log in run.logs(v.LEDGER):
         row, loop = row_of(log), (text(log.resource, v.ATTEMPT_ID), text(log.attributes, v.LOOP_NAME))
@@ -48,21 +52,30 @@ def ledger(run: Run) -> Ledger:
     for (loop, _), steps in steps_of.items():
         for of_step in steps.values():
             _judge(found, loop, of_step)
-    mismatches = [
-        LedgerMismatch(
-            attempt=loop[0],
-            loop=loop[1],
-            step=step,
-            boundary=boundary,
-            fault=fault.value,
-            ranks=sorted(of_fault),
-            of_ranks=len(ranks[loop, step]),
-        )
-        for (loop, step, boundary, fault), of_fault in found.items()
-    ]
-    loops = list(dict.fromkeys(loop for loop, _ in ranks))
+    samples: defaultdict[FaultKey, set[str]] = defaultdict(set)
+    for one in sample_faults(run):
+        place = (one.attempt, one.loop), one.step, one.boundary, one.fault
+        found[place].add(one.rank)
+        samples[place].add(one.sample)
+    mismatches = [_mismatch(place, of_fault, ranks, samples[place]) for place, of_fault in found.items()]
+    loops = list(dict.fromkeys(loop for loop, *_ in (*ranks, *found)))
     mismatches.sort(key=lambda one: (loops.index((one.attempt, one.loop)), one.step))
     return Ledger(steps=len(ranks), rows=rows, mismatches=mismatches)
+
+
+def _mismatch(place: FaultKey, of_fault: set[Rank], ranks: RanksOf, samples: set[str]) -> LedgerMismatch:
+    (attempt, loop), step, boundary, fault = place
+    return LedgerMismatch(
+        attempt=attempt,
+        loop=loop,
+        step=step,
+        boundary=boundary,
+        fault=fault.value,
+        ranks=sorted(of_fault),
+        of_ranks=len(ranks[place[0], step] | of_fault),
+        samples=sorted(samples)[:MOST_IDS],
+        num_samples=len(samples),
+    )
 
 
 def _judge(found: Faults, loop: LoopKey, rows: Sequence[Passage[Rank]]) -> None:
@@ -108,19 +121,27 @@ def _logprobs(values: Value | None) -> LogprobSums | None:
 
 def _blocks(report: Report) -> list[Block]:
     lines = []
-    for (fault, boundary, ranks, of_ranks), steps in _by_fault(report.ledger).items():
+    for (fault, boundary, ranks, of_ranks), ones in _by_fault(report.ledger).items():
         who = listed([rank_name(report, one) for one in ranks]) + (f" of {of_ranks} ranks" if of_ranks > 1 else "")
-        lines.append(f"{fault}, {boundary}: {who}, {_steps(steps)}")
+        steps = _steps([one.step for one in ones])
+        lines.append(f"{fault}, {boundary}: {who}{sample_names(ones)}, {steps}")
     left = len(lines) - MOST_LINES
     lines[MOST_LINES:] = [f"and {plural(left, 'more kind')}: otel-rl report RUN --json lists them"] if left > 0 else []
     return [Line(f"correctness: {line}", "warning") for line in lines]
 
 
-def _by_fault(found: Ledger) -> dict[tuple[str, str, tuple[Rank, ...], int], list[int]]:
-    groups: defaultdict[tuple[str, str, tuple[Rank, ...], int], list[int]] = defaultdict(list)
+def sample_names(ones: Sequence[LedgerMismatch]) -> str:
+    """Name the first sample that has a fault, and count the others, after the ranks."""
+    first = next((sample for one in ones for sample in one.samples), "")
+    others = sum(one.num_samples for one in ones) - 1
+    more = f" and {plural(others, 'more sample')}" if others > 0 else ""
+    return f", {first}{more}" if first else ""
+
+
+def _by_fault(found: Ledger) -> dict[tuple[str, str, tuple[Rank, ...], int], list[LedgerMismatch]]:
+    groups: defaultdict[tuple[str, str, tuple[Rank, ...], int], list[LedgerMismatch]] = defaultdict(list)
     for one in found.mismatches:
-        ranks = tuple(one.ranks)
-        groups[one.fault, one.boundary, ranks, one.of_ranks].append(one.step)
+        groups[one.fault, one.boundary, tuple(one.ranks), one.of_ranks].append(one)
     return dict(sorted(groups.items(), key=lambda item: -len(item[1])))
 
 

@@ -1,0 +1,185 @@
+"""One fault in a training of verl, which the variable FAULT names. Every process of verl imports this module.
+
+It is on no package's path: ``tests`` is a package of verl's, too. A fault begins in the third step, so that a reader
+has something to compare it with.
+"""
+
+import asyncio
+import functools
+import os
+import time
+from types import SimpleNamespace
+
+import wrapt
+
+FIRST_STEP = 3
+CALLS_A_STEP = 8
+"""Trajectories of a step of ``examples/verl_cpu``."""
+
+
+def wrapping(module, owner, name):
+    """Register a replacement of a method, made once its module is imported."""
+
+    def register(make):
+        def patch(found):
+            kind = getattr(found, owner)
+            kind = getattr(kind, "__ray_metadata__", SimpleNamespace(modified_class=kind)).modified_class
+            original = getattr(kind, name)
+            setattr(kind, name, functools.wraps(original)(make(original)))
+
+        wrapt.register_post_import_hook(patch, module)
+
+    return register
+
+
+FSDP = "verl.workers.engine.fsdp.transformer_impl"
+REWARD = "verl.experimental.reward_loop.reward_loop"
+
+
+def slow_rank():
+    """Let rank 1 take 30 ms longer for each micro-batch that it trains."""
+
+    @wrapping(FSDP, "FSDPEngineWithLMHead", "forward_step")
+    def make(original):
+        def forward_step(self, micro_batch, loss_function, forward_only):
+            if os.environ.get("RANK") == "1" and not forward_only:
+                time.sleep(0.03)
+            return original(self, micro_batch, loss_function, forward_only)
+
+        return forward_step
+
+
+def nan_loss():
+    """Make the loss of rank 1 NaN, once."""
+    calls = iter(range(10_000))
+
+    @wrapping(FSDP, "FSDPEngineWithLMHead", "forward_step")
+    def make(original):
+        def forward_step(self, micro_batch, loss_function, forward_only):
+            loss, output = original(self, micro_batch, loss_function, forward_only)
+            if os.environ.get("RANK") == "1" and not forward_only and next(calls) == 2 * (FIRST_STEP - 1):
+                loss = loss * float("nan")
+                output["loss"] = float("nan")
+            return loss, output
+
+        return forward_step
+
+
+def _reward(then):
+    calls = iter(range(10_000))
+
+    @wrapping(REWARD, "RewardLoopWorker", "compute_score")
+    def make(original):
+        async def compute_score(self, data):
+            if next(calls) == CALLS_A_STEP * (FIRST_STEP - 1) + 1:
+                await then()
+            return await original(self, data)
+
+        return compute_score
+
+
+def reward_raises():
+    """Let the reward of one trajectory fail."""
+
+    async def then():
+        raise ValueError("no reward for this answer")
+
+    _reward(then)
+
+
+def reward_hangs():
+    """Let the reward of one trajectory take 20 s."""
+    _reward(functools.partial(asyncio.sleep, 20))
+
+
+def _first_answer(then):
+    """Change the first answer of each server that it gives for the step."""
+
+    @wrapping("verl_cpu.engine", "Server", "generate")
+    def make(original):
+        async def generate(self, *args, **kwargs):
+            answer = await original(self, *args, **kwargs)
+            if self.global_steps != FIRST_STEP - 1 or hasattr(self, "has_changed"):
+                return answer
+            self.has_changed = True
+            return await then(answer)
+
+        return generate
+
+
+def long_trajectory():
+    """Let one answer of each server take 5 s longer than the others."""
+
+    async def then(answer):
+        await asyncio.sleep(5)
+        return answer
+
+    _first_answer(then)
+
+
+def aborted_rollout():
+    """Let each server give up one answer: it returns no token."""
+
+    async def then(answer):
+        answer.token_ids, answer.stop_reason = [], "aborted"
+        answer.log_probs = None if answer.log_probs is None else []
+        return answer
+
+    _first_answer(then)
+
+
+def shifted_mask():
+    """Shift the response mask of one sample by one token, between its generation and its training."""
+    calls = iter(range(10_000))
+
+    @wrapping("verl.trainer.ppo.v1.trainer_base", "PPOTrainer", "_balance_batch")
+    def make(original):
+        def balance(self, batch, *args, **kwargs):
+            if next(calls) == FIRST_STEP - 1:
+                shift_one(batch)
+            return original(self, batch, *args, **kwargs)
+
+        return balance
+
+
+def shift_one(batch):
+    import torch
+    import transfer_queue as tq
+    from tensordict import TensorDict
+
+    key = sorted(batch.keys)[0]
+    fields = ["response_mask", "loss_mask"]
+    data = tq.kv_batch_get(keys=[key], partition_id=batch.partition_id, select_fields=fields)
+    moved = {name: [torch.cat([row.new_zeros(1), row[:-1]]) for row in data[name].unbind()] for name in fields}
+    nested = {name: torch.nested.as_nested_tensor(rows, layout=torch.jagged) for name, rows in moved.items()}
+    tq.kv_batch_put(keys=[key], partition_id=batch.partition_id, fields=TensorDict(nested, batch_size=1))
+
+
+def twice_the_same_group():
+    """Give two prompts of a step the same id."""
+
+    @wrapping("verl.trainer.ppo.v1.trainer_base", "PPOTrainer", "_fetch_one_gen_batch")
+    def make(original):
+        def fetch(self):
+            batch = original(self)
+            if self.global_steps >= FIRST_STEP:
+                batch["uid"][1] = batch["uid"][0]
+            return batch
+
+        return fetch
+
+
+def growing_sync():
+    """Let the sync of weights take 60 ms longer in each step than in the one before."""
+
+    @wrapping("verl_cpu.engine", "Adapter", "update_weights")
+    def make(original):
+        async def update_weights(self, *args, global_steps=None, **kwargs):
+            await asyncio.sleep(0.06 * (global_steps or 0))
+            return await original(self, *args, global_steps=global_steps, **kwargs)
+
+        return update_weights
+
+
+if os.environ.get("FAULT"):
+    globals()[os.environ["FAULT"]]()
