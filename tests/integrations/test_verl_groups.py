@@ -338,43 +338,75 @@ def test_groups_that_are_dropped_are_counted_by_why(recording: Recording) -> Non
 # --- turns ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_turn_that_a_server_aborts_is_one_turn_of_several_calls(recording: Recording) -> None:
-    """It says how many calls it took, from which server the last one was, and the versions that it had."""
-    hooks = {hook.target.partition(":")[2]: hook for hook in agent_loops.HOOKS}
+class Server:
+    """Aborts the first call, and answers each with as many tokens as it had calls."""
 
-    class LLMServerClient:
-        calls = 0
+    calls = 0
 
-        async def generate(self, request_id: str, *, prompt_ids: list[int]) -> Any:
-            self.calls += 1
-            server, _ = await self._acquire_server(request_id)
-            recording.tick(2)
-            self._release_server(server)
-            said = {"min_global_steps": self.calls, "max_global_steps": self.calls}
-            return SimpleNamespace(token_ids=[5] * self.calls, extra_fields=said)
+    async def generate(self, *, request_id: str, prompt_ids: list[int], sampling_params: Any) -> Any:
+        self.calls += 1
+        said = {"global_steps": self.calls, "min_global_steps": self.calls, "max_global_steps": self.calls}
+        reason = "aborted" if self.calls == 1 else "completed"
+        return SimpleNamespace(token_ids=[5] * self.calls, extra_fields=said, stop_reason=reason, num_preempted=0)
 
-        async def _acquire_server(self, request_id: str) -> tuple[str, None]:
-            return f"server {self.calls}", None
 
-        def _release_server(self, server_id: str, request_id: str | None = None) -> None:
-            pass
+class LLMServerClient:
+    """Stands for verl's: gets one answer."""
 
-    for name in ("generate", "_acquire_server", "_release_server"):
-        setattr(LLMServerClient, name, wrap(hooks[f"LLMServerClient.{name}"], getattr(LLMServerClient, name)))
+    def __init__(self) -> None:
+        self.server = Server()
 
-    class FullyAsyncLLMServerClient(LLMServerClient):
-        async def generate(self, request_id: str, *, prompt_ids: list[int]) -> Any:
-            first = await super().generate(request_id, prompt_ids=prompt_ids)
-            last = await super().generate(request_id, prompt_ids=prompt_ids)
-            said = first.extra_fields | {"max_global_steps": last.extra_fields["max_global_steps"]}
-            return SimpleNamespace(token_ids=first.token_ids + last.token_ids, extra_fields=said)
+    async def generate(self, request_id: str, *, prompt_ids: list[int]) -> Any:
+        server_id, server = await self._acquire_server(request_id)
+        answer = await server.generate(request_id=request_id, prompt_ids=prompt_ids, sampling_params={})
+        self._release_server(server_id)
+        return answer
 
-    hook = hooks["FullyAsyncLLMServerClient.generate"]
-    FullyAsyncLLMServerClient.generate = wrap(hook, FullyAsyncLLMServerClient.generate)  # type: ignore[method-assign]
+    async def _acquire_server(self, request_id: str) -> tuple[str, Server]:
+        return f"server {self.server.calls}", self.server
+
+    def _release_server(self, server_id: str, request_id: str | None = None) -> None:
+        pass
+
+
+class FullyAsyncLLMServerClient(LLMServerClient):
+    """Goes on until an answer is no aborted one."""
+
+    async def generate(self, request_id: str, *, prompt_ids: list[int]) -> Any:
+        tokens: list[int] = []
+        while True:
+            answer = await super().generate(request_id, prompt_ids=prompt_ids)
+            tokens += answer.token_ids
+            if answer.stop_reason != "aborted":
+                said = answer.extra_fields | {"min_global_steps": 1}
+                return SimpleNamespace(token_ids=tokens, extra_fields=said, stop_reason=answer.stop_reason)
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> FullyAsyncLLMServerClient:
+    """A client whose classes are hooked, with its server."""
+    hooks = {hook.target.rpartition(":")[2]: hook for hook in (*agent_loops.HOOKS, *agent_loops.ARRIVING)}
+    for kind, names in (
+        (LLMServerClient, ("generate", "_acquire_server", "_release_server")),
+        (FullyAsyncLLMServerClient, ("generate",)),
+        (Server, ("generate",)),
+    ):
+        for name in names:
+            hook = hooks["*.generate" if kind is Server else f"{kind.__name__}.{name}"]
+            monkeypatch.setattr(kind, name, wrap(hook, vars(kind)[name]))
+    return FullyAsyncLLMServerClient()
+
+
+def test_a_turn_that_a_server_aborts_is_one_turn_of_several_calls(
+    recording: Recording, client: FullyAsyncLLMServerClient
+) -> None:
+    """It says how many calls it took, from which server the last answer is, and the versions that it had."""
     with otel_rl.stage("sample.trajectory"):
-        asyncio.run(FullyAsyncLLMServerClient().generate("1", prompt_ids=[1, 2]))
+        asyncio.run(client.generate("1", prompt_ids=[1, 2]))
     run = recording.stop()
     keys = v.ATTEMPTS, v.REPLICA, v.POLICY_VERSION, v.POLICY_VERSION_END, v.TOKENS_RESPONSE
-    assert [[2, "server 2", 1, 2, 3]] == said(run, v.SAMPLE_TURN, *keys)
+    assert [[2, "server 1", 1, 2, 3]] == said(run, v.SAMPLE_TURN, *keys)
+    calls = said(run, v.SAMPLE_SERVE, v.TOKENS_RESPONSE, v.FINISH_REASONS, v.REQUEST_ABORTED)
+    assert [[1, ("abort",), True], [2, ("completed",), None]] == sorted(calls)
     found = [(one.attributes[v.REPLICA], one.value) for one in run.points(v.IN_FLIGHT.__eq__)]
-    assert [("server 1", 1), ("server 1", 0), ("server 2", 1), ("server 2", 0)] == found
+    assert [("server 0", 1), ("server 0", 0), ("server 1", 1), ("server 1", 0)] == found

@@ -136,11 +136,13 @@ def _served(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
     if stage is not None and ENGINES.isdisjoint(sys.modules):
         made = functools.partial(_request, type(args[0]).__name__, stage.began, monotonic_ns())
         record_requests(made, kwargs, result, parent=stage)
+    finish = _finish(result)
     return {
         vocabulary.RESPONSE_ID: str(kwargs["request_id"]),
         vocabulary.TOKENS_PROMPT: len(kwargs["prompt_ids"]),
         vocabulary.TOKENS_RESPONSE: len(result.token_ids),
-        vocabulary.FINISH_REASONS: (_finish(result),),
+        vocabulary.FINISH_REASONS: (finish,),
+        **({vocabulary.REQUEST_ABORTED: True} if finish == "abort" else {}),
     }
 
 
