@@ -42,6 +42,10 @@ class Traces:
         (span,) = self.roots[root]
         return "\n".join(self._lines([span]))
 
+    def draw_each(self, root: str) -> Counter[str]:
+        """Return all traces of this name as text, and how often each is there."""
+        return Counter("\n".join(self._lines([span])) for span in self.roots[root])
+
     def _lines(self, spans: Iterable[SpanView]) -> list[str]:
         drawn = Counter("\n".join([_label(span), *self._lines(self._below[span.span_id])]) for span in spans)
         lines = []

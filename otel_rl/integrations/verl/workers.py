@@ -17,6 +17,10 @@ from otel_rl.trace.stage import innermost
 WORKERS = "verl.workers.engine_workers"
 ACTOR = f"{WORKERS}:ActorRolloutRefWorker"
 TRAINING = f"{WORKERS}:TrainingWorker"
+RECEIVER = "verl.checkpoint_engine.base:CheckpointEngineWorker"
+"""Lives beside a rollout server that shares no device with a rank."""
+DETACHED = "verl.experimental.separation.engine_workers:DetachActorWorker"
+"""A rank that shares no device with a rollout server."""
 FSDP = "verl.workers.engine.fsdp.transformer_impl"
 UPDATE_WEIGHTS = ((vocabulary.SYNC_OPERATION, "update_weights"),)
 
@@ -71,6 +75,11 @@ HOOKS: tuple[Hook, ...] = (
     StageHook(target=f"{ACTOR}.compute_ref_log_prob", stage=vocabulary.LOGPROB, attributes=_say_logprob("ref")),
     StageHook(target=f"{ACTOR}.update_actor", stage=vocabulary.TRAIN, attributes=_say_train),
     StageHook(target=f"{ACTOR}.update_weights", stage=vocabulary.SYNC, attributes=UPDATE_WEIGHTS),
+    StageHook(target=f"{RECEIVER}.update_weights", stage=vocabulary.SYNC, attributes=UPDATE_WEIGHTS),
+    *(
+        StageHook(target=f"{DETACHED}.{name}", stage=vocabulary.SYNC, attributes=((vocabulary.SYNC_OPERATION, name),))
+        for name in ("save_model_to_cpu", "restore_model_from_cpu")
+    ),
     StageHook(target=f"{ACTOR}.save_checkpoint", stage=vocabulary.CHECKPOINT),
     StageHook(target=f"{TRAINING}.save_checkpoint", stage=vocabulary.CHECKPOINT),
     StageHook(
