@@ -1,6 +1,6 @@
 """Draws the traces of a run as text: equal siblings are one line with their number.
 
-Collectives are left out, and the waits of ranks for the driver, of which only those of a millisecond and more are spans.
+Collectives are left out, and the waits of ranks for the driver, of which only the longer ones are spans.
 """
 
 from __future__ import annotations
