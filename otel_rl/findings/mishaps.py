@@ -188,7 +188,11 @@ def failed_outside(health: Health) -> Found | None:
 
 
 def went_on(health: Health) -> Found | None:
-    return _failed_with(_failures(health, is_end=False))
+    return _failed_with([one for one in _failures(health, is_end=False) if not one.is_called])
+
+
+def called_failed(health: Health) -> Found | None:
+    return _failed_with([one for one in health.failures if one.is_called])
 
 
 def stopped(health: Health) -> Found | None:
