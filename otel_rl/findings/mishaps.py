@@ -49,6 +49,8 @@ class Failed:
     error: str
     is_end: bool
     """It ended the last attempt, too."""
+    is_called: bool = False
+    """It ended a call of a process that a driver calls, and no step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

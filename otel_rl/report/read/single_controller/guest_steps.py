@@ -10,7 +10,7 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.intervals import Interval, clip, merge
-from otel_rl.journal.read import OpenView, Run, SpanView
+from otel_rl.journal.read import Journal, OpenView, Run, SpanView
 from otel_rl.records import Value
 from otel_rl.report.read.memory_readings import KINDS
 from otel_rl.runs.spans import integer, is_container, nanoseconds, text
@@ -28,9 +28,13 @@ KEPT: Final = (v.ITERATION, v.LOOP_NAME, v.LOOP_RESTART_OF, v.TRUNCATED)
 
 def drivers_first(run: Run) -> Run:
     """Let the journals of drivers be read first: what the others did in a step is folded by its bounds."""
-    is_driver = [one.identity.writer.startswith(f"{DRIVER}-") for one in run.journals]
-    ordered = sorted(zip(is_driver, run.journals, strict=True), key=lambda pair: not pair[0])
-    return Run(run.path, [journal for _, journal in ordered]) if any(is_driver) else run
+    drivers = drivers_of(run)
+    others = [journal for journal in run.journals if journal not in drivers]
+    return Run(run.path, [*drivers, *others]) if drivers else run
+
+
+def drivers_of(run: Run) -> list[Journal]:
+    return [journal for journal in run.journals if journal.identity.writer.startswith(f"{DRIVER}-")]
 
 
 def is_driver(span: SpanView | OpenView) -> bool:
