@@ -8,7 +8,9 @@ import json
 import os
 import sys
 from collections import Counter
+from importlib import import_module
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +23,7 @@ from otel_rl.entry import _parts
 from otel_rl.hooks import StageHook
 from otel_rl.integrations.ray import announce, calling, missing, serving
 from otel_rl.integrations.ray.calling import KEYWORD, OURS, TASK
+from otel_rl.integrations.ray.hooks import INTEGRATION
 from otel_rl.process.carrier import Carrier
 from otel_rl.process.hooked import hooking
 from otel_rl.process.identity import identifying
@@ -118,6 +121,13 @@ def test_an_actor_says_who_it_is(found: Recorded) -> None:
     assert ("trainer", "worker") == (roles["learn"], roles[v.REWARD])
 
 
+@pytest.mark.slow
+def test_an_actor_that_records_nothing_leaves_no_journal(found: Recorded) -> None:
+    """However often it is called."""
+    journals = {path.name.partition("-")[0] for path in found.run.path.iterdir()}
+    assert {"trainer", "Trainer", "Generator", "worker"} == journals
+
+
 @pytest.mark.parametrize(("name", "number", "rank"), [("", 2, 2), ("a_1:4", 2, 1), ("a", 0, 0), ("a", None, 0)])
 def test_an_actor_that_holds_steps_emits_their_roots(
     recording: Recording, monkeypatch: pytest.MonkeyPatch, name: str, number: int | None, rank: int
@@ -210,19 +220,20 @@ print(said, task(4, _otel_rl={}), task(5, _otel_rl={}))
 
 
 @pytest.mark.guarded
-@pytest.mark.parametrize("name", ["_make_actor_method_executor", "_load_actor_class_from_gcs"])
+@pytest.mark.parametrize("target", [hook.target for hook in INTEGRATION.hooks if hook.target != "ray:init"])
 def test_a_private_name_that_is_gone_is_said_in_one_line(
-    recording: Recording, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, target: str
 ) -> None:
     """The others are hooked."""
-    manager = pytest.importorskip("ray._private.function_manager").FunctionActorManager
-    monkeypatch.delattr(manager, name)
+    pytest.importorskip("ray")
+    module, _, path = target.partition(":")
+    owner, _, name = path.rpartition(".")
+    monkeypatch.delattr(attrgetter(owner)(import_module(module)) if owner else import_module(module), name)
     otel_rl.uninstrument()
     otel_rl.instrument(["ray"])
-    lines = [record.getMessage() for record in caplog.records if name in record.getMessage()]
+    lines = [record.getMessage() for record in caplog.records]
     otel_rl.uninstrument()
-    assert 1 == len(lines)
-    assert "\n" not in lines[0]
+    assert [name] == [name for line in lines if name in line and "\n" not in line] and 1 == len(lines)
 
 
 # --- the job ----------------------------------------------------------------------------------------------------------

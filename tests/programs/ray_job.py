@@ -71,6 +71,15 @@ class Generator:
 
 
 @ray.remote(num_cpus=0)
+class Storage:
+    """Passes on what it gets, and records nothing."""
+
+    def keep(self, samples: list[int]) -> list[int]:
+        """Give back what was put."""
+        return samples
+
+
+@ray.remote(num_cpus=0)
 def score(sample: int, *more: int, step: int, **options: int) -> int:
     """Score a sample in whatever process is free."""
     with otel_rl.stage("reward", step=step, sample=sample):
@@ -123,15 +132,17 @@ def drive() -> None:
 
 def loop(trainers: list[Any], generator: Any) -> None:
     """Make all steps."""
+    storage = Storage.remote()
     for step in range(STEPS):
         with otel_rl.step(step):
-            train(step, trainers, generator)
+            train(step, trainers, generator, storage)
 
 
-def train(step: int, trainers: list[Any], generator: Any) -> None:
+def train(step: int, trainers: list[Any], generator: Any, storage: Any) -> None:
     """Make one step."""
     with otel_rl.stage("rollout", step=step):
         samples = ray.get([generator.generate.remote(sample, step=step) for sample in range(SAMPLES)])
+        samples = ray.get(storage.keep.remote(samples))
     with otel_rl.stage("score", step=step):
         assert [3, 4, 5, 6] == ray.get([score.remote(sample, 1, step=step, x=2) for sample in samples])
     with otel_rl.stage("learn", step=step):
