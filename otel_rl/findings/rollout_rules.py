@@ -18,7 +18,7 @@ def _late(timing: Timing) -> Found | None:
     late = timing.late
     if late is None or late.share < LATE_SHARE:
         return None
-    return Found({"late_s": late.late_s, "share": late.share, "asks": late.asks}, late.share)
+    return Found({"late_s": late.late_s, "share": late.share, "asks": late.asks})  # what is no habit comes first
 
 
 def _held(timing: Timing) -> Found | None:

@@ -31,6 +31,7 @@ from otel_rl.report.read.single_controller.guest_steps import (
     TRAINING,
     has_container,
     is_driver,
+    unwrapped,
     waits_of,
     with_container,
 )
@@ -272,6 +273,12 @@ class _Collector:
         self._found.attempts = dict(sorted(self._found.attempts.items(), key=lambda item: item[1].begin_ns))
         return self._found
 
+    def _as_guest(self, step: StepRecord, container: SpanView, inside: Sequence[SpanView]) -> StepRecord:
+        """Return a step of a rank that is called, with the stages inside its update as calls of their own."""
+        container, spans = unwrapped(container, inside)
+        tree = SpanTree(map(rank_span, in_front(spans)))
+        return replace(step, is_guest=True, calls=calls_in(rank_span(container), tree, spans, self._shared))
+
     def _of_use(self, record: StepRecord) -> StepRecord:
         """Return a step of a guest with what rollout servers did on its device meanwhile."""
         if not record.is_guest:
@@ -321,7 +328,7 @@ class _Collector:
             if iteration is not None:
                 self._stepped[key[0]] = min(begun_ns, self._stepped.get(key[0], begun_ns))
                 step = self._step(container, iteration, tree, inside, time)
-                self._found.steps.append(replace(step, is_guest=True) if is_guest else step)
+                self._found.steps.append(self._as_guest(step, container, inside) if is_guest else step)
                 if container.status_code == ERROR:
                     self._failed.append((container.end_ns, _failure(container, iteration, spans)))
 

@@ -14,6 +14,7 @@ from otel_rl.findings.mishaps import DataFault, Died, Failed, Hang, Health, Requ
 from otel_rl.report.data.details import LedgerMismatch, OpenStageRow
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Loss, MemoryKind
+from otel_rl.report.read.average import stages_of_step
 from otel_rl.report.read.collect import StepRecord
 from otel_rl.report.read.single_controller.guest_steps import DRIVER
 from otel_rl.report.read.span_attributes import ERROR
@@ -118,7 +119,8 @@ def _where(row: OpenStageRow) -> str:
 
 def _failures(source: Source) -> list[Failed]:
     last = source.attempts[-1] if source.attempts else None
-    steps = {record.rank: record.key for record in source.found.steps if last is not None and record.attempt == last.id}
+    records = stages_of_step(source.found.steps)
+    steps = {record.rank: record.key for record in records if last is not None and record.attempt == last.id}
     is_over = last is not None and last.state in ("failed", "killed")
     return [
         Failed(
@@ -127,6 +129,7 @@ def _failures(source: Source) -> list[Failed]:
             stage=one.stage,
             error=one.error,
             is_end=is_over and (one.attempt, one.loop, one.step) == steps.get(one.rank),
+            is_called=one.attempt in source.found.led and one.rank.role != DRIVER,
         )
         for one in source.found.failures
     ]

@@ -76,9 +76,9 @@ def timing(source: Source) -> Timing:
         median_s=steps.median_s,
         uses=_of_driver(uses(top), generating) if generating else uses(top),
         num_ranks=sum(row.relative_score is not None for row in times.ranks),
-        slow=_slow(times),
+        slow=_slow(times, is_led=bool(source.roles)),
         calls=_slow_calls(times),
-        wait=_wait(times, awaited(fair.ranks, times.ranks)),
+        wait=_wait(times, awaited(fair.ranks, times.ranks), is_led=bool(source.roles)),
         idle=_idle(times, top, generating) if source.roles else _bubbles(times),
         other=sum(row.share for row in top if row.stage == v.OTHER),
         tails=[Tail(one.slowest, one.share, one.step_share or 0.0) for one in source.requests.tails],
@@ -129,7 +129,7 @@ def _word(stage: str) -> str:
     return stage or "a stage without a name"
 
 
-def _slow(times: Efficiency) -> SlowRanks | None:
+def _slow(times: Efficiency, *, is_led: bool) -> SlowRanks | None:
     """Name the costliest rank, with those of its peers that are slow in the same way."""
     if not times.slow_ranks:
         return None
@@ -142,7 +142,7 @@ def _slow(times: Efficiency) -> SlowRanks | None:
         own_s, others_s = one.own_s, one.own_s / one.ratio if one.ratio else 0.0
         often = f" in {count(one.slow_steps)} of {plural(one.steps, 'step')}" if one.is_at_times else ""
     return SlowRanks(
-        who=_ranks([row.who for row in alike], times) + times.of_stage(worst.pipeline),
+        who=_ranks([row.who for row in alike], times, is_led=is_led) + times.of_stage(worst.pipeline),
         rank=worst.rank,
         are="is" if len(alike) == 1 else "are",
         where="everything" if worst.is_everywhere else listed([_named(stage) for stage in worst.stages[:MOST_STAGES]]),
@@ -155,7 +155,7 @@ def _slow(times: Efficiency) -> SlowRanks | None:
         is_starved=worst.is_starved,
         core_share=worst.core_share or 0.0,
         often=often,
-        others="".join(_elsewhere(row, times) for row in others),
+        others="".join(_elsewhere(row, times, is_led=is_led) for row in others),
     )
 
 
@@ -165,9 +165,9 @@ def _is_alike(row: SlowRankRow, worst: SlowRankRow) -> bool:
     return row.is_everywhere or (row.stages == worst.stages and row.cost_s >= ALIKE_SHARE * worst.cost_s)
 
 
-def _elsewhere(row: SlowRankRow, times: Efficiency) -> str:
+def _elsewhere(row: SlowRankRow, times: Efficiency, *, is_led: bool) -> str:
     where = "everything" if row.is_everywhere else _named(row.stages[0])
-    who = _ranks([row.who], times)
+    who = _ranks([row.who], times, is_led=is_led)
     return f" {who[0].upper()}{who[1:]} costs as much in {where}."
 
 
@@ -179,8 +179,8 @@ def _named(stage: str) -> str:
     return {v.OTHER: "what runs under no stage", v.COMM: "collectives under no stage"}.get(stage, stage)
 
 
-def _ranks(ranks: Sequence[Rank | OfRank], times: Efficiency) -> str:
-    word = ranks[0].role if len({one.role for one in times.ranks}) > 1 else "rank"
+def _ranks(ranks: Sequence[Rank | OfRank], times: Efficiency, *, is_led: bool) -> str:
+    word = ranks[0].role if is_led or len({one.role for one in times.ranks}) > 1 else "rank"
     return f"{word}{'s' if len(ranks) > 1 else ''} {listed([str(one.rank) for one in ranks])}"
 
 
@@ -206,7 +206,7 @@ def _inside(stage: str) -> str:
     return "under no stage" if stage in (v.COMM, v.OTHER) else f"in {stage}"
 
 
-def _wait(times: Efficiency, waits: Awaited) -> PeerWait | None:
+def _wait(times: Efficiency, waits: Awaited, *, is_led: bool) -> PeerWait | None:
     if not times.ranks:
         return None
     skew = sum(row.share for row in times.bubbles if row.kind == "skew")
@@ -221,7 +221,7 @@ def _wait(times: Efficiency, waits: Awaited) -> PeerWait | None:
         step_s=longest.step_s,
         is_exact=all(row.is_wait_exact for row in times.ranks),
         is_spread=waits.is_spread,
-        who=_ranks(waits.ranks, times) if waits.ranks else "",
+        who=_ranks(waits.ranks, times, is_led=is_led) if waits.ranks else "",
         rank=waits.ranks[0].rank if waits.ranks else None,
         reason=reason,
     )

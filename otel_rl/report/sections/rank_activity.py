@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from otel_rl import vocabulary as v
+from otel_rl.analysis.summary import summarize
 from otel_rl.analysis.waits import call_waits
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report, WorkRow
 from otel_rl.report.data.time_use import WAITS_UNKNOWN, Efficiency, RankTime, SlowRankRow
 from otel_rl.report.read.average import Averaged, of_ranks
 from otel_rl.report.read.collect import FoldedSpans, StepKey, StepRecord
-from otel_rl.report.read.rank_times import RankTimes
+from otel_rl.report.read.rank_times import CONTROLLER, RankTimes
 from otel_rl.report.read.span_attributes import WorkSums
 from otel_rl.report.section import Block, Line, Section, Table, cell, foremost, more, notes, rank_name
 from otel_rl.report.sections.wall_time import Goodputs
@@ -64,7 +65,8 @@ def efficiency(found: FoldedSpans, averaged: Averaged) -> Efficiency:
             peers = [record for record in records if record.pipeline == stage]
             if all(id(record) in steady for record in peers):
                 times.add(peers, calls, waited)
-    stragglers = times.stragglers(averaged.median_ns / 1e9, averaged.mean_ns / 1e9)
+    called_s = [(record.step.time_ns - record.bubbles[CONTROLLER]) / 1e9 for record in averaged.steady]
+    stragglers = times.stragglers(summarize(called_s).median, sum(called_s) / len(called_s) if called_s else 0.0)
     return Efficiency(
         stragglers=stragglers,
         slow_ranks=times.slow_ranks(stragglers),

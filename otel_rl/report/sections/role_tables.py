@@ -67,7 +67,7 @@ def _trajectory_blocks(report: Report) -> list[Block]:
         for one in found.held
     ]
     longest = f"Longest: {which(found.longest_sample, found.longest_group)}." if found.longest_sample else ""
-    return [table, *notes(longest, _waits(found), *(f"{line}." for line in held))]
+    return [table, *notes(longest, _waits(found), *(f"{line[0].upper()}{line[1:]}." for line in held))]
 
 
 def _waits(found: Trajectories) -> str:

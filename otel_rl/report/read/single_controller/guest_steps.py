@@ -5,15 +5,15 @@ A single controller holds the steps. What its ranks record lies below its stages
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.intervals import Interval, merge
-from otel_rl.journal.read import OpenView, Run, SpanView
+from otel_rl.analysis.intervals import Interval, clip, merge
+from otel_rl.journal.read import Journal, OpenView, Run, SpanView
 from otel_rl.records import Value
 from otel_rl.report.read.memory_readings import KINDS
-from otel_rl.runs.spans import integer, is_container, text
+from otel_rl.runs.spans import integer, is_container, nanoseconds, text
 
 DRIVER: Final = "driver"
 """The role of a process that holds the steps and calls everybody else."""
@@ -28,9 +28,13 @@ KEPT: Final = (v.ITERATION, v.LOOP_NAME, v.LOOP_RESTART_OF, v.TRUNCATED)
 
 def drivers_first(run: Run) -> Run:
     """Let the journals of drivers be read first: what the others did in a step is folded by its bounds."""
-    is_driver = [one.identity.writer.startswith(f"{DRIVER}-") for one in run.journals]
-    ordered = sorted(zip(is_driver, run.journals, strict=True), key=lambda pair: not pair[0])
-    return Run(run.path, [journal for _, journal in ordered]) if any(is_driver) else run
+    drivers = drivers_of(run)
+    others = [journal for journal in run.journals if journal not in drivers]
+    return Run(run.path, [*drivers, *others]) if drivers else run
+
+
+def drivers_of(run: Run) -> list[Journal]:
+    return [journal for journal in run.journals if journal.identity.writer.startswith(f"{DRIVER}-")]
 
 
 def is_driver(span: SpanView | OpenView) -> bool:
@@ -79,29 +83,68 @@ def _memory(spans: Sequence[SpanView]) -> dict[str, Value]:
 
 def _without_mini_batches(spans: Sequence[SpanView]) -> list[SpanView]:
     """Let what is in a mini-batch lie in the stage around it, as it does where these are no stages."""
-    around = {span.span_id: span.parent_id for span in spans if span.name == v.MINI_BATCH}
-    return [
-        span._replace(parent_id=around[span.parent_id]) if span.parent_id in around else span
-        for span in spans
-        if span.span_id not in around
-    ]
+    batches = [span for span in spans if span.name == v.MINI_BATCH]
+    around = {span.span_id: span.parent_id for span in batches}
+    kept = [span for span in spans if span.span_id not in around]
+    for index, span in enumerate(kept):
+        if span.parent_id in around:
+            kept[index] = span._replace(parent_id=around[span.parent_id])
+        if own := [batch for batch in batches if batch.parent_id == span.span_id]:
+            kept[index] = span._replace(attributes={**span.attributes, **_comm([span, *own])})
+    return kept
+
+
+def _comm(spans: Iterable[SpanView]) -> dict[str, Value]:
+    """Return the sums of collectives that spans have directly inside; nothing if they were not summed up."""
+    known = [span.attributes for span in spans if v.COMM_TIME in span.attributes]
+    if not known:
+        return {}
+    times_ns = (nanoseconds(one[v.COMM_TIME]) or 0 for one in known)
+    return {v.COMM_COUNT: sum(integer(one, v.COMM_COUNT) for one in known), v.COMM_TIME: sum(times_ns) / 1e9}
 
 
 def _waits(container: SpanView, spans: Sequence[SpanView]) -> Iterator[SpanView]:
     """Return the time between two calls as waits for the driver, as far as the rank did not record it so."""
-    calls = [(span.start_ns, span.end_ns) for span in spans if span.parent_id == container.span_id]
-    reached_ns = container.start_ns
-    for number, (begin_ns, end_ns) in enumerate([*sorted(calls), (container.end_ns, container.end_ns)]):
-        if min(begin_ns, container.end_ns) - reached_ns >= LEAST_WAIT_NS:
+    for begin_ns, end_ns in _between(container, spans):
+        if end_ns - begin_ns >= LEAST_WAIT_NS:
             yield container._replace(
                 name=v.IDLE,
-                span_id=b"wait%d" % number + container.span_id,
+                span_id=b"wait%d" % begin_ns,
                 parent_id=container.span_id,
-                start_ns=reached_ns,
-                end_ns=min(begin_ns, container.end_ns),
+                start_ns=begin_ns,
+                end_ns=end_ns,
                 attributes={v.IDLE_REASON: CONTROLLER},
             )
-        reached_ns = max(reached_ns, end_ns)
+
+
+def _between(outer: SpanView, spans: Iterable[SpanView]) -> Iterator[Interval]:
+    """Return the time of a span in none of those directly in it."""
+    reached_ns = outer.start_ns
+    inside = merge((span.start_ns, span.end_ns) for span in spans if span.parent_id == outer.span_id)
+    for begin_ns, end_ns in [*clip(inside, outer.start_ns, outer.end_ns), (outer.end_ns, outer.end_ns)]:
+        if begin_ns > reached_ns:
+            yield reached_ns, begin_ns
+        reached_ns = end_ns
+
+
+def unwrapped(container: SpanView, inside: Sequence[SpanView]) -> tuple[SpanView, list[SpanView]]:
+    """Return a container and its stages without the updates around some, so that ranks are compared in each.
+
+    What an update does in none of these stays a stage of the update's name, in as many parts.
+    """
+    updates = [span for span in inside if span.name == v.TRAIN and span.parent_id == container.span_id]
+    known = {span.span_id for span in updates}
+    rest = [
+        span._replace(parent_id=container.span_id) if span.parent_id in known else span
+        for span in inside
+        if span.span_id not in known
+    ]
+    parts = [
+        span._replace(span_id=b"rest%d" % begin_ns, start_ns=begin_ns, end_ns=end_ns, attributes={})
+        for span in updates
+        for begin_ns, end_ns in _between(span, inside)
+    ]
+    return container._replace(attributes={**container.attributes, **_comm(updates)}), rest + parts
 
 
 def waits_of(container: SpanView, inside: Sequence[SpanView]) -> tuple[Interval, ...]:

@@ -23,7 +23,7 @@ class RoleTimes:
         """By role and stage, s."""
 
     def add(self, span: SpanView) -> None:
-        is_counted = span.name != v.COMM and not is_container(span.name)
+        is_counted = span.name != v.COMM and not is_container(span.name) and v.TRUNCATED not in span.attributes
         if is_counted and text(span.attributes, v.MODE) != "eval":
             times = self._times[rank_of(span.resource).role]
             times[label(span.name, span.attributes)].append(max(0, span.end_ns - span.start_ns) / 1e9)
