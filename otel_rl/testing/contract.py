@@ -30,14 +30,20 @@ from otel_rl.hooks import (
 )
 from otel_rl.hooks.hook import wrap
 from otel_rl.hooks.install import find
+from otel_rl.hooks.submitted import SubmittedHook
 from otel_rl.process.state import state
 from otel_rl.testing.capture import capture
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import current_stage
 
 Check = Callable[[Integration], None]
-KINDS: Final = (BlockHook, CallbackHook, CollectiveHook, GeneratorHook, RemoteHook, RequestHook, ReturnHook, StageHook)
-FUNCTIONS: Final = frozenset({"begin", "before", "after", "failed", "capture", "watch", "first", "inject", "extract"})
+KINDS: Final = (
+    BlockHook, CallbackHook, CollectiveHook, GeneratorHook, RemoteHook, RequestHook, ReturnHook, StageHook,
+    SubmittedHook,
+)  # fmt: skip
+FUNCTIONS: Final = frozenset({
+    "begin", "before", "after", "failed", "capture", "watch", "first", "inject", "extract", "submitted",
+})  # fmt: skip
 """Fields of hooks that are functions of an integration."""
 EXCEPTIONS: Final = (ValueError, KeyboardInterrupt, StopIteration, asyncio.CancelledError)
 

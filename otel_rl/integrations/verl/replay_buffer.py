@@ -118,7 +118,9 @@ def _sampling(kind: str, **more: Any) -> Hook:
 HOOKS: tuple[Hook, ...] = (
     _sampling("ReplayBuffer", after=_count_dropped),
     _sampling("ReplayBufferAsync"),
-    CallbackHook(target=f"{BUFFER}:ReplayBufferAsync.wait_for_sampleable", after=_count_dropped),
+    CallbackHook(
+        target=f"{BUFFER}:ReplayBufferAsync.wait_for_sampleable", after=_count_dropped, optional=True
+    ),  # since 0.9.1
     CallbackHook(
         target=f"{BUFFER}:ReplayBuffer._sync_metadata_from_transfer_queue", after=_count_groups, optional=True
     ),
