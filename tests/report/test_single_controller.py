@@ -91,6 +91,13 @@ def test_a_long_trajectory_is_named_with_what_took_its_time(tmp_path: Path) -> N
     )
 
 
+def test_a_stage_that_grows_is_named(tmp_path: Path) -> None:
+    """Nine of ten pairs of steps are in order."""
+    assert ["rl.sync takes longer from step to step: 320 ms at first, 680 ms in the end, in 8 steps."] == found(
+        report_of(tmp_path, DrivenPlan(sync_grows=60)), "growing_stage"
+    )
+
+
 def test_clocks_of_two_hosts_are_not_compared(tmp_path: Path) -> None:
     """Each rank has the times that it has on one host; nothing is said of what only the driver's clock could tell."""
     here = report_of(tmp_path / "here")
