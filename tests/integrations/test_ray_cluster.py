@@ -40,5 +40,5 @@ def test_a_node_without_otel_rl_is_said_in_one_line(tmp_path: Path) -> None:
     output = run(tmp_path, PROGRAM, "--instrument", "--elsewhere", RAY_DEDUP_LOGS="0", **QUIET)
     found = set(re.findall(r"\((\w+) pid=\d+\)\S* (otel_rl.*)", output))
     why = "otel_rl: what runs here is not recorded: there is no /nowhere/autoload on this node"
-    assert {(name, why) for name in ("Trainer", "Generator", "score")} == found, output
+    assert {(name, why) for name in ("Trainer", "Generator", "Storage", "score")} == found, output
     assert {"trainer"} == roles(tmp_path)

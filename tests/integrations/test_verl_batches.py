@@ -22,7 +22,7 @@ LENGTHS = ((3, 2), (3, 1), (3, 1))
 
 
 class Batch:
-    """Stands for a ``DataProto`` or a ``KVBatchMeta``."""
+    """Stands for a ``DataProto``, or for what stands for one: a driver's ``KVBatchMeta``, a rank's ``BatchMeta``."""
 
     def __init__(self, **fields: Any) -> None:
         self.__dict__ |= fields
@@ -31,7 +31,8 @@ class Batch:
         return len(LENGTHS)
 
 
-KEYS = Batch(tags=[{"prompt_len": p, "response_len": r, "is_padding": at == 2} for at, (p, r) in enumerate(LENGTHS)])
+TAGS = [{"prompt_len": p, "response_len": r, "is_padding": at == 2} for at, (p, r) in enumerate(LENGTHS)]
+KEYS, META = Batch(tags=TAGS), Batch(custom_meta=TAGS)
 MASK = np.array([[0] * (4 - p) + [1] * (p + r) + [0] * (2 - r) for p, r in LENGTHS])
 LEGACY = Batch(meta_info={"global_token_num": [p + r for p, r in LENGTHS]})
 GENERATED = Batch(meta_info={}, batch={"attention_mask": MASK, "responses": np.zeros((3, 2))})
@@ -51,7 +52,7 @@ def call(recording: Recording, target: str, *args: Any, result: Any = None, **kw
         ("PPOTrainer._update_actor", KEYS, (2, 9, 6, 3)),
         ("RayPPOTrainer._update_actor", LEGACY, (3, 13, None, None)),
         ("RayPPOTrainer._balance_batch", GENERATED, (3, None, None, None)),
-        ("TrainingWorker.train_mini_batch", KEYS, (3, 13, None, None)),
+        ("TrainingWorker.train_mini_batch", META, (3, 13, None, None)),
     ],
 )
 def test_a_stage_says_how_much_it_handles(

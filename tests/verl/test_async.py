@@ -74,6 +74,11 @@ def test_nothing_is_missing(traces: Traces) -> None:
     assert expected == {root: len(spans) for root, spans in traces.roots.items()}
 
 
+def test_nothing_of_ours_failed(run: Run) -> None:
+    """No error was counted."""
+    assert {} == {point.attributes[v.REASON]: point.value for point in run.points(v.SELF_ERRORS.__eq__)}
+
+
 def test_groups_are_traces_of_their_own(traces: Traces) -> None:
     """All of training, whoever submitted them; their ids derive from the uid of the prompt."""
     assert Counter({GROUP: GROUPS * (STEPS + 1)}) == traces.draw_each("rl.sample.group")
