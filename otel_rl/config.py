@@ -162,7 +162,9 @@ def _setting(variable: str, parse: Callable[[str], Any], default: Any, meaning: 
 class Config:
     """The settings of one process; ``from_env`` reads them, ``docs/catalogue.md`` lists them."""
 
-    enabled: bool = _setting("OTEL_RL_ENABLED", _boolean, True, "false: no patch, no thread, no file")
+    enabled: bool = _setting(
+        "OTEL_RL_ENABLED", _boolean, True, "false: no patch, no thread, no file; true: verl starts it, too"
+    )
     directory: Path = _setting(
         "OTEL_RL_DIR", expanded_path, Path("otel_rl_runs"), "folder of the runs; `~` and `$NAME` are expanded"
     )

@@ -29,13 +29,13 @@ def attempt_id() -> str:
     return f"{random_bits(64):016x}"
 
 
-def trace_id(attempt: str, loop: str, number: int) -> int:
-    """Derive the trace id of a step, equal on every rank of the attempt."""
+def trace_id(attempt: str, loop: str, number: int | str) -> int:
+    """Derive the trace id of a step, equal on every rank of the attempt; or of a rollout, by the key of its prompt."""
     text = f"trace {attempt} {loop} {number}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "big")
 
 
-def root_id(attempt: str, loop: str, number: int) -> int:
+def root_id(attempt: str, loop: str, number: int | str) -> int:
     """Derive the span id of a step's root, so that other ranks can hang below a span that only one of them emits."""
     text = f"root {attempt} {loop} {number}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")

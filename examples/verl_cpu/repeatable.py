@@ -1,6 +1,7 @@
-"""Makes two trainings equal, bit for bit: ids are counted, samples are sorted, every trajectory has its own seed.
+"""Makes two trainings equal, bit for bit: ids are counted, samples are sorted, trajectories and critic have a seed.
 
-verl draws ids at random, takes samples in the order in which they finish, and asks for tokens without a seed.
+verl draws ids and a critic's first weights at random, takes samples in the order in which they finish, and asks for
+tokens without a seed.
 """
 
 import functools
@@ -35,14 +36,23 @@ def seed_trajectories(module):
 
     @functools.wraps(run)
     async def run_seeded(self, sampling_params, **kwargs):
-        seed = zlib.crc32(f"{kwargs.get('uid')} {kwargs.get('session_id')}".encode())
+        number = kwargs.get("session_id", kwargs.get("priority"))  # of the sample; the legacy trainer has no sessions
+        seed = zlib.crc32(f"{kwargs.get('uid')} {number}".encode())
         return await run(self, {**sampling_params, "seed": seed}, **kwargs)
 
     module.SingleTurnAgentLoop.run = run_seeded
 
 
+def seed_weights(module):
+    import torch
+
+    torch.manual_seed(0)
+
+
 def patch():
     """Change verl's modules once they are imported."""
-    wrapt.register_post_import_hook(count_ids, "verl.trainer.ppo.v1.trainer_base")
+    for trainer in ("v1.trainer_base", "ray_trainer"):
+        wrapt.register_post_import_hook(count_ids, f"verl.trainer.ppo.{trainer}")
     wrapt.register_post_import_hook(sort_samples, "verl.trainer.ppo.v1.replay_buffer")
     wrapt.register_post_import_hook(seed_trajectories, "verl.experimental.agent_loop.single_turn_agent_loop")
+    wrapt.register_post_import_hook(seed_weights, "verl.workers.engine_workers")

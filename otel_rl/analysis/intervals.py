@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 Interval = tuple[int, int]
@@ -48,3 +49,14 @@ def partition(layers: Sequence[Iterable[Interval]], begin: int, end: int) -> tup
         parts.append(total - before)
         before = total
     return (*parts, max(0, end - begin) - total)
+
+
+def common(few: Iterable[Interval], many: Sequence[Interval]) -> list[Interval]:
+    """Return what lies in both of two lists of disjoint intervals in order of time; the second may be long."""
+    found: list[Interval] = []
+    for begin, end in few:
+        place = max(0, bisect_left(many, (begin, begin)) - 1)
+        while place < len(many) and many[place][0] < end:
+            found += clip([many[place]], begin, end)
+            place += 1
+    return found

@@ -123,6 +123,10 @@ AREAS: Final = (
             **of((v.REQUEST_RATIO,), v.OUTCOME_KIND, v.MODE),
             **of((v.OMITTED,), v.MODE),
             **of((v.BAD_REQUESTS,), v.REASON),
+            **of((v.GROUPS,), v.GROUP_STATE, v.MODE),
+            **of((v.GROUPS_DROPPED,), v.DROPPED_BECAUSE, v.MODE),
+            **of((v.SAMPLE_LAG, v.SAMPLE_LAG_MAX, v.SAMPLE_STALE)),
+            **of((v.IN_FLIGHT,), v.REPLICA),
         },
     ),
     Area(

@@ -129,6 +129,16 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         advice="A step that fails is not counted; look at what was tried again.",
     ),
     Rule(
+        name="call_failed",
+        severity="warning",
+        reads=(v.ERROR_TYPE,),
+        condition="an exception ended a call in a process that a driver calls",
+        window="all steps",
+        find=mishaps.called_failed,
+        sentence="{who} failed with {error} {where} ({times:plural failure} in all).",
+        advice="See what its caller made of it: whether it tried again, or left the sample out.",
+    ),
+    Rule(
         name="stopped",
         severity="warning",
         reads=(v.ERROR_TYPE,),

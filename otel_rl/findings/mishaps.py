@@ -49,6 +49,8 @@ class Failed:
     error: str
     is_end: bool
     """It ended the last attempt, too."""
+    is_called: bool = False
+    """It ended a call of a process that a driver calls, and no step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +190,11 @@ def failed_outside(health: Health) -> Found | None:
 
 
 def went_on(health: Health) -> Found | None:
-    return _failed_with(_failures(health, is_end=False))
+    return _failed_with([one for one in _failures(health, is_end=False) if not one.is_called])
+
+
+def called_failed(health: Health) -> Found | None:
+    return _failed_with([one for one in health.failures if one.is_called])
 
 
 def stopped(health: Health) -> Found | None:

@@ -124,6 +124,42 @@ class Long:
     stage: str
 
 
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Waits of a driver for samples after their rollouts have ended, in the mean step."""
+
+    late_s: float
+    share: float
+    asks: str = ""
+    """Why, after a colon."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldUp:
+    """The trajectory that held a step longest."""
+
+    which: str
+    step: int
+    held_s: float
+    share: float
+    """Of this step."""
+    inside: str
+    inside_s: float
+    of_all: float
+    """Share of all averaged steps that single trajectories held them."""
+    others: str = ""
+    """A sentence on further steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """The first step, in which processes start that generate."""
+
+    step: int
+    time_s: float
+    share: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """What the rules of time read."""
@@ -150,3 +186,6 @@ class Timing:
     sampling: SampleCall | None = None
     slower: Slower | None = None
     long: Long | None = None
+    late: Late | None = None
+    held: HeldUp | None = None
+    starting: Starting | None = None

@@ -9,6 +9,7 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.many_steps import COMM_SHARE
 from otel_rl.analysis.series.level_shift import DEVIATIONS, FEWEST
 from otel_rl.analysis.stragglers import STRAGGLER_RATIO
+from otel_rl.findings.rollout_rules import ROLLOUTS
 from otel_rl.findings.rule import Found, Rule, Value, whole
 from otel_rl.findings.time_spent import COMMUNICATION, SlowRanks, Timing, Use
 
@@ -317,7 +318,9 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         sentence="Waiting holds the run back: {idle_s:seconds} of {step_s:seconds} per step are spent waiting {what} "
         "({share:percent}).",
         advice="Look at who makes what is waited for, and whether that can begin earlier.",
+        silenced_by=("late_samples",),
     ),
+    *ROLLOUTS,
     Rule(
         name="around_generation",
         severity="warning",

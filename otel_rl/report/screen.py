@@ -17,6 +17,7 @@ from otel_rl.report.sections.memory_use import MEMORY, MEMORY_PARTS
 from otel_rl.report.sections.open_now import HANGING, OPEN_STAGES, PENDING
 from otel_rl.report.sections.rank_activity import RANKS, WORK
 from otel_rl.report.sections.request_times import REQUESTS
+from otel_rl.report.sections.role_tables import ROLES, TRAJECTORIES
 from otel_rl.report.sections.stage_ranks import COLLECTIVES, OWN_TIME
 from otel_rl.report.sections.stage_shares import STAGES
 from otel_rl.report.sections.step_series import NUMBERS, SERIES
@@ -63,7 +64,7 @@ MOST_LINES: Final = 4
 """Most lines on the screen for one kind of trouble."""
 TROUBLE: Final = (
     Trouble(HANGING, ("hanging",), is_by_rank=True),
-    Trouble(FAILURES, ("failed", "failed_and_went_on", "out_of_memory")),
+    Trouble(FAILURES, ("failed", "failed_and_went_on", "call_failed", "out_of_memory")),
     Trouble(LEDGER, ("other_data", "logprobs_apart")),
     Trouble(UNSEEN_STEPS),
     Trouble(DISAGREEMENTS, ("steps_disagree",)),
@@ -73,8 +74,8 @@ TROUBLE: Final = (
 )
 SCREEN: Final = (HEADER, FINDINGS, *(one.on_screen() for one in TROUBLE), LEARNING, STEP)
 BELOW: Final[dict[Part, tuple[Section, ...]]] = {
-    "ranks": (OWN_TIME, RANKS, COLLECTIVES),
-    "requests": (REQUESTS,),
+    "ranks": (OWN_TIME, RANKS, COLLECTIVES, ROLES),
+    "requests": (TRAJECTORIES, REQUESTS),
     "compute": (FLOPS, WORK),
     "memory": (MEMORY, MEMORY_PARTS),
     "goodput": (GOODPUT,),

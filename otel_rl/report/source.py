@@ -23,14 +23,26 @@ from otel_rl.report.data.report import (
     StepDisagreement,
     StepTimes,
 )
+from otel_rl.report.data.roles import RoleRow, Trajectories
 from otel_rl.report.data.time_use import Efficiency
 from otel_rl.report.read.attempts import add_now, add_open, attempt_rows, leave_out_helpers, living, missing_ranks
-from otel_rl.report.read.average import Averaged, average, set_aside, step_times
+from otel_rl.report.read.average import (
+    Averaged,
+    average,
+    of_ranks,
+    of_same_steps,
+    set_aside,
+    stages_of_step,
+    step_times,
+)
 from otel_rl.report.read.collect import FoldedSpans, collect
 from otel_rl.report.read.last_points import LastPoints
 from otel_rl.report.read.memory_readings import KEYS as MEMORY_KEYS
 from otel_rl.report.read.request_spans import KEYS as REQUEST_KEYS
 from otel_rl.report.read.said_settings import settings
+from otel_rl.report.read.single_controller.guest_steps import drivers_first
+from otel_rl.report.read.single_controller.held_steps import trajectories
+from otel_rl.report.read.single_controller.trajectories import KEYS as ROLLOUT_KEYS
 from otel_rl.report.read.span_attributes import KEYS, rank_of
 from otel_rl.report.sections.caveats import COUNTED, damage_rows, disagreements, loss_rows
 from otel_rl.report.sections.flops_rates import FlopsPoints
@@ -39,8 +51,9 @@ from otel_rl.report.sections.memory_use import MemoryPoints
 from otel_rl.report.sections.open_now import open_rows
 from otel_rl.report.sections.rank_activity import efficiency
 from otel_rl.report.sections.request_times import RequestPoints
-from otel_rl.report.sections.stage_shares import stage_rows
+from otel_rl.report.sections.stage_shares import explained, stage_rows
 from otel_rl.report.sections.step_series import SeriesPoints, is_own
+from otel_rl.runs.spans import text
 
 
 @dataclass(slots=True)
@@ -85,6 +98,7 @@ class Fair:
     """What rules judge by."""
 
     averaged: Averaged
+    ranks: Averaged
     stages: list[StageRow]
     efficiency: Efficiency
     long_step: LongStep | None = None
@@ -100,12 +114,13 @@ class Source:
 
     def __init__(self, run: Run, now_ns: int, points: Points | None) -> None:
         began_ns = monotonic_ns()
-        self.run: Run = run
+        self.run: Run = drivers_first(run)
         self.now_ns: int = now_ns
         # a step journals its points after its spans: the spans of each are there if a run goes on
         self.points: Points = points or read_points(run)
         self.opened: list[OpenView] = run.open_stages()
-        found = collect(run.closed_spans({*KEYS, *MEMORY_KEYS, *REQUEST_KEYS}, self.opened))
+        keys = {*KEYS, *MEMORY_KEYS, *REQUEST_KEYS, *ROLLOUT_KEYS}
+        found = collect(self.run.closed_spans(keys, self.opened))
         self.found: FoldedSpans = found
         add_open(found, self.opened)
         self.alive = living({journal.identity.writer for journal in run.journals if journal.alive()}, found)
@@ -113,18 +128,23 @@ class Source:
         self.begin_ns: int = min((one.begin_ns for one in found.attempts.values()), default=0)
         self.end_ns: int = max((one.end_ns for one in found.attempts.values()), default=0)
         leave_out_helpers(found)
-        self.averaged: Averaged = average(found.steps)
+        self.averaged: Averaged = average(stages_of_step(found.steps))
+        self.of_ranks: Averaged = average(of_ranks(found.steps)) if found.guests else self.averaged
+        """The steps of the processes that hold devices: not those of a driver."""
         self.resource: Mapping[str, Value] = found.resources[list(found.attempts)[-1]] if found.attempts else {}
         self.ranks: list[Rank] = sorted({rank for ranks in found.ranks.values() for rank in ranks})
-        self.unseen_steps: int = max(0, self.points.stepped.total() - len(self.averaged.finished))
+        guests = {rank for _, rank in found.guests}
+        stepped = sum(steps for rank, steps in self.points.stepped.items() if rank not in guests)
+        self.unseen_steps: int = max(0, stepped - len(self.averaged.finished))
         self.attempts: list[Attempt] = attempt_rows(found, self.averaged, self.opened, self.alive)
         self.settings: dict[str, float] = settings(found)
         self.missing_ranks: int = missing_ranks(found, self.ranks)
-        self.open_stages: list[OpenStageRow] = open_rows(self.opened, now_ns, found.longest_ns)
+        self.open_stages: list[OpenStageRow] = open_rows(self._in_use(), now_ns, found.longest_ns)
         self.ledger: Ledger = ledger(run)
         self.steps: StepTimes = step_times(self.averaged)
-        self.stages: list[StageRow] = stage_rows(self.averaged)
-        self.efficiency: Efficiency = efficiency(found, self.averaged)
+        self.rank_stages: list[StageRow] = stage_rows(self.of_ranks)
+        self.stages: list[StageRow] = self._stages(self.averaged, self.rank_stages)
+        self.efficiency: Efficiency = efficiency(found, self.of_ranks)
         if self.unseen_steps:
             self.efficiency = replace(self.efficiency, goodput=[])  # the time of such steps is in no span
         self.requests: Requests = self.points.requests.rows(self.stages, found.requests)
@@ -133,12 +153,35 @@ class Source:
         self.series, self.numbers = self.points.numbers.series(found.steps)
         self.losses: list[Loss] = loss_rows(self.points.counts.points())
         self.damage: list[DamagedFile] = damage_rows(run.journals)
-        self.disagreements: list[StepDisagreement] = disagreements(found.steps, run.journals, self.losses)
+        self.disagreements: list[StepDisagreement] = disagreements(
+            stages_of_step(found.steps), run.journals, self.losses
+        )
+
+    def _in_use(self) -> list[OpenView]:
+        """Return the open stages without those in which Ray ended processes whose driver had ended its loop well."""
+        over = {one.id for one in self.attempts if one.state == "finished" and one.id in self.found.led}
+        return [view for view in self.opened if text(view.resource, v.ATTEMPT_ID) not in over]
+
+    @cached_property
+    def roles(self) -> list[RoleRow]:
+        """The roles of a run with a driver; empty of another one."""
+        ranks = {rank for _, rank in self.found.guests}
+        return self.found.roles.rows(self.ranks, ranks) if self.found.drivers else []
+
+    @cached_property
+    def trajectories(self) -> Trajectories | None:
+        return trajectories(self.run, self.found, self.averaged)
 
     @cached_property
     def fair(self) -> Fair:
         """The averaged steps without the one that would outweigh the others."""
         averaged, long_step = set_aside(self.averaged)
         if long_step is None:
-            return Fair(averaged, self.stages, self.efficiency)
-        return Fair(averaged, stage_rows(averaged), efficiency(self.found, averaged), long_step)
+            return Fair(averaged, self.of_ranks, self.stages, self.efficiency)
+        ranks = of_same_steps(self.of_ranks, averaged) if self.found.guests else averaged
+        stages = self._stages(averaged, stage_rows(ranks))
+        return Fair(averaged, ranks, stages, efficiency(self.found, ranks), long_step)
+
+    def _stages(self, averaged: Averaged, rank_stages: list[StageRow]) -> list[StageRow]:
+        """Return the stages of the step, each with what ranks do inside it."""
+        return explained(stage_rows(averaged), rank_stages) if self.found.guests else rank_stages

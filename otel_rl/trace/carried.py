@@ -16,8 +16,8 @@ from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_stage
 from otel_rl.vocabulary import MODE, RANK_SPAN
 
-MAX_TRACES = 64
-"""Traces of other processes that are remembered: an asynchronous worker serves several steps at once."""
+MAX_TRACES = 1024
+"""Traces of other processes that are remembered: an asynchronous worker serves several steps and many rollouts."""
 
 
 def install_carriers() -> None:
@@ -106,7 +106,9 @@ def _own_trace(trace_id: int) -> Trace | None:
 
 
 def works_for_step() -> bool:
-    """Return whether this process or task works inside a step of another process: it makes none then."""
+    """Return whether this process or task works inside a step, or a rollout, of another one: it makes none then."""
     used = IN_USE.get()
+    if used is not None and used.attempt_id and not used.step:  # a rollout that is a trace of its own
+        return True
     trace = tracing.inherited if used is None else tracing.carried.get(used.trace_id)
     return trace is not None and trace.is_step

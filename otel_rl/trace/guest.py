@@ -9,7 +9,7 @@ Between two calls the rank waits for its controller. Such a wait is an ``rl.idle
 traces where a step ends inside it. The numbers of a step are recorded when it ends. So those of the last step are
 missing where the process is killed after it; the spans are there.
 
-Cost: 1.5 us a call; the first call of a step 30 us.
+Cost: 0.5 us a call, and 0.5 us a wait; 8 us the first call of a step.
 """
 
 from __future__ import annotations

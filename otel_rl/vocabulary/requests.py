@@ -51,10 +51,20 @@ REQUEST_TIMED_OUT: Final = attribute("rl.request.is_timed_out", "boolean", "true
 REQUEST_KEPT: Final = attribute(
     "rl.request.kept", "string", "why it is a span: `failed`, `slowest`, `ttft`, `longest`, `sample`, comma-separated"
 )
-POLICY_VERSION_END: Final = attribute("rl.policy.version.end", "int", "optimizer updates in the last token's weights")
+POLICY_VERSION_END: Final = attribute("rl.policy.version.end", "int", "likewise of the last token's weights")
 POLICY_LAG: Final = attribute(
     "rl.policy.lag", "int", "updates between the weights of the first and the last token; at least that when consumed"
 )
+
+LAG_MAX: Final = attribute("rl.policy.lag.max", "int", "highest lag of the samples that a stage takes for training")
+STALE_COUNT: Final = attribute("rl.sample.stale_count", "int", "of these samples those with a lag")
+ATTEMPTS: Final = attribute(
+    "rl.request.attempts", "int", "calls of rollout servers that a turn took: one more after each abort"
+)
+SUBMITTED_STEP: Final = attribute(
+    "rl.submitted.step", "string", "on the root of a rollout: the step that submitted it, such as `train 7`"
+)
+LINKS_OMITTED: Final = attribute("rl.links.omitted", "int", "rollouts that the step trains on, beyond its 128 links")
 
 REQUEST_COUNT: Final = attribute("rl.request.count", "int", "on rollouts: their requests on this process")
 REQUESTS_OMITTED: Final = attribute("rl.request.omitted_spans", "int", "of them those that are no spans")
@@ -82,6 +92,10 @@ KV_BYTES_PEAK_SPAN: Final = attribute(
 FINISH: Final = label("rl.request.finish", "finish reason")
 FAILURE: Final = label("rl.request.failure", "class of the exception")
 OUTCOME_KIND: Final = label("rl.request.outcome", "`aborted`, `timed_out`, `clipped` or `error`")
+GROUP_STATE: Final = label("rl.rollout.state", "`pending`, `running`, `finished` or `failed`")
+DROPPED_BECAUSE: Final = label(
+    "rl.rollout.drop.reason", "`stale`, `filtered` (rewards without a difference), `failed` or `surplus`"
+)
 SLOWEST: Final = label("rl.rollout.slowest", "`0.01`, `0.05` or `0.1` of the requests")
 
 TTFT: Final = histogram(
@@ -118,6 +132,20 @@ TAIL: Final = gauge(
 )
 ROLLOUT_BUBBLE: Final = gauge("rl.rollout.bubble", "1", "share of slots times time that idles at the end of a rollout")
 ROLLOUT_WALL: Final = gauge("rl.rollout.time", "s", "time of a rollout with requests; one point per rollout")
+GROUPS: Final = gauge(
+    "rl.rollout.groups", "{group}", "prompts whose samples no step has taken yet, by `rl.rollout.state`"
+)
+GROUPS_DROPPED: Final = counter(
+    "rl.rollout.groups.dropped", "{group}", "prompts whose samples no step will take, by `rl.rollout.drop.reason`"
+)
+SAMPLE_LAG: Final = gauge(
+    "rl.sample.lag", "{update}", "mean lag of the samples of a batch: newest weights less those of the first token"
+)
+SAMPLE_LAG_MAX: Final = gauge("rl.sample.lag.max", "{update}", "highest lag of a batch")
+SAMPLE_STALE: Final = gauge("rl.sample.stale", "1", "share of a batch's samples with a lag")
+IN_FLIGHT: Final = gauge(
+    "rl.engine.requests.in_flight", "{request}", "requests that this process waits for, by `rl.replica`"
+)
 RUNNING: Final = gauge("rl.engine.requests.running", "{request}", "requests that the engine works on")
 WAITING: Final = gauge("rl.engine.requests.waiting", "{request}", "requests that wait in the engine")
 KV_USAGE: Final = gauge("rl.engine.kv_cache.usage", "1", "share of the KV cache in use")

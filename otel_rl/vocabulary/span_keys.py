@@ -52,7 +52,9 @@ ALL_SETTINGS: Final = (
     SETTINGS_LEARNING_RATE, SETTINGS_SAMPLES, SETTINGS_GROUP, SETTINGS_LIMIT, SETTINGS_UPDATES, SETTINGS_STEPS,
 )  # fmt: skip
 OPTIMIZER_SKIPPED: Final = attribute("rl.optimizer.skipped", "boolean", "true if the optimizer skipped its update")
-POLICY_VERSION: Final = attribute("rl.policy.version", "int", "optimizer updates in the weights used")
+POLICY_VERSION: Final = attribute(
+    "rl.policy.version", "int", "optimizer updates in the weights used; with verl the step after which they were synced"
+)
 SYNC_OPERATION: Final = attribute(
     "rl.sync.operation", "string", "the engine's own name of the operation: `update_weights`, `sleep`, `wake_up`, ..."
 )

@@ -1,6 +1,6 @@
 """A single controller on Ray: its driver holds the steps, two actors are the ranks of a world and only get calls.
 
-At the end ``ray.kill`` ends one rank, and the other one has a call behind the last step.
+At the end ``ray.kill`` ends the ranks.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def train() -> None:
                 with otel_rl.stage(method):
                     ray.get([getattr(worker, method).remote() for worker in workers])
                     sleep(0.01)
-    ray.kill(workers[0])
-    otel_rl.uninstrument()
+    for worker in workers:
+        ray.kill(worker)
 
 
 if __name__ == "__main__":

@@ -77,6 +77,8 @@ def mismatch(step: int, boundary: str, fault: str, *ranks: int) -> LedgerMismatc
         fault=fault,
         ranks=[Rank("trainer", rank) for rank in ranks],
         of_ranks=4,
+        samples=[],
+        num_samples=0,
     )
 
 

@@ -11,12 +11,14 @@ import otel_rl
 from otel_rl import Carrier, ids
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
-from otel_rl.probes.memory import PAGE, probes
+from otel_rl.probes.device import DeviceInUse
+from otel_rl.probes.memory import PAGE, Device, probes
 from otel_rl.process.identity import identifying
 from otel_rl.process.state import state
 from otel_rl.trace.carried import stand_in_of
 from otel_rl.trace.guest import guest
 from otel_rl.trace.memory import tracing
+from tests.fake_cuda import FakeCuda
 from tests.fixtures import MS, WALL_NS, Recording, Tree, in_child, milliseconds, trees
 
 STEP_NUMBERS = (v.STEP_TIME, v.STEP_CPU_TIME, v.ACTIVITY_TIME, v.BUBBLE_RATIO)
@@ -254,6 +256,20 @@ def test_memory_is_read_where_a_step_ends(rank: Recording) -> None:
     assert [10, 20, 30] == [milliseconds(point.time_ns) for point in run.points(v.RSS)]
 
 
+def test_a_device_is_read_where_a_step_ends(rank: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at the end of a loop's step."""
+    cuda = FakeCuda()
+    memory = Device(allocated=2, allocated_peak=3, reserved=8, reserved_peak=9)
+    monkeypatch.setattr(probes, "read_device", lambda index: memory)
+    monkeypatch.setattr(probes, "device", DeviceInUse(cuda))
+    for number in (1, 2):
+        called(rank, carrier(f"train {number}", 10 * number - 10), "train", 10)
+    otel_rl.uninstrument()
+    run = rank.run("job")
+    assert [(10, 2), (20, 2)] == [(milliseconds(one.time_ns), one.value) for one in run.points(v.ALLOCATED)]
+    assert [8, 8] == [one.value for one in run.points(v.RESERVED)]
+
+
 @pytest.mark.parametrize("kind", ["no rank", "engine", "child"])
 def test_who_serves_several_steps_is_no_guest(process: Recording, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """An agent loop, a server, and a process that a rank started, which inherits the launcher's variables."""
@@ -332,3 +348,22 @@ def test_an_unsampled_step_has_its_numbers(rank: Recording) -> None:
     run = rank.run("job")
     assert [] == list(run.spans())
     assert {"idle": 10, "productive": 20} == kinds(run)
+
+
+def test_a_wall_clock_that_was_set_is_followed_between_steps(rank: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a loop does; the driver says by its own clock when a step began, which may have been set as well."""
+    called(rank, carrier("train 1", 0), "train", 10)
+    monkeypatch.setattr("otel_rl.clock.measure_anchor", lambda: WALL_NS + 5_000 * MS)
+    rank.tick(10)
+    called(rank, carrier("train 1", 0), "train", 10)
+    called(rank, carrier("train 2", 5_015), "train", 10)
+    otel_rl.uninstrument()
+    run = rank.run("job")
+    assert [
+        Tree("?rl.train", 0, 10),
+        Tree("?rl.idle", 10, 20),
+        Tree("?rl.train", 20, 30),
+        Tree("?rl.train", 5_030, 5_040),
+    ] == trees(run)
+    assert ["the wall clock was set by 5.000 s"] == [log.body for log in run.logs(v.CLOCK_STEPPED)]
+    assert [0.03, 0.01] == [point.value for point in run.points(v.STEP_TIME)]

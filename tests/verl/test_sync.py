@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.verl.training import Trained
+from tests.verl.trees import Traces
 
 pytestmark = pytest.mark.verl
-
-RANKS, STEPS, MINI_BATCHES = 2, 2, 2
 
 
 def test_ends_well(bare: Trained, watched: Trained) -> None:
@@ -25,20 +24,72 @@ def test_same_result(bare: Trained, watched: Trained) -> None:
     assert first["response_length/max"] > first["response_length/min"], "every answer has the same length"
 
 
-def test_ranks_are_recorded(watched: Trained) -> None:
-    """Each rank's backwards and optimizer steps are there. Nothing knows verl yet: they lie in no step."""
-    expected = RANKS * STEPS * MINI_BATCHES
-    stages = watched.stages()
-    assert (expected, expected, 0) == tuple(
-        stages[f"rl.{name}"] for name in ("train.backward", "train.optimizer", "loop")
-    )
+def test_one_run(watched: Trained) -> None:
+    """One run holds what all processes did: one trace a step, no span without a parent, none cut."""
+    (run,) = watched.recorded()
+    traces = Traces(run)
+    assert ["rl.loop 1", "rl.loop 2", "rl.setup", "rl.teardown"] == sorted(traces.roots)
+    assert ([], []) == (traces.orphans, traces.truncated)
+    roles = {f"{span.resource['rl.role']} {span.resource['rl.rank']}" for span in traces.spans}
+    assert {"driver 0", "actor 0", "actor 1", "agent_loop 0", "reward 0", "Server 0", "Server 1"} == roles
+    assert {"verl"} == {span.resource["rl.system"] for span in traces.spans}
 
 
-def test_ranks_share_a_run(watched: Trained) -> None:
-    """One run holds all that both ranks did. The driver, and whatever else records, is not in it."""
-    ranks = [
-        {span.resource["rl.rank"] for span in run.spans() if span.name == "rl.train.backward"}
-        for run in watched.recorded()
-    ]
-    assert [set(range(RANKS))] == [found for found in ranks if found]
-    assert len(ranks) > 1
+ROLLOUT = """
+      4 x rl.sample.group [agent_loop]
+        2 x rl.sample.trajectory [agent_loop]
+          rl.sample.turn [agent_loop]
+            rl.idle queue [agent_loop]
+            rl.sample.serve [Server]
+              generate_content [Server]
+          rl.reward compute_score [reward]"""
+UPDATE = """
+    rl.train actor [driver]
+      2 x rl.train actor [actor]
+        3 x rl.idle data [actor]
+        2 x rl.train.mini_batch [actor]
+          rl.train.forward [actor]
+          rl.train.backward [actor]
+          rl.train.optimizer [actor]"""
+STEP = f"""\
+rl.loop [driver]
+  rl.rank 0 [driver]
+    rl.idle data [driver]
+    rl.sample.submit [driver]{ROLLOUT}
+    rl.idle queue [driver]
+    rl.sync sleep_replicas [driver]
+    rl.sample.process [driver]
+    rl.logprob old [driver]
+      2 x rl.logprob old [actor]
+    rl.logprob ref [driver]
+      2 x rl.logprob ref [actor]
+    rl.advantage [driver]{UPDATE}
+    rl.checkpoint [driver]
+      2 x rl.checkpoint [actor]
+    rl.sync update_weights [driver]
+      2 x rl.sync update_weights [actor]
+    rl.evaluate [driver]
+      2 x rl.idle data [driver]
+      8 x rl.sample.group [agent_loop]
+        rl.sample.trajectory [agent_loop]
+          rl.sample.turn [agent_loop]
+            rl.idle queue [agent_loop]
+            rl.sample.serve [Server]
+              generate_content [Server]
+          rl.reward compute_score [reward]
+      rl.idle queue [driver]
+    2 x rl.log [driver]"""
+
+
+def test_a_step_is_one_tree(watched: Trained) -> None:
+    """The second step, with everything that a step of verl has."""
+    assert STEP == Traces(watched.recorded()[0]).draw("rl.loop 2")
+
+
+def test_stages_of_the_driver_tile_the_step(watched: Trained) -> None:
+    """Under no stage of the driver lies less than a tenth of the step's time beside the poll's two seconds."""
+    traces = Traces(watched.recorded()[0])
+    (root,) = traces.roots["rl.loop 2"]
+    (driver,) = [span for span in traces.below(root) if span.name == "rl.rank 0"]
+    covered = sum(span.end_ns - span.start_ns for span in traces.below(driver))
+    assert driver.end_ns - driver.start_ns - covered < 0.1e9

@@ -1,4 +1,7 @@
-"""Draws the traces of a run as text: equal siblings are one line with their number, collectives are left out."""
+"""Draws the traces of a run as text: equal siblings are one line with their number.
+
+Collectives are left out, and the waits of ranks for the driver, of which only the longer ones are spans.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ class Traces:
     """The spans of a run, by trace and parent."""
 
     def __init__(self, run: Run) -> None:
-        self.spans = [span for span in run.closed_spans(None) if span.name != v.COMM]
+        found = run.closed_spans(None)
+        self.spans = [one for one in found if one.name != v.COMM and one.attributes.get(v.IDLE_REASON) != "controller"]
         self.roots: dict[str, list[SpanView]] = defaultdict(list)
         """By name and number of the step."""
         self._below: dict[bytes, list[SpanView]] = defaultdict(list)
@@ -37,10 +41,18 @@ class Traces:
         """Names of the spans that did not end by themselves."""
         return [_label(span) for span in self.spans if v.TRUNCATED in span.attributes]
 
+    def below(self, span: SpanView) -> list[SpanView]:
+        """Return the children of a span, the earliest first."""
+        return self._below[span.span_id]
+
     def draw(self, root: str) -> str:
         """Return the only trace of this name as text."""
         (span,) = self.roots[root]
         return "\n".join(self._lines([span]))
+
+    def draw_each(self, root: str) -> Counter[str]:
+        """Return all traces of this name as text, and how often each is there."""
+        return Counter("\n".join(self._lines([span])) for span in self.roots[root])
 
     def _lines(self, spans: Iterable[SpanView]) -> list[str]:
         drawn = Counter("\n".join([_label(span), *self._lines(self._below[span.span_id])]) for span in spans)

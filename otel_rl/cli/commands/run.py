@@ -15,6 +15,7 @@ import typer
 from otel_rl.cli.child import run_child
 from otel_rl.cli.conclusion import conclude
 from otel_rl.cli.console import Directory, complain, leave, settings_to_train
+from otel_rl.cli.driver_end import once_over
 from otel_rl.cli.sending import send_rest, sending
 from otel_rl.config import LAUNCH
 from otel_rl.guard import guard
@@ -86,8 +87,13 @@ def run(
     except OSError as error:
         leave(f"cannot start {command[0]!r}: {error.strerror}{_how(command)}", CANNOT_EXECUTE)
     with suppress(KeyboardInterrupt, SystemExit), guard("show what was recorded"):  # a broken pipe makes rich leave
-        conclude(lambda: _sent_on(recorded_since(root, started_ns, launch), keeper), root, quiet=quiet)
+        conclude(lambda: _sent_on(_recorded(root, started_ns, launch), keeper), root, quiet=quiet)
     raise typer.Exit(code)
+
+
+def _recorded(root: Path, started_ns: int, launch: str) -> list[Run]:
+    """Return the runs of a command, once their drivers have said that their loops are over."""
+    return once_over(lambda: recorded_since(root, started_ns, launch))
 
 
 def _sent_on(runs: list[Run], keeper: Keeper | None) -> list[Run]:

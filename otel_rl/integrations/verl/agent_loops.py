@@ -14,6 +14,9 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, StageHook
+from otel_rl.integrations.verl import prompt_groups
+from otel_rl.integrations.verl.prompt_groups import mode_of, prompts
+from otel_rl.metrics.record import gauge
 from otel_rl.process.carrier import IN_USE
 from otel_rl.process.state import state
 from otel_rl.records import Count, Value
@@ -29,22 +32,13 @@ ENGINES = frozenset(("vllm", "sglang"))
 OF_TRAJECTORY = vocabulary.MODE, vocabulary.GROUP_ID, vocabulary.SAMPLE_ID
 
 
-def _mode(trajectory: Any) -> str:
-    return "eval" if trajectory["validate"] else "train"
-
-
-def _say_group(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    prompt, trajectory = args[1], args[3]
-    return {vocabulary.GROUP_ID: str(prompt["uid"]), vocabulary.MODE: _mode(trajectory)}
-
-
 def _say_chunk(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     mode = "eval" if args[1].meta_info.get("validate") else "train"
     return {vocabulary.BATCH_SIZE: len(args[1]), vocabulary.MODE: mode}
 
 
 def _say_trajectory(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    return {**_ids(kwargs), vocabulary.MODE: _mode(args[2])}
+    return {**_ids(kwargs), vocabulary.MODE: mode_of(args[2])}
 
 
 def _ids(said: Mapping[str, Any]) -> dict[str, Value]:
@@ -65,6 +59,7 @@ def _generated(args: Args, kwargs: Kwargs) -> None:
         stage.set_attribute(vocabulary.TOKENS_PROMPT, prompt)
         stage.set_attribute(vocabulary.TOKENS_RESPONSE, response)
         stage.set_attribute(vocabulary.TOKENS_ENVIRONMENT, written - response)
+        stage.set_attributes(_versions([output.extra_fields for output in outputs]))
     if not args[2]:
         state.add(Count(vocabulary.SAMPLES, len(outputs)))
         for kind, tokens in ((PROMPT, prompt), (RESPONSE, response), (ENVIRONMENT, written - response)):
@@ -87,10 +82,42 @@ def _answered(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
         vocabulary.TOKENS_PROMPT: len(kwargs["prompt_ids"]),
         vocabulary.TOKENS_RESPONSE: len(result.token_ids),
     }
-    first, last = (result.extra_fields.get(f"{end}_global_steps") for end in ("min", "max"))
-    if first is not None:
-        said |= {vocabulary.POLICY_VERSION: int(first), vocabulary.POLICY_VERSION_END: int(last)}
-    return said
+    return said | _versions([result.extra_fields])
+
+
+def _versions(fields: list[dict[str, Any]]) -> dict[str, Value]:
+    """Return the policy versions of the first and the last token."""
+    known = [one for one in fields if one.get("min_global_steps") is not None]
+    if not known:
+        return {}
+    return {
+        vocabulary.POLICY_VERSION: min(int(one["min_global_steps"]) for one in known),
+        vocabulary.POLICY_VERSION_END: max(int(one["max_global_steps"]) for one in known),
+    }
+
+
+def _count_attempt(args: Args, kwargs: Kwargs) -> None:
+    """Count a call that a turn makes again, because a server aborted it to get new weights."""
+    turn = innermost()
+    if turn is not None and turn.name == vocabulary.SAMPLE_TURN:
+        made = (turn.attributes or {}).get(vocabulary.ATTEMPTS, 0)
+        turn.set_attribute(vocabulary.ATTEMPTS, int(made) + 1)  # type: ignore[arg-type]
+
+
+def _acquired(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Count a call that a server gets, and name the server."""
+    server, turn = str(result[0]), innermost()
+    prompts.in_flight[server] += 1
+    gauge(vocabulary.IN_FLIGHT, prompts.in_flight[server], (vocabulary.REPLICA, server))
+    if turn is not None and turn.name == vocabulary.SAMPLE_TURN:
+        turn.set_attribute(vocabulary.REPLICA, server)
+
+
+def _released(args: Args, kwargs: Kwargs) -> None:
+    server = str(args[1])
+    if prompts.in_flight[server]:
+        prompts.in_flight[server] -= 1
+        gauge(vocabulary.IN_FLIGHT, prompts.in_flight[server], (vocabulary.REPLICA, server))
 
 
 def _serve_stage(args: Args, kwargs: Kwargs) -> str | None:
@@ -109,11 +136,13 @@ def _served(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
     if stage is not None and ENGINES.isdisjoint(sys.modules):
         made = functools.partial(_request, type(args[0]).__name__, stage.began, monotonic_ns())
         record_requests(made, kwargs, result, parent=stage)
+    finish = _finish(result)
     return {
         vocabulary.RESPONSE_ID: str(kwargs["request_id"]),
         vocabulary.TOKENS_PROMPT: len(kwargs["prompt_ids"]),
         vocabulary.TOKENS_RESPONSE: len(result.token_ids),
-        vocabulary.FINISH_REASONS: (_finish(result),),
+        vocabulary.FINISH_REASONS: (finish,),
+        **({vocabulary.REQUEST_ABORTED: True} if finish == "abort" else {}),
     }
 
 
@@ -160,11 +189,6 @@ def _say_reward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     return said | _ids({key: values[0] for key, values in data.non_tensor_batch.items() if len(values)})
 
 
-def _turn(client: str) -> Hook:
-    target = f"{SERVERS}:{client}.generate"
-    return StageHook(target=target, stage=vocabulary.SAMPLE_TURN, attributes=_say_turn, capture=_answered)
-
-
 HOOKS: tuple[Hook, ...] = (
     StageHook(
         target=f"{AGENT}.agent_loop:AgentLoopWorker.generate_sequences",  # the legacy trainer's
@@ -179,7 +203,11 @@ HOOKS: tuple[Hook, ...] = (
     CallbackHook(target=f"{AGENT}.agent_loop:AgentLoopWorker._agent_loop_postprocess", before=_generated),
     *(
         StageHook(
-            target=f"{SERVERS}:{kind}.generate", stage=vocabulary.SAMPLE_TURN, attributes=_say_turn, capture=_answered
+            target=f"{SERVERS}:{kind}.generate",
+            stage=vocabulary.SAMPLE_TURN,
+            attributes=_say_turn,
+            capture=_answered,
+            before=_count_attempt,
         )
         for kind in ("LLMServerClient", "FullyAsyncLLMServerClient")
     ),
@@ -187,7 +215,9 @@ HOOKS: tuple[Hook, ...] = (
         target=f"{SERVERS}:LLMServerClient._acquire_server",
         stage=vocabulary.IDLE,
         attributes=((vocabulary.IDLE_REASON, "queue"),),
+        after=_acquired,
     ),
+    CallbackHook(target=f"{SERVERS}:LLMServerClient._release_server", before=_released),
     StageHook(target=f"{AGENT}.tool_agent_loop:ToolAgentLoop._call_tool", stage=_tool_stage, attributes=_say_tool),
     StageHook(
         target="verl.experimental.reward_loop.reward_loop:RewardLoopWorker.compute_score",
@@ -196,7 +226,7 @@ HOOKS: tuple[Hook, ...] = (
     ),
 )
 ARRIVING: tuple[Hook, ...] = (
-    StageHook(target="AgentLoopWorkerTQ._run_prompt", stage=vocabulary.SAMPLE_GROUP, attributes=_say_group),
+    *prompt_groups.ARRIVING,
     CallbackHook(target="AgentLoopWorkerTQ._agent_loop_postprocess", before=_generated),
     StageHook(target="*.generate", stage=_serve_stage, attributes=_say_serve, capture=_served),
 )

@@ -15,8 +15,9 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, BlockHook, CallbackHook, Hook, Kwargs, Memory, StageHook
-from otel_rl.integrations.verl import ledger, tracking
+from otel_rl.integrations.verl import ledger, replay_buffer, tracking
 from otel_rl.integrations.verl.job_settings import settings_of, trained
+from otel_rl.integrations.verl.replay_buffer import rows_of
 from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.records import Value
@@ -53,6 +54,7 @@ TIMERS: dict[str, tuple[str, tuple[tuple[str, Value], ...]]] = {
 """Name of a timer to stage and attributes.
 
 ``gen`` is none: it is the wait for samples and what follows it, or the call of the agent loops and the servers' sleep.
+Nor are ``start_profile`` and ``stop_profile``, which take time only while verl's profiler is on.
 """
 COUNTED = (
     "_compute_reward_colocate", "_compute_old_log_prob", "_compute_ref_log_prob", "_compute_values",
@@ -118,44 +120,20 @@ def _begin_timer(args: Args, kwargs: Kwargs) -> Stage | None:
 # --- what a stage says ------------------------------------------------------------------------------------------------
 
 
-def _rows(batch: Any) -> dict[str, Value]:
-    """Count samples and tokens by the tags of a batch, whose values are elsewhere; padding repeats samples.
-
-    A batch of the legacy trainer has no tags; verl itself has counted the tokens of each of its samples.
-    """
-    if not hasattr(batch, "tags"):
-        counted = batch.meta_info.get("global_token_num")
-        return {vocabulary.BATCH_SIZE: len(batch)} | ({vocabulary.TOKENS: sum(counted)} if counted else {})
-    tags = [tag for tag in batch.tags if not tag.get("is_padding")]
-    said: dict[str, Value] = {vocabulary.BATCH_SIZE: len(tags)}
-    if tags and all("prompt_len" in tag for tag in tags):
-        prompt, response = sum(tag["prompt_len"] for tag in tags), sum(tag["response_len"] for tag in tags)
-        said |= {
-            vocabulary.TOKENS: prompt + response,
-            vocabulary.TOKENS_PROMPT: prompt,
-            vocabulary.TOKENS_RESPONSE: response,
-        }
-    return said
-
-
 def _say_rows(args: Args, kwargs: Kwargs) -> None:
     """Set on the open stage, a timer's, how much it handles."""
     stage = current_stage()
     if stage is not None:
-        for key, value in _rows(args[1]).items():
+        for key, value in rows_of(args[1]).items():
             stage.set_attribute(key, value)
 
 
 def _say_balance(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    return _rows(args[1])
+    return rows_of(args[1])
 
 
 def _say_prompts(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     return {vocabulary.BATCH_SIZE: len(args[1])}
-
-
-def _sampled(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
-    return _rows(result[0])
 
 
 def _generated(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
@@ -188,12 +166,6 @@ def _of_trainer(trainer: str) -> tuple[Hook, ...]:
     )
 
 
-def _of_replay_buffer(kind: str) -> Hook:
-    """Record the wait for samples, of which verl asks every two seconds."""
-    target = f"{V1}.replay_buffer:{kind}.sample"
-    return StageHook(target=target, stage=vocabulary.IDLE, attributes=(QUEUE,), capture=_sampled)
-
-
 MODULES = (
     *(f"{V1}.trainer_{mode}" for mode in ("base", "sync", "colocate_async", "separate_async")),
     LEGACY.partition(":")[0],
@@ -211,8 +183,7 @@ HOOKS: tuple[Hook, ...] = (
         attributes=_say_prompts,
         before=ledger.submitted,
     ),
-    _of_replay_buffer("ReplayBuffer"),
-    _of_replay_buffer("ReplayBufferAsync"),
+    *replay_buffer.HOOKS,
     CallbackHook(target=f"{TRAINER}._compute_advantage", before=_say_rows),
     StageHook(target=LEGACY_LOOPS, stage=vocabulary.SAMPLE, attributes=_say_prompts, capture=_generated),
     StageHook(target=f"{TRAINER}._compute_metrics", stage=vocabulary.LOG),

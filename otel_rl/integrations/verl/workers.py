@@ -17,6 +17,10 @@ from otel_rl.trace.stage import innermost
 WORKERS = "verl.workers.engine_workers"
 ACTOR = f"{WORKERS}:ActorRolloutRefWorker"
 TRAINING = f"{WORKERS}:TrainingWorker"
+RECEIVER = "verl.checkpoint_engine.base:CheckpointEngineWorker"
+"""Lives beside a rollout server that shares no device with a rank."""
+DETACHED = "verl.experimental.separation.engine_workers:DetachActorWorker"
+"""A rank that shares no device with a rollout server."""
 FSDP = "verl.workers.engine.fsdp.transformer_impl"
 UPDATE_WEIGHTS = ((vocabulary.SYNC_OPERATION, "update_weights"),)
 
@@ -28,8 +32,9 @@ def _shape(data: Any) -> dict[str, Value]:
     """
     said: dict[str, Value] = {vocabulary.BATCH_SIZE: len(data)}
     if not hasattr(data, "shape"):
-        if all("prompt_len" in tag for tag in data.tags):
-            said[vocabulary.TOKENS] = sum(tag["prompt_len"] + tag["response_len"] for tag in data.tags)
+        tags = data.custom_meta if hasattr(data, "custom_meta") else data.tags
+        if tags and all("prompt_len" in tag for tag in tags):
+            said[vocabulary.TOKENS] = sum(tag["prompt_len"] + tag["response_len"] for tag in tags)
         return said
     ids = data.get("input_ids")
     if ids is not None and ids.is_nested:
@@ -70,6 +75,11 @@ HOOKS: tuple[Hook, ...] = (
     StageHook(target=f"{ACTOR}.compute_ref_log_prob", stage=vocabulary.LOGPROB, attributes=_say_logprob("ref")),
     StageHook(target=f"{ACTOR}.update_actor", stage=vocabulary.TRAIN, attributes=_say_train),
     StageHook(target=f"{ACTOR}.update_weights", stage=vocabulary.SYNC, attributes=UPDATE_WEIGHTS),
+    StageHook(target=f"{RECEIVER}.update_weights", stage=vocabulary.SYNC, attributes=UPDATE_WEIGHTS),
+    *(
+        StageHook(target=f"{DETACHED}.{name}", stage=vocabulary.SYNC, attributes=((vocabulary.SYNC_OPERATION, name),))
+        for name in ("save_model_to_cpu", "restore_model_from_cpu")
+    ),
     StageHook(target=f"{ACTOR}.save_checkpoint", stage=vocabulary.CHECKPOINT),
     StageHook(target=f"{TRAINING}.save_checkpoint", stage=vocabulary.CHECKPOINT),
     StageHook(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from otel_rl.report.data.ranks import OfRank, Rank
@@ -151,9 +151,9 @@ class LedgerMismatch:
     ranks: list[Rank]
     of_ranks: int
     """Ranks that have rows of the step."""
-    samples: list[str] = field(default_factory=list)
+    samples: list[str]
     """Ids of the samples that have it, or of their groups, at most 16; empty where the fault is one of a batch."""
-    num_samples: int = 0
+    num_samples: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Final, Literal
 from otel_rl.findings.judge import Findings
 from otel_rl.report.data.details import Flops, Ledger, MemoryParts, OpenStageRow, PendingRun, Requests
 from otel_rl.report.data.ranks import OfRank, Rank
+from otel_rl.report.data.roles import RoleRow, Trajectories
 from otel_rl.report.data.time_use import Efficiency
 
 FORMAT: Final = "otel_rl.report/2"
@@ -299,6 +300,8 @@ class Report:
     algorithm: str
     """Algorithm of the first training."""
     model: str
+    roles: list[RoleRow]
+    """The processes of a single controller; empty of a run in which every rank has the steps itself."""
     trainings: list[TrainingRow]
     """In order of time; loops in a row with the same algorithm and model are one."""
     settings: dict[str, float]
@@ -319,6 +322,8 @@ class Report:
     work: list[WorkRow]
     rates: list[Rate]
     requests: Requests
+    trajectories: Trajectories | None
+    """Null if the run has no single controller, or none was recorded."""
     flops: Flops
     ledger: Ledger
     memory: list[MemoryPeak]

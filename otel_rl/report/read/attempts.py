@@ -12,6 +12,7 @@ from otel_rl.report.data.report import Attempt, State
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import FoldedSpans, StepRecord
 from otel_rl.report.read.containers import Bounds
+from otel_rl.report.read.single_controller.guest_steps import is_driver
 from otel_rl.report.read.span_attributes import ERROR, begun_ns, clock_set_ns, rank_of
 from otel_rl.runs.spans import is_container, text
 
@@ -19,6 +20,8 @@ from otel_rl.runs.spans import is_container, text
 def add_open(found: FoldedSpans, opened: Sequence[OpenView]) -> None:
     for container in sorted(filter(lambda view: is_container(view.name), opened), key=begun_ns):
         found.holders.add(container.journal.identity.writer)
+        if is_driver(container):
+            found.led.add(text(container.resource, v.ATTEMPT_ID))
         found.clock_set_ns[container.journal.identity.writer] = clock_set_ns(container)
         if clock_set_ns(container):
             found.set_in.add(text(container.resource, v.ATTEMPT_ID))
@@ -92,11 +95,13 @@ def attempt_rows(found: FoldedSpans, averaged: Averaged, opened: Sequence[OpenVi
 
 
 def _state(attempt: str, found: FoldedSpans, opened: Iterable[OpenView], alive: set[str]) -> State:
-    left = [view.name for view in opened if text(view.resource, v.ATTEMPT_ID) == attempt]
-    living, is_killed = found.writers[attempt] & alive, any(map(is_container, left))
+    is_over = loop_is_over(attempt, found, opened)  # then whoever is left is ended by Ray, in whatever it is
+    left = [view.name for view in opened if text(view.resource, v.ATTEMPT_ID) == attempt and not is_over]
+    living = set() if is_over else found.writers[attempt] & alive
+    is_killed = any(map(is_container, left))
     if living and (living & found.holders or not is_killed):
         return "alive"
-    has_teardown = _has_teardown(attempt, found)
+    has_teardown = is_over or _has_teardown(attempt, found)
     if is_killed:
         return "killed"  # at most a worker outlives it
     last = {record.rank: record for record in found.steps if record.attempt == attempt}
@@ -107,6 +112,14 @@ def _state(attempt: str, found: FoldedSpans, opened: Iterable[OpenView], alive: 
     if any(record.is_open and not _is_torn_down(record, found) for record in last.values()):
         return "interrupted"
     return "finished" if has_teardown else "unknown"
+
+
+def loop_is_over(attempt: str, found: FoldedSpans, opened: Iterable[OpenView]) -> bool:
+    """Return whether the driver of an attempt has begun its tear-down: the steps are over; False without a driver."""
+    if attempt not in found.led:
+        return False
+    views = [view for view in opened if is_driver(view) and text(view.resource, v.ATTEMPT_ID) == attempt]
+    return _has_teardown(attempt, found) or any(view.name == v.TEARDOWN for view in views)
 
 
 def _has_teardown(attempt: str, found: FoldedSpans) -> bool:

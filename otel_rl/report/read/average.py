@@ -65,6 +65,17 @@ class Averaged:
         return steps
 
 
+def stages_of_step(records: Iterable[StepRecord]) -> list[StepRecord]:
+    """Return the steps whose stages tile the loop: all, but those in which a rank only gets calls."""
+    return [record for record in records if not record.is_guest]
+
+
+def of_ranks(records: Sequence[StepRecord]) -> list[StepRecord]:
+    """Return the steps of those that hold devices: all, but those of a driver that ranks get their calls from."""
+    called = {record.attempt for record in records if record.is_guest}
+    return [record for record in records if record.is_guest or record.attempt not in called]
+
+
 def average(records: Iterable[StepRecord]) -> Averaged:
     """Tile the steps of each rank and leave out what is no fair step: truncated ones, and the first after set-up."""
     groups: defaultdict[tuple[str, Rank], list[StepRecord]] = defaultdict(list)
@@ -124,6 +135,12 @@ def set_aside(averaged: Averaged) -> tuple[Averaged, LongStep | None]:
     )
     others = [one for one in averaged.steady if one.key != long[0]]
     return replace(averaged, steady=others), found
+
+
+def of_same_steps(ranks: Averaged, steps: Averaged) -> Averaged:
+    """Leave those steps of ranks out of averages that are left out of another average."""
+    keys = {record.key for record in steps.steady}
+    return replace(ranks, steady=[record for record in ranks.steady if record.key in keys])
 
 
 def _longest(records: Sequence[StepRecord]) -> StepRecord:

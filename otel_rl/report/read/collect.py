@@ -26,6 +26,18 @@ from otel_rl.report.read.memory_growth import MemoryGrowth
 from otel_rl.report.read.memory_peaks import MemoryPeaks
 from otel_rl.report.read.memory_readings import TraceMemory
 from otel_rl.report.read.request_spans import RequestSpans
+from otel_rl.report.read.single_controller.called_failures import failures_of_called
+from otel_rl.report.read.single_controller.guest_steps import (
+    TRAINING,
+    has_container,
+    is_driver,
+    unwrapped,
+    waits_of,
+    with_container,
+)
+from otel_rl.report.read.single_controller.role_times import RoleTimes
+from otel_rl.report.read.single_controller.shared_devices import SharedDevices
+from otel_rl.report.read.single_controller.trajectories import TrajectorySpans
 from otel_rl.report.read.span_attributes import ERROR, WorkSums, clock_set_ns, rank_of, work_in
 from otel_rl.report.read.step_stages import PackedStages, Shapes
 from otel_rl.runs.calls import Calls, Known, calls_in
@@ -87,6 +99,10 @@ class StepRecord:
     """CPU time of the training thread; None if it is not known."""
     algorithm: str = ""
     model: str = ""
+    is_guest: bool = False
+    """It is the step of a driver, in which this rank only gets calls."""
+    waits: tuple[Interval, ...] = ()
+    """Of a driver: for rollouts; of a guest: for the next call."""
 
     @property
     def other_ns(self) -> int:
@@ -138,6 +154,14 @@ class FoldedSpans:
     clocks: dict[tuple[str, Rank], set[str]] = field(default_factory=lambda: defaultdict(set))
     """By attempt and rank: name and boot of the host, which identify its clock."""
     requests: RequestSpans = field(default_factory=RequestSpans)
+    drivers: dict[bytes, SpanView] = field(default_factory=dict)
+    """The containers of single controllers, by trace."""
+    led: set[str] = field(default_factory=set)
+    """Attempts with a single controller."""
+    guests: set[tuple[str, Rank]] = field(default_factory=set)
+    """By attempt: the ranks that only get calls of one."""
+    roles: RoleTimes = field(default_factory=RoleTimes)
+    trajectories: TrajectorySpans = field(default_factory=TrajectorySpans)
 
     def widen(self, attempt: str, bounds: Bounds) -> None:
         self.attempts.setdefault(attempt, replace(bounds)).widen(bounds.begin_ns, bounds.end_ns)
@@ -176,6 +200,13 @@ class _Collector:
         self._failed: list[tuple[int, Failure]] = []
         self._bounds: dict[str, Bounds] = {}
         """By attempt: the bounds of its records, whether a clock was set or not."""
+        self._training: set[str] = set()
+        """Writers that train in the steps of a driver."""
+        self._lent: set[GroupKey] = set()
+        self._errors: list[SpanView] = []
+        """Of processes that are called."""
+        self._shared_devices = SharedDevices()
+        self._is_driver = False
 
     def add(self, span: SpanView) -> None:
         if is_derived(span):
@@ -187,12 +218,36 @@ class _Collector:
             return
         if writer != self._writer:
             self._close_pending(self._writer, PENDING_STEPS)
-            self._writer = writer
+            self._writer, self._is_driver = writer, is_driver(span)
         self._groups[writer, span.trace_id].append(span)
         if not is_container(span.name):
+            if self._is_driver:
+                self._shared_devices.add(span)
+            elif self._found.drivers:
+                self._add_worker(span)
             return
+        if self._is_driver:
+            self._found.drivers[span.trace_id] = span
+            self._found.led.add(text(span.resource, v.ATTEMPT_ID))
+            self._found.trajectories.add_step(span)
         self._found.holders.add(writer)
         end_ns = self._pending[writer][span.trace_id] = span.end_ns - clock_set_ns(span)
+        self._close_pending(writer, MOST_PENDING, end_ns - PENDING_NS)
+
+    def _add_worker(self, span: SpanView) -> None:
+        """Add what a process recorded that is no driver, and may have no container; the driver's are read before."""
+        writer, driver = span.journal.identity.writer, self._found.drivers.get(span.trace_id)
+        if span.name in TRAINING:
+            self._training.add(writer)
+        if span.status_code == ERROR:
+            self._errors.append(span)
+        if driver is None or v.ITERATION in driver.attributes:
+            self._found.roles.add(span)
+        if span.name == v.TRAJECTORY:
+            self._found.trajectories.add(span)
+        self._shared_devices.add(span)
+        end_ns = span.end_ns if driver is None else driver.end_ns
+        self._pending[writer].setdefault(span.trace_id, end_ns)
         self._close_pending(writer, MOST_PENDING, end_ns - PENDING_NS)
 
     def _close_pending(self, writer: str, most: int, ended_ns: int = 0) -> None:
@@ -211,10 +266,26 @@ class _Collector:
         for attempt, bounds in self._bounds.items():
             if attempt not in self._found.set_in:
                 self._found.widen(attempt, bounds)
-        self._found.steps = sorted(_with_peers(self._found.steps), key=lambda record: record.step)
+        steps = map(self._of_use, _with_peers(self._found.steps))
+        self._found.steps = sorted(steps, key=lambda record: record.step)
+        self._failed += failures_of_called(self._errors, self._found.trajectories.step_of)
         self._found.failures = [failure for _, failure in sorted(self._failed, key=itemgetter(0))]
         self._found.attempts = dict(sorted(self._found.attempts.items(), key=lambda item: item[1].begin_ns))
         return self._found
+
+    def _as_guest(self, step: StepRecord, container: SpanView, inside: Sequence[SpanView]) -> StepRecord:
+        """Return a step of a rank that is called, with the stages inside its update as calls of their own."""
+        container, spans = unwrapped(container, inside)
+        tree = SpanTree(map(rank_span, in_front(spans)))
+        return replace(step, is_guest=True, calls=calls_in(rank_span(container), tree, spans, self._shared))
+
+    def _of_use(self, record: StepRecord) -> StepRecord:
+        """Return a step of a guest with what rollout servers did on its device meanwhile."""
+        if not record.is_guest:
+            return record
+        host = self._found.hosts[record.attempt, record.rank].name
+        parts = self._shared_devices.with_rollouts(record.goodput, record.waits, record.attempt, host)
+        return replace(record, goodput=parts)
 
     def _add_writer(self, span: SpanView) -> None:
         found, attempt = self._found, text(span.resource, v.ATTEMPT_ID)
@@ -228,7 +299,7 @@ class _Collector:
             found.know(span.resource, span.journal.identity)
 
     def _close(self, key: GroupKey) -> None:
-        spans = list(own_stages(self._groups.pop(key, [])))
+        spans, is_guest = self._of_trace(key)
         containers = [span for span in spans if is_container(span.name)]
         set_ns = max(map(clock_set_ns, containers), key=abs, default=0)
         if containers:
@@ -245,7 +316,9 @@ class _Collector:
             if span.name in (v.SETUP, v.TEARDOWN) or (is_container(span.name) and iteration is None):
                 self._found.phases[text(span.resource, v.ATTEMPT_ID)].append(span)
         if spans:
-            memory = TraceMemory(spans, phase, iteration)
+            driver = self._found.drivers.get(key[1])
+            number = iteration if driver is None else iteration_of(driver.attributes)
+            memory = TraceMemory(spans, phase, number)
             self._found.peaks.add(memory)
             self._found.growth.add(memory)
         for container in containers:
@@ -254,9 +327,20 @@ class _Collector:
             time = self._spend(container, inside, is_step=iteration is not None)
             if iteration is not None:
                 self._stepped[key[0]] = min(begun_ns, self._stepped.get(key[0], begun_ns))
-                self._found.steps.append(self._step(container, iteration, tree, inside, time))
+                step = self._step(container, iteration, tree, inside, time)
+                self._found.steps.append(self._as_guest(step, container, inside) if is_guest else step)
                 if container.status_code == ERROR:
                     self._failed.append((container.end_ns, _failure(container, iteration, spans)))
+
+    def _of_trace(self, key: GroupKey) -> tuple[list[SpanView], bool]:
+        """Return the stages of a process in a trace, and whether it is a guest there: then with a container."""
+        spans = list(own_stages(self._groups.pop(key, [])))
+        driver = self._found.drivers.get(key[1])
+        if driver is None or key[0] not in self._training or key in self._lent or has_container(spans) or not spans:
+            return spans, False
+        self._lent.add(key)
+        self._found.guests.add((text(spans[0].resource, v.ATTEMPT_ID), rank_of(spans[0].resource)))
+        return with_container(spans, driver), True
 
     def _spend(self, container: SpanView, inside: list[SpanView], *, is_step: bool) -> Goodput:
         key = text(container.resource, v.ATTEMPT_ID), rank_of(container.resource)
@@ -297,6 +381,7 @@ class _Collector:
             cpu_ns=nanoseconds(container.attributes.get(v.CPU_TIME)),
             algorithm=text(container.attributes, v.ALGORITHM) or text(container.resource, v.ALGORITHM),
             model=text(container.attributes, v.MODEL_NAME) or text(container.resource, v.MODEL_NAME),
+            waits=waits_of(container, inside) if self._found.drivers else (),
         )
 
 

@@ -23,6 +23,7 @@ from otel_rl.runs.spans import UNKNOWN
 PeersKey = tuple[str, int]
 PARTS: Final = ("step", "active", "wait", "transfer", "inseparable", "idle", "other")
 BUBBLES: Final[tuple[time_use.BubbleKind, ...]] = ("data", "queue", "pipeline", "controller", "other", "skew")
+CONTROLLER: Final = BUBBLES.index("controller")
 
 
 @dataclass(slots=True)
@@ -127,7 +128,8 @@ class RankTimes:
         key = records[0].rank.role, records[0].pipeline
         self._peers_of.update((record.rank, key) for record in records)
         other_ns = {rank: max(0, one.idle_ns - idle_ns[rank]) for rank, one in found.items()}
-        self._peers[key].add(work, max(step_ns.values()), waited, between_stages(other_ns, waited_ns))
+        called_ns = max(record.step.time_ns - record.bubbles[CONTROLLER] for record in records)
+        self._peers[key].add(work, called_ns, waited, between_stages(other_ns, waited_ns))
 
     def stragglers(self, median_step_s: float, mean_step_s: float) -> list[time_use.StragglerRow]:
         """Return the slow ranks, the costliest first; each costs at most what its peers are seen to wait."""
@@ -180,7 +182,7 @@ class RankTimes:
         if found.is_everywhere and is_starved(core_share, others):
             comm_s = inside_collectives((times.sums["wait"] + times.sums["transfer"]) / times.steps / 1e9, found.ratio)
         cost_s = min(found.excess_s, self._waited_for_s(key, rank.rank)) + comm_s
-        step_s = times.sums["step"] / times.steps / 1e9
+        step_s = (times.sums["step"] - times.bubbles["controller"]) / times.steps / 1e9
         return time_use.SlowRankRow(
             role=rank.role,
             rank=rank.rank,

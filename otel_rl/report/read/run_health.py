@@ -14,7 +14,9 @@ from otel_rl.findings.mishaps import DataFault, Died, Failed, Hang, Health, Requ
 from otel_rl.report.data.details import LedgerMismatch, OpenStageRow
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Loss, MemoryKind
+from otel_rl.report.read.average import stages_of_step
 from otel_rl.report.read.collect import StepRecord
+from otel_rl.report.read.single_controller.guest_steps import DRIVER
 from otel_rl.report.read.span_attributes import ERROR
 from otel_rl.report.sections.caveats import other_numbers
 from otel_rl.report.sections.ledger_faults import sample_names
@@ -117,7 +119,8 @@ def _where(row: OpenStageRow) -> str:
 
 def _failures(source: Source) -> list[Failed]:
     last = source.attempts[-1] if source.attempts else None
-    steps = {record.rank: record.key for record in source.found.steps if last is not None and record.attempt == last.id}
+    records = stages_of_step(source.found.steps)
+    steps = {record.rank: record.key for record in records if last is not None and record.attempt == last.id}
     is_over = last is not None and last.state in ("failed", "killed")
     return [
         Failed(
@@ -126,6 +129,7 @@ def _failures(source: Source) -> list[Failed]:
             stage=one.stage,
             error=one.error,
             is_end=is_over and (one.attempt, one.loop, one.step) == steps.get(one.rank),
+            is_called=one.attempt in source.found.led and one.rank.role != DRIVER,
         )
         for one in source.found.failures
     ]
@@ -143,6 +147,7 @@ def _died(source: Source) -> list[Died]:
     rows = [row for row in source.open_stages if not row.is_alive and row.attempt == last]
     failed = {one.rank for one in source.found.failures if one.attempt == last}
     rows = [row for row in rows if Rank(row.role, row.rank) not in failed]
+    rows.sort(key=lambda row: row.role != DRIVER)
     rows.sort(key=lambda row: row.collective is not None)  # whose peer is gone waits for it until it is killed, too
     return [Died(who=_name(source, Rank(row.role, row.rank)), where=_where(row)) for row in rows]
 
@@ -192,7 +197,7 @@ def _updates(source: Source) -> Updates | None:
     """Return the rank of the last attempt that skipped most updates; ranks skip them together, as a rule."""
     last = source.attempts[-1].id if source.attempts else ""
     ranks: defaultdict[Rank, list[StepRecord]] = defaultdict(list)
-    for record in source.averaged.finished:
+    for record in source.of_ranks.finished:
         if record.attempt == last:
             ranks[record.rank].append(record)
     found = [_updates_of(sorted(records, key=lambda record: record.step)) for records in ranks.values()]

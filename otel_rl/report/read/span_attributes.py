@@ -85,6 +85,20 @@ def work_in(spans: Iterable[SpanView]) -> WorkSums:
     return reduce(WorkSums.plus, counted, WorkSums())
 
 
+def sampled(attributes: Mapping[str, Value], samples: int, *, is_said: bool = True) -> WorkSums:
+    """Return what a rollout, or one trajectory, says of its samples and tokens."""
+    return WorkSums(
+        samples=samples,
+        prompt_tokens=integer(attributes, v.TOKENS_PROMPT),
+        response_tokens=integer(attributes, v.TOKENS_RESPONSE),
+        environment_tokens=integer(attributes, v.TOKENS_ENVIRONMENT),
+        has_samples=is_said,
+        has_prompts=v.TOKENS_PROMPT in attributes,
+        has_responses=v.TOKENS_RESPONSE in attributes,
+        has_environment=v.TOKENS_ENVIRONMENT in attributes,
+    )
+
+
 def work_of(span: SpanView) -> WorkSums | None:
     """Read what a training stage handled: rollouts count each sample once, training counts every forward.
 
@@ -94,16 +108,8 @@ def work_of(span: SpanView) -> WorkSums | None:
     if attributes.get(v.MODE) == "eval" or span.status_code == ERROR or v.TRUNCATED in attributes:
         return None
     if span.name == v.SAMPLE:
-        return WorkSums(
-            samples=integer(attributes, v.SAMPLE_BATCH_SIZE) or integer(attributes, v.BATCH_SIZE),
-            prompt_tokens=integer(attributes, v.TOKENS_PROMPT),
-            response_tokens=integer(attributes, v.TOKENS_RESPONSE),
-            environment_tokens=integer(attributes, v.TOKENS_ENVIRONMENT),
-            has_samples=v.SAMPLE_BATCH_SIZE in attributes or v.BATCH_SIZE in attributes,
-            has_prompts=v.TOKENS_PROMPT in attributes,
-            has_responses=v.TOKENS_RESPONSE in attributes,
-            has_environment=v.TOKENS_ENVIRONMENT in attributes,
-        )
+        samples = integer(attributes, v.SAMPLE_BATCH_SIZE) or integer(attributes, v.BATCH_SIZE)
+        return sampled(attributes, samples, is_said=v.SAMPLE_BATCH_SIZE in attributes or v.BATCH_SIZE in attributes)
     if span.name in (v.FORWARD, v.TRAIN):
         tokens = integer(attributes, v.TOKENS)
         unused = integer(attributes, v.TOKENS_PROMPT) + integer(attributes, v.TOKENS_ENVIRONMENT)

@@ -30,13 +30,17 @@ from otel_rl.report.read.average import step_times
 from otel_rl.report.read.awaited import Awaited, awaited
 from otel_rl.report.read.collect import StepKey, StepRecord
 from otel_rl.report.read.no_step import no_step
+from otel_rl.report.read.single_controller.driver_waits import generating_share, held_up, late, starting
 from otel_rl.runs.format import count, listed, plural, seconds
 
 if TYPE_CHECKING:
     from otel_rl.report.source import Source
 
+GENERATING: Final = "generating"
+WAITING: Final = "waiting"
 WORDS: Final = {
-    "generating": (v.SAMPLE,),
+    GENERATING: (v.SAMPLE,),
+    "handing out prompts": (v.SAMPLE_SUBMIT,),
     "preparing responses": (v.SAMPLE_PROCESS,),
     "log-probabilities": (v.LOGPROB,),
     "values": (v.VALUE,),
@@ -48,7 +52,7 @@ WORDS: Final = {
     "handing over new weights": (v.SYNC,),
     COMMUNICATION: (v.COMM,),
     "waiting for data": (f"{v.IDLE} data",),
-    "waiting": (v.IDLE,),
+    WAITING: (v.IDLE,),
     "time under no stage": (v.OTHER,),
 }
 MOST_CYCLE: Final = 16
@@ -66,20 +70,24 @@ def timing(source: Source) -> Timing:
     fair = source.fair
     times, top = fair.efficiency, [row for row in fair.stages if row.inside is None]
     steps = step_times(fair.averaged)
+    generating = generating_share(source, top)
     return Timing(
         step_s=steps.total_s / steps.averaged if steps.averaged else 0.0,
         median_s=steps.median_s,
-        uses=uses(top),
+        uses=_of_driver(uses(top), generating) if generating else uses(top),
         num_ranks=sum(row.relative_score is not None for row in times.ranks),
-        slow=_slow(times),
+        slow=_slow(times, is_led=bool(source.roles)),
         calls=_slow_calls(times),
-        wait=_wait(times, awaited(fair.averaged, times.ranks)),
-        idle={row.kind: row.share for row in times.bubbles if row.kind != "skew"},  # also inside other stages
+        wait=_wait(times, awaited(fair.ranks, times.ranks), is_led=bool(source.roles)),
+        idle=_idle(times, top, generating) if source.roles else _bubbles(times),
         other=sum(row.share for row in top if row.stage == v.OTHER),
         tails=[Tail(one.slowest, one.share, one.step_share or 0.0) for one in source.requests.tails],
         sampling=_sampling(fair.stages),
         slower=_slower(fair.averaged.steady),
         long=_long(fair.long_step),
+        late=late(source),
+        held=held_up(source),
+        starting=starting(source),
     )
 
 
@@ -93,6 +101,25 @@ def uses(top: Iterable[StageRow]) -> list[Use]:
     return [Use(name, share) for name, share in sorted(shares.items(), key=lambda item: -item[1]) if share > 0]
 
 
+def _of_driver(found: list[Use], generating: float) -> list[Use]:
+    """Count the waits of a driver for rollouts that go on as generating."""
+    shares = {use.name: use.share for use in found}
+    shares[WAITING] = shares.get(WAITING, 0.0) - generating
+    shares[GENERATING] = shares.get(GENERATING, 0.0) + generating
+    ordered = sorted(shares.items(), key=lambda item: -item[1])
+    return [Use(name, share) for name, share in ordered if share > 0]
+
+
+def _bubbles(times: Efficiency) -> dict[str, float]:
+    return {row.kind: row.share for row in times.bubbles if row.kind != "skew"}  # also inside other stages
+
+
+def _idle(times: Efficiency, top: Sequence[StageRow], generating: float) -> dict[str, float]:
+    """Return what a driver waits for, without rollouts that go on: its ranks wait for it most of the time."""
+    shares = {name: sum(row.share for row in top if row.stage == f"{v.IDLE} {name}") for name in ("data", "queue")}
+    return {**shares, "queue": max(0.0, shares["queue"] - generating)}
+
+
 def _word(stage: str) -> str:
     kind = next(iter(stage.split(maxsplit=1)), "")
     for names in (stage, kind):
@@ -102,7 +129,7 @@ def _word(stage: str) -> str:
     return stage or "a stage without a name"
 
 
-def _slow(times: Efficiency) -> SlowRanks | None:
+def _slow(times: Efficiency, *, is_led: bool) -> SlowRanks | None:
     """Name the costliest rank, with those of its peers that are slow in the same way."""
     if not times.slow_ranks:
         return None
@@ -115,7 +142,7 @@ def _slow(times: Efficiency) -> SlowRanks | None:
         own_s, others_s = one.own_s, one.own_s / one.ratio if one.ratio else 0.0
         often = f" in {count(one.slow_steps)} of {plural(one.steps, 'step')}" if one.is_at_times else ""
     return SlowRanks(
-        who=_ranks([row.who for row in alike], times) + times.of_stage(worst.pipeline),
+        who=_ranks([row.who for row in alike], times, is_led=is_led) + times.of_stage(worst.pipeline),
         rank=worst.rank,
         are="is" if len(alike) == 1 else "are",
         where="everything" if worst.is_everywhere else listed([_named(stage) for stage in worst.stages[:MOST_STAGES]]),
@@ -128,7 +155,7 @@ def _slow(times: Efficiency) -> SlowRanks | None:
         is_starved=worst.is_starved,
         core_share=worst.core_share or 0.0,
         often=often,
-        others="".join(_elsewhere(row, times) for row in others),
+        others="".join(_elsewhere(row, times, is_led=is_led) for row in others),
     )
 
 
@@ -138,9 +165,9 @@ def _is_alike(row: SlowRankRow, worst: SlowRankRow) -> bool:
     return row.is_everywhere or (row.stages == worst.stages and row.cost_s >= ALIKE_SHARE * worst.cost_s)
 
 
-def _elsewhere(row: SlowRankRow, times: Efficiency) -> str:
+def _elsewhere(row: SlowRankRow, times: Efficiency, *, is_led: bool) -> str:
     where = "everything" if row.is_everywhere else _named(row.stages[0])
-    who = _ranks([row.who], times)
+    who = _ranks([row.who], times, is_led=is_led)
     return f" {who[0].upper()}{who[1:]} costs as much in {where}."
 
 
@@ -152,8 +179,8 @@ def _named(stage: str) -> str:
     return {v.OTHER: "what runs under no stage", v.COMM: "collectives under no stage"}.get(stage, stage)
 
 
-def _ranks(ranks: Sequence[Rank | OfRank], times: Efficiency) -> str:
-    word = ranks[0].role if len({one.role for one in times.ranks}) > 1 else "rank"
+def _ranks(ranks: Sequence[Rank | OfRank], times: Efficiency, *, is_led: bool) -> str:
+    word = ranks[0].role if is_led or len({one.role for one in times.ranks}) > 1 else "rank"
     return f"{word}{'s' if len(ranks) > 1 else ''} {listed([str(one.rank) for one in ranks])}"
 
 
@@ -179,7 +206,7 @@ def _inside(stage: str) -> str:
     return "under no stage" if stage in (v.COMM, v.OTHER) else f"in {stage}"
 
 
-def _wait(times: Efficiency, waits: Awaited) -> PeerWait | None:
+def _wait(times: Efficiency, waits: Awaited, *, is_led: bool) -> PeerWait | None:
     if not times.ranks:
         return None
     skew = sum(row.share for row in times.bubbles if row.kind == "skew")
@@ -194,7 +221,7 @@ def _wait(times: Efficiency, waits: Awaited) -> PeerWait | None:
         step_s=longest.step_s,
         is_exact=all(row.is_wait_exact for row in times.ranks),
         is_spread=waits.is_spread,
-        who=_ranks(waits.ranks, times) if waits.ranks else "",
+        who=_ranks(waits.ranks, times, is_led=is_led) if waits.ranks else "",
         rank=waits.ranks[0].rank if waits.ranks else None,
         reason=reason,
     )

@@ -12,7 +12,10 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
 from otel_rl.report.data.report import Rate, Report, TrainingRow
 from otel_rl.report.read.average import work_of_all
+from otel_rl.report.read.single_controller.held_steps import sampled_in
+from otel_rl.report.read.span_attributes import WorkSums
 from otel_rl.report.section import Block, Line, Section, Title
+from otel_rl.report.sections.role_tables import processes
 from otel_rl.runs.format import clock, count, listed, number, percent, plural, seconds
 from otel_rl.runs.spans import text
 
@@ -57,12 +60,23 @@ def _trainings(source: Source) -> list[TrainingRow]:
     ]
 
 
+def _work(source: Source) -> WorkSums | None:
+    """Return what all processes handled in the averaged steps; a driver says what was trained, or else its ranks."""
+    total = work_of_all(source.averaged.steady)
+    if source.found.guests and total is not None:
+        trained = total if total.has_trained else work_of_all(source.of_ranks.steady) or WorkSums()
+        total = sampled_in(source.found, source.averaged.steady)._replace(train_tokens=trained.train_tokens)
+    return total
+
+
 def _rates(source: Source) -> list[Rate]:
-    averaged, total = source.averaged, work_of_all(source.averaged.steady)
+    averaged, total = source.averaged, _work(source)
     if total is None:
         return []
     step_s = averaged.per_rank_s(lambda record: record.step.time_ns)
-    sample_s = sum(row.total_s for row in source.stages if row.inside is None and row.stage == v.SAMPLE)
+    found = source.trajectories
+    sample_s = (found.generating_s or 0.0) * len(averaged.steady) if found is not None else 0.0
+    sample_s = sample_s or sum(row.total_s for row in source.stages if row.inside is None and row.stage == v.SAMPLE)
     rows: list[tuple[Rate, float]] = [
         (Rate(work="rollout", unit="samples", wall="step", per_second=total.samples), step_s),
         (Rate(work="rollout", unit="response tokens", wall="step", per_second=total.response_tokens), step_s),
@@ -80,7 +94,7 @@ def _blocks(report: Report) -> list[Block]:
     facts = [
         f"{report.system} {report.system_version}".strip(),
         *(listed(list(dict.fromkeys(filter(None, of)))) for of in names),
-        ranks,
+        processes(report) or ranks,
         _steps(report),
     ]
     trainings = [

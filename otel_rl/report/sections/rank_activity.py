@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from otel_rl import vocabulary as v
+from otel_rl.analysis.summary import summarize
 from otel_rl.analysis.waits import call_waits
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report, WorkRow
 from otel_rl.report.data.time_use import WAITS_UNKNOWN, Efficiency, RankTime, SlowRankRow
-from otel_rl.report.read.average import Averaged
+from otel_rl.report.read.average import Averaged, of_ranks
 from otel_rl.report.read.collect import FoldedSpans, StepKey, StepRecord
-from otel_rl.report.read.rank_times import RankTimes
+from otel_rl.report.read.rank_times import CONTROLLER, RankTimes
 from otel_rl.report.read.span_attributes import WorkSums
 from otel_rl.report.section import Block, Line, Section, Table, cell, foremost, more, notes, rank_name
 from otel_rl.report.sections.wall_time import Goodputs
@@ -51,7 +52,7 @@ def efficiency(found: FoldedSpans, averaged: Averaged) -> Efficiency:
     """Fold the steps: goodput takes all of them, everything else the averaged ones."""
     steady = set(map(id, averaged.steady))
     times, goodputs = RankTimes(), Goodputs(found)
-    for record in found.steps:
+    for record in of_ranks(found.steps):
         if record.is_truncated:
             goodputs.add(record, None)
     for records in _roles(averaged):
@@ -64,7 +65,8 @@ def efficiency(found: FoldedSpans, averaged: Averaged) -> Efficiency:
             peers = [record for record in records if record.pipeline == stage]
             if all(id(record) in steady for record in peers):
                 times.add(peers, calls, waited)
-    stragglers = times.stragglers(averaged.median_ns / 1e9, averaged.mean_ns / 1e9)
+    called_s = [(record.step.time_ns - record.bubbles[CONTROLLER]) / 1e9 for record in averaged.steady]
+    stragglers = times.stragglers(summarize(called_s).median, sum(called_s) / len(called_s) if called_s else 0.0)
     return Efficiency(
         stragglers=stragglers,
         slow_ranks=times.slow_ranks(stragglers),
@@ -139,8 +141,8 @@ def _over_all(report: Report, row: SlowRankRow) -> str:
     return f"{who} costs {seconds(row.cost_s)} per step in {where}, {percent(row.share)} of its mean step{comm}{core}"
 
 
-def _work_rows(averaged: Averaged) -> list[WorkRow]:
-    sums: dict[Rank, WorkSums] = {}
+def _work_rows(averaged: Averaged, sampled: Mapping[Rank, WorkSums]) -> list[WorkRow]:
+    sums: dict[Rank, WorkSums] = dict(sampled)
     for record in averaged.finished:
         sums[record.rank] = sums.get(record.rank, WorkSums()).plus(record.work)
     return [
@@ -177,5 +179,7 @@ def _work_blocks(report: Report) -> list[Block]:
 
 RANKS: Final = Section(title="Ranks", data={"efficiency": lambda source: source.efficiency}, blocks=_blocks)
 WORK: Final = Section(
-    title="Samples and tokens", data={"work": lambda source: _work_rows(source.averaged)}, blocks=_work_blocks
+    title="Samples and tokens",
+    data={"work": lambda source: _work_rows(source.of_ranks, source.found.trajectories.works)},
+    blocks=_work_blocks,
 )

@@ -16,10 +16,12 @@ from otel_rl.report.data.report import BalanceRow, CommRow, RankComm, RankSecond
 from otel_rl.report.data.time_use import StragglerRow
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import StepRecord
+from otel_rl.report.read.single_controller.guest_steps import CONTROLLER
 from otel_rl.report.section import Block, Column, Line, Section, Table, by_rank, cell, foremost, more, notes, rank_name
 from otel_rl.runs.format import number, seconds, shorten
 
 MAIN_SHARE: Final = 0.01
+NO_WORK: Final = (v.OTHER, v.COMM, f"{v.IDLE} {CONTROLLER}")
 MOST_ROWS: Final = 40
 LONGEST_RANK: Final = 16
 MARK: Final = " *"
@@ -37,7 +39,7 @@ def balance_rows(
     rows: list[BalanceRow] = []
     for stage in stages:
         is_main = stage.share >= MAIN_SHARE or stage.stage in slow
-        if stage.inside is None and is_main and (stage.stage not in (v.OTHER, v.COMM) or stage.stage in slow):
+        if stage.inside is None and is_main and (stage.stage not in NO_WORK or stage.stage in slow):
             found = _own_ns(averaged, stage.stage)
             for of in sorted({peers[rank] for rank in found}):
                 own = {rank: found.get(rank, []) for rank in sorted(peers) if peers[rank] == of}
@@ -191,9 +193,11 @@ def _per_step(row: CommRow) -> str:
 
 OWN_TIME: Final = Section(
     title="Own time by rank",
-    data={"balance": lambda source: balance_rows(source.averaged, source.stages, source.efficiency.stragglers)},
+    data={"balance": lambda source: balance_rows(source.of_ranks, source.rank_stages, source.efficiency.stragglers)},
     blocks=_own_blocks,
 )
 COLLECTIVES: Final = Section(
-    title="Collectives", data={"comm": lambda source: comm_rows(source.averaged, source.stages)}, blocks=_comm_blocks
+    title="Collectives",
+    data={"comm": lambda source: comm_rows(source.of_ranks, source.rank_stages)},
+    blocks=_comm_blocks,
 )

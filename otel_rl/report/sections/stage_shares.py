@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -34,6 +35,33 @@ def stage_rows(averaged: Averaged) -> list[StageRow]:
     ordered = sorted(paths, key=lambda path: _order(rows, path))
     other = [_row(averaged, (v.OTHER,), averaged.other())] if averaged.time_ns else []
     return [rows[path] for path in ordered] + other
+
+
+def explained(stages: Sequence[StageRow], of_ranks: Sequence[StageRow]) -> list[StageRow]:
+    """Put what ranks do inside the stages of their driver below these: collectives, and stages of theirs."""
+    known = {row.stage: row for row in of_ranks if row.inside is None}
+    inside: dict[str, list[StageRow]] = {}
+    for row in of_ranks:
+        if row.inside is not None:
+            inside.setdefault(row.inside, []).append(row)
+    rows: list[StageRow] = []
+    for row in stages:
+        called = known.get(row.stage) if row.inside is None and row.stage != v.OTHER else None
+        rows.append(row if called is None else _with_calls(row, called))
+        if called is not None:
+            rows += inside.get(row.stage, ())
+    return rows
+
+
+def _with_calls(row: StageRow, called: StageRow) -> StageRow:
+    comm_share = called.comm_share * called.share / row.share if row.share else 0.0
+    return replace(
+        row,
+        comm_share=min(1.0, comm_share),
+        is_comm_hidden=called.is_comm_hidden,
+        is_host_clock=called.is_host_clock,
+        is_device_clock=False,
+    )
 
 
 def _order(rows: dict[Path, StageRow], path: Path) -> tuple[tuple[float, str], ...]:

@@ -63,10 +63,13 @@ def _table(report: Report, shown: Sequence[StageRow], ranks: list[Rank]) -> Tabl
     columns = map(Column, ("share", *heads, *(["between ranks"] if has_comm else [])))
     table = Table([Column("step", "name"), Column("", "picture", LONGEST_BAR), *columns])
     largest = max(row.share for row in report.stages)
-    most_calls = report.steps.averaged * len(report.ranks)  # of several in a step the median says too little
     for row in shown:
+        callers = _callers(report, row)
         own = balance.get(row.stage) if row.inside is None else None
-        times: list[Cell] = ["" if row.calls > most_calls else seconds(row.median_s), *_own(own, ranks)]
+        times: list[Cell] = [
+            "" if row.calls > report.steps.averaged * callers else seconds(row.median_s),
+            *_own(own, ranks),
+        ]
         comm = "hidden" if row.is_comm_hidden else percent(row.share * row.comm_share) if row.comm_share else ""
         table.add(
             _name(row) + (MARK if own is not None and not own.is_comparable else ""),
@@ -77,6 +80,13 @@ def _table(report: Report, shown: Sequence[StageRow], ranks: list[Rank]) -> Tabl
             severity="note" if row.inside else "",
         )
     return table
+
+
+def _callers(report: Report, row: StageRow) -> int:
+    """Return how many processes have a stage: of several calls in a step of each the median says too little."""
+    if not report.roles:
+        return len(report.ranks)
+    return 1 if row.inside is None else sum(one.processes for one in report.roles if one.is_rank)
 
 
 def _name(row: StageRow) -> str:
@@ -111,20 +121,28 @@ def _mean_step(report: Report) -> str:
     rows = report.efficiency.ranks
     if not rows:
         return ""
+    called_s = {
+        one.who: one.time_s for row in report.efficiency.bubbles if row.kind == "controller" for one in row.ranks
+    }
+
+    def did(row: RankTime) -> str:
+        return _did(row, called_s.get(row.who, 0.0))
+
     mean = f"mean step {seconds(fmean(row.step_s for row in rows))} (p95 {seconds(report.steps.p95_s)})"
     if len(rows) == 1:
-        return f"{mean}: {_did(rows[0])}"
+        return f"{mean}: {did(rows[0])}"
     if len(rows) == 2:
-        return f"{mean}: {'; '.join(f'{rank_name(report, row)} {_did(row)}' for row in rows)}"
+        return f"{mean}: {'; '.join(f'{rank_name(report, row)} {did(row)}' for row in rows)}"
     least, *_, longest = sorted(rows, key=lambda row: row.wait_s)
-    ends = f"{rank_name(report, least)} {_did(least)}; {rank_name(report, longest)} {_did(longest)}"
+    ends = f"{rank_name(report, least)} {did(least)}; {rank_name(report, longest)} {did(longest)}"
     return f"{mean}, of {plural(len(rows), 'rank')} these wait least and longest: {ends}"
 
 
-def _did(row: RankTime) -> str:
+def _did(row: RankTime, driver_s: float) -> str:
     said = [f"works {seconds(row.active_s + row.inseparable_s)}"]
     said += [f"waits {'' if row.is_wait_exact else '>='}{seconds(row.wait_s)}"] if row.wait_s else []
     said += [f"sends {seconds(row.transfer_s)}"] if row.transfer_s else []
+    said += [f"waits for the driver {seconds(driver_s)}"] if driver_s else []
     said += [f"CPU {percent(row.cpu_share)}"] if row.cpu_share is not None else []
     return ", ".join(said)
 

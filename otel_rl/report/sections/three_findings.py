@@ -9,8 +9,8 @@ from otel_rl.report.data.report import Report
 from otel_rl.report.read.evidence import findings
 from otel_rl.report.section import Block, Line, Paragraph, Section, Severity
 
-SHOWN_NOTES: Final = ("long_step",)
-"""Notes on the screen, too, behind the first finding: what its numbers leave out."""
+SHOWN_NOTES: Final = ("long_step", "starting_agents")
+"""Notes on the screen, too, behind the first finding: what its numbers leave out, or have only once."""
 SEVERITIES: Final[dict[str, Severity]] = {"alarm": "alarm", "warning": "warning", "note": ""}
 
 

@@ -40,6 +40,8 @@ class Goodputs:
 
     def __init__(self, found: FoldedSpans) -> None:
         self._found = found
+        called = {attempt for attempt, _ in found.guests}
+        self._walls = {key: wall for key, wall in found.walls.items() if key in found.guests or key[0] not in called}
         self._again = _redone(found)
         self._twice = _twice(found)
         self._first_step_ns: dict[tuple[str, Rank], int] = {}
@@ -75,7 +77,7 @@ class Goodputs:
     def rows(self) -> list[GoodputRow]:
         by_attempt: defaultdict[str, list[Goodput]] = defaultdict(list)
         setup_ns: Counter[str] = Counter()
-        for key, wall in self._found.walls.items():
+        for key, wall in self._walls.items():
             phases = [(begin_ns, self._once(key, (begin_ns, end_ns), one)) for (begin_ns, end_ns), one in wall.phases]
             first_step_ns = self._first_step_ns.get(key, wall.end_ns)
             setup_ns[key[0]] += sum(one.overhead_ns for begin_ns, one in phases if begin_ns < first_step_ns)
@@ -85,7 +87,7 @@ class Goodputs:
         names = [name for name in self._found.attempts if name in by_attempt]
         rows = [self._row([name], total(by_attempt[name]), len(by_attempt[name]), setup_ns[name]) for name in names]
         everything = total(part for parts in by_attempt.values() for part in parts)
-        ranks = len({rank for _, rank in self._found.walls})
+        ranks = len({rank for _, rank in self._walls})
         return [*rows, self._row(names, everything, ranks, setup_ns.total(), is_all=True)] if everything.wall_ns else []
 
     def _row(

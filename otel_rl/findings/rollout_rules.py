@@ -1,0 +1,79 @@
+"""For what a driver waits while rollouts are made: late samples, one trajectory, agent loops that start."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_rl import vocabulary as v
+from otel_rl.findings.rule import Found, Rule, Value, whole
+from otel_rl.findings.time_spent import Timing
+from otel_rl.runs.format import seconds
+
+LATE_SHARE: Final = 0.1
+HELD_SHARE: Final = 0.05
+AVERAGED: Final = "the averaged steps"
+
+
+def _late(timing: Timing) -> Found | None:
+    late = timing.late
+    if late is None or late.share < LATE_SHARE:
+        return None
+    return Found({"late_s": late.late_s, "share": late.share, "asks": late.asks})  # what is no habit comes first
+
+
+def _held(timing: Timing) -> Found | None:
+    one = timing.held
+    if one is None or one.of_all < HELD_SHARE:
+        return None
+    inside = f"; {one.inside} took {seconds(one.inside_s)} of it" if one.inside else ""
+    values: dict[str, Value] = {
+        "which": one.which[:1].upper() + one.which[1:],
+        "step": one.step,
+        "held_s": one.held_s,
+        "share": one.share,
+        "inside": inside,
+        "others": one.others,
+    }
+    return Found(values, one.share)
+
+
+def _starting(timing: Timing) -> Found | None:
+    one = timing.starting
+    return None if one is None else Found({"step": one.step, "time_s": one.time_s, "share": one.share})
+
+
+ROLLOUTS: Final[tuple[Rule[Timing], ...]] = (
+    Rule(
+        name="late_samples",
+        severity="warning",
+        reads=(v.IDLE, v.TRAJECTORY),
+        condition=f"after the last trajectory of a step has ended, a driver waits for the samples for at least "
+        f"{whole(LATE_SHARE)} of the step time",
+        window=AVERAGED,
+        find=_late,
+        sentence="The step waits {late_s:seconds} ({share:percent}) for its samples after the last rollout has ended"
+        "{asks}.",
+        advice="Let the driver ask more often, or give a step more rollouts.",
+    ),
+    Rule(
+        name="held_step",
+        severity="warning",
+        reads=(v.IDLE, v.TRAJECTORY),
+        condition="after all trajectories have ended but those that take at least three times the median, the driver "
+        f"waits for these for a tenth of the step; such waits are {whole(HELD_SHARE)} of all steps or more",
+        window=AVERAGED,
+        find=_held,
+        sentence="{which} held step {step} for {held_s:seconds} ({share:percent} of it){inside}.{others}",
+        advice="Look at this trajectory: how long it is, its tools, its reward and its server.",
+    ),
+    Rule(
+        name="starting_agents",
+        severity="note",
+        reads=(v.SAMPLE_SUBMIT,),
+        condition="the first step hands out its prompts for at least 2 s and five times as long as the others",
+        window="the steps of the last attempt",
+        find=_starting,
+        sentence="{time_s:seconds} of step {step} are rl.sample.submit ({share:percent}): the agent loops start there, "
+        "once.",
+    ),
+)

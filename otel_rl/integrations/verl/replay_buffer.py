@@ -1,0 +1,125 @@
+"""Replay buffers of verl: how many groups wait, which of them a step takes, and how old their weights are.
+
+Source: verl 0.9.1, ``trainer/ppo/v1/replay_buffer.py``. A version of the policy is the number of the step after which
+its weights were synced: a step trains the version before its own number (``_compute_metrics`` of ``trainer_base.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import fmean
+from typing import Any
+
+from otel_rl import vocabulary
+from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, StageHook
+from otel_rl.integrations.verl.prompt_groups import is_apart
+from otel_rl.metrics.record import count, gauge
+from otel_rl.records import Value
+from otel_rl.trace.apart import link_apart
+from otel_rl.trace.memory import tracing
+
+BUFFER = "verl.trainer.ppo.v1.replay_buffer"
+PARTITIONS = {"train": "train", "val": "eval"}
+STATES = {"pending": "pending", "running": "running", "finished": "finished", "failure": "failed"}
+DROPPED = {
+    "off_policy/evicted_samples": "stale",
+    "filter_groups/evicted_samples": "filtered",
+    "rollout_failure/evicted_samples": "failed",
+    "filter_groups/discarded_surplus_samples": "surplus",
+}
+"""How the names of verl's counters of groups end, and why each was dropped."""
+
+
+def rows_of(batch: Any) -> dict[str, Value]:
+    """Count samples and tokens by the tags of a batch, whose values are elsewhere; padding repeats samples.
+
+    A batch of the legacy trainer has no tags; verl itself has counted the tokens of each of its samples.
+    """
+    if not hasattr(batch, "tags"):
+        counted = batch.meta_info.get("global_token_num")
+        return {vocabulary.BATCH_SIZE: len(batch)} | ({vocabulary.TOKENS: sum(counted)} if counted else {})
+    tags = [tag for tag in batch.tags if not tag.get("is_padding")]
+    said: dict[str, Value] = {vocabulary.BATCH_SIZE: len(tags)}
+    if tags and all("prompt_len" in tag for tag in tags):
+        prompt, response = sum(tag["prompt_len"] for tag in tags), sum(tag["response_len"] for tag in tags)
+        said |= {
+            vocabulary.TOKENS: prompt + response,
+            vocabulary.TOKENS_PROMPT: prompt,
+            vocabulary.TOKENS_RESPONSE: response,
+        }
+    return said
+
+
+def _sampled(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
+    said, (buffer, step, partition), batch = rows_of(result[0]), args[:3], result[0]
+    if partition == "train":
+        lags = dict(_lags(batch, step - 1))
+        if lags:
+            said |= _say_lags(list(lags.values()), step - 1)
+        if is_apart(buffer.trainer_mode):
+            _link(batch, lags)
+    return said
+
+
+def _lags(batch: Any, newest: int) -> Iterator[tuple[str, int]]:
+    """Yield how many versions older than the newest each sample's first token is, as far as servers tell theirs."""
+    for key, tag in zip(batch.keys, batch.tags, strict=True):
+        oldest = tag.get("min_global_steps")
+        if oldest is not None:
+            yield key, newest - int(oldest)
+
+
+def _say_lags(lags: list[int], newest: int) -> dict[str, Value]:
+    stale = sum(lag > 0 for lag in lags)
+    gauge(vocabulary.SAMPLE_LAG, fmean(lags))
+    gauge(vocabulary.SAMPLE_LAG_MAX, max(lags))
+    gauge(vocabulary.SAMPLE_STALE, stale / len(lags))
+    return {vocabulary.POLICY_VERSION: newest, vocabulary.LAG_MAX: max(lags), vocabulary.STALE_COUNT: stale}
+
+
+def _link(batch: Any, lags: dict[str, int]) -> None:
+    """Link the step to the groups that it trains on; the key of a sample begins with the uid of its prompt."""
+    tree = None if tracing.loop is None else tracing.loop.tree
+    links: dict[str, dict[str, Value]] = {}
+    for key in batch.keys:
+        uid = key.rsplit("_", 2)[0]
+        said = links.setdefault(uid, {vocabulary.GROUP_ID: uid})
+        if key in lags:
+            said[vocabulary.POLICY_LAG] = max(lags[key], int(said.get(vocabulary.POLICY_LAG, 0)))  # type: ignore[arg-type]
+    if tree is not None:
+        link_apart(tree.root or tree.container, links)
+
+
+def _count_dropped(args: Args, kwargs: Kwargs, result: Any) -> None:
+    partition = args[2]
+    for name, value in result[1].items():
+        reason = DROPPED.get(name.partition("/")[2])
+        if reason:
+            mode = vocabulary.MODE, PARTITIONS[partition]
+            count(vocabulary.GROUPS_DROPPED, int(value), (vocabulary.DROPPED_BECAUSE, reason), mode)
+
+
+def _count_groups(args: Args, kwargs: Kwargs, result: object) -> None:
+    """Record how many groups are in which state: a buffer asks for that at each poll."""
+    for partition, mode in PARTITIONS.items():
+        keys = {state: getattr(args[0], f"{name}_keys").get(partition, ()) for name, state in STATES.items()}
+        if partition == "train" or any(keys.values()):
+            for state, found in keys.items():
+                gauge(vocabulary.GROUPS, len(found), (vocabulary.GROUP_STATE, state), (vocabulary.MODE, mode))
+
+
+def _sampling(kind: str, **more: Any) -> Hook:
+    """Record the wait for samples, of which verl asks every two seconds."""
+    reason = (vocabulary.IDLE_REASON, "queue")
+    target = f"{BUFFER}:{kind}.sample"
+    return StageHook(target=target, stage=vocabulary.IDLE, attributes=(reason,), capture=_sampled, **more)
+
+
+HOOKS: tuple[Hook, ...] = (
+    _sampling("ReplayBuffer", after=_count_dropped),
+    _sampling("ReplayBufferAsync"),
+    CallbackHook(target=f"{BUFFER}:ReplayBufferAsync.wait_for_sampleable", after=_count_dropped),
+    CallbackHook(
+        target=f"{BUFFER}:ReplayBuffer._sync_metadata_from_transfer_queue", after=_count_groups, optional=True
+    ),
+)

@@ -1,0 +1,79 @@
+"""What a single controller's processes did, as data: stages by role, trajectories, and what a step waits for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleStage:
+    """The calls of one stage in the processes of a role, in all steps; stages inside others are listed, too."""
+
+    stage: str
+    calls: int
+    median_s: float
+    p95_s: float
+    longest_s: float
+    total_s: float
+    """Sum over all calls and processes; overlapping calls count each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleRow:
+    """The processes of one role."""
+
+    role: str
+    processes: int
+    is_driver: bool
+    """It holds the steps and calls the others."""
+    is_rank: bool
+    """They hold devices: they train, and count in goodput and wall time."""
+    stages: list[RoleStage]
+    """The most time first; empty for the driver, whose stages are those of the step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldStep:
+    """A step that waited for few trajectories, of three times the median or longer, after all others had ended."""
+
+    step: int
+    trajectories: int
+    """Of these, at least; what follows is of the one that ended last."""
+    sample: str
+    group: str
+    """Both empty if unknown."""
+    held_s: float
+    share: float
+    """Of the step."""
+    duration_s: float
+    """Of the trajectory."""
+    inside: str
+    """What in it took most of its time: a stage, and the process that it ran in; empty if unknown."""
+    inside_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectories:
+    """The trajectories of a run; evaluations are only counted."""
+
+    trajectories: int
+    evaluated: int
+    prompt_tokens: int
+    response_tokens: int
+    median_s: float
+    p95_s: float
+    longest_s: float
+    longest_sample: str
+    longest_group: str
+    generating_s: float | None
+    """How long the driver waits in a mean averaged step while a trajectory goes on; null on another clock than its."""
+    late_s: float | None
+    """How long it waits after the last of them has ended, likewise."""
+    held: list[HeldStep]
+    """Averaged steps in which the driver waited for these alone for a tenth of the step or more: the longest 16."""
+
+
+def which(sample: str, group: str) -> str:
+    """Name a trajectory by its group, and by what its own name has beyond that."""
+    own = sample.removeprefix(group).lstrip("_-/ ") if group else sample
+    return f"trajectory {own} of group {group}" if group else f"trajectory {own}"

@@ -1,0 +1,67 @@
+"""What the rules of time read of the waits of a driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from otel_rl import vocabulary as v
+from otel_rl.findings.time_spent import HeldUp, Late, Starting
+from otel_rl.report.data.report import StageRow
+from otel_rl.report.data.roles import which
+from otel_rl.runs.format import plural
+from otel_rl.runs.spans import text
+
+if TYPE_CHECKING:
+    from otel_rl.report.source import Source
+
+QUEUE: Final = f"{v.IDLE} queue"
+STARTING_NS: Final = 2_000_000_000
+STARTING_RATIO: Final = 5.0
+
+
+def generating_share(source: Source, top: Iterable[StageRow]) -> float:
+    """Return the share of the step in which a driver waits in a queue while rollouts go on; 0 without a driver."""
+    found, mean_s = source.trajectories, source.averaged.mean_ns / 1e9
+    waiting = sum(row.share for row in top if row.stage == QUEUE)
+    if found is None or not mean_s:
+        return 0.0
+    return waiting if found.generating_s is None else min(waiting, found.generating_s / mean_s)
+
+
+def late(source: Source) -> Late | None:
+    found, mean_s = source.trajectories, source.averaged.mean_ns / 1e9
+    if found is None or not found.late_s or not mean_s:
+        return None
+    asks = ": verl asks for them every 2 s" if text(source.resource, v.SYSTEM) == "verl" else ""
+    return Late(found.late_s, found.late_s / mean_s, asks)
+
+
+def held_up(source: Source) -> HeldUp | None:
+    found = source.trajectories
+    if found is None or not found.held:
+        return None
+    one = found.held[0]
+    others = len(found.held) - 1
+    return HeldUp(
+        which=which(one.sample, one.group) + (f", with {more} more," if (more := one.trajectories - 1) else ""),
+        step=one.step,
+        held_s=one.held_s,
+        share=one.share,
+        inside=one.inside,
+        inside_s=one.inside_s,
+        of_all=sum(row.held_s for row in found.held) / (source.averaged.time_ns / 1e9),
+        others=f" {plural(others, 'more step')} had such a one." if others else "",
+    )
+
+
+def starting(source: Source) -> Starting | None:
+    """Look at the first step of the last attempt, in which agent loops may start while they get their prompts."""
+    last = source.attempts[-1].id if source.attempts else ""
+    steps = [record for record in source.averaged.finished if record.attempt == last] if source.roles else []
+    times_ns = [part.busy_ns if (part := record.stages.get((v.SAMPLE_SUBMIT,))) else 0 for record in steps]
+    if len(times_ns) < 2 or times_ns[0] < max(STARTING_NS, STARTING_RATIO * median(times_ns[1:])):
+        return None
+    whole_ns = steps[0].step.time_ns
+    return Starting(steps[0].step.iteration, times_ns[0] / 1e9, times_ns[0] / whole_ns if whole_ns else 0.0)

@@ -1,0 +1,156 @@
+"""The report of a run with a single controller: a driver holds the steps, and calls everybody else.
+
+`WRITE_SCREENS=1 pytest tests/report/test_single_controller.py` writes the expected screen anew.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.read import open_run
+from otel_rl.report.build import build_report
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import Report
+from otel_rl.report.terminal import render
+from tests.driver_runs import ACTORS, AGENT, REWARD, RUN, SERVERS, DrivenPlan, write_driven
+from tests.made_runs import BEGIN_NS
+from tests.report.test_screen import COLUMNS, SCREENS
+
+NOW_NS = BEGIN_NS + 62_100_000_000
+
+
+def report_of(root: Path, plan: DrivenPlan | None = None) -> Report:
+    """Make the report of a made run."""
+    return replace(build_report(open_run(write_driven(root, plan)), NOW_NS), path=RUN)
+
+
+def found(report: Report, *names: str) -> list[str]:
+    """Return the sentences of some rules."""
+    every = (*report.findings.time, *report.findings.health)
+    return [one.sentence for one in every if one.rule in names]
+
+
+def test_the_screen_of_a_healthy_run(tmp_path: Path) -> None:
+    """The driver's stages tile the step, ranks explain them; only ranks count in goodput."""
+    out = io.StringIO()
+    console = Console(file=out, width=COLUMNS)
+    render(report_of(tmp_path), console, ("ranks", "requests", "compute", "goodput"))
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    file = SCREENS / "driven.txt"
+    if os.environ.get("WRITE_SCREENS"):
+        file.write_text("\n".join(lines) + "\n", "utf-8")
+    assert file.read_text("utf-8").splitlines() == lines
+
+
+def test_waits_that_a_rank_did_not_record_are_known_all_the_same(tmp_path: Path) -> None:
+    """What lies between two calls is a wait for the driver."""
+    recorded, plain = (
+        report_of(tmp_path / name, DrivenPlan(has_waits=name == "recorded")) for name in ("recorded", "plain")
+    )
+    assert [
+        (recorded.efficiency, recorded.stages, recorded.balance),
+        [("rl.idle controller", 60), ("rl.train", 20)],
+    ] == [
+        (plain.efficiency, plain.stages, plain.balance),
+        [(one.stage, one.calls) for one in recorded.roles[1].stages[:2]],
+    ]
+
+
+def test_ranks_are_compared_in_the_stages_of_their_update(tmp_path: Path) -> None:
+    """What a slow one costs is compared with the step without waits for the driver."""
+    report = report_of(tmp_path, DrivenPlan(slow_rank=1))
+    [slow] = report.efficiency.slow_ranks
+    assert (Rank("actor", 1), ["rl.train.forward"], 0.22, 0.1, 0.12) == (
+        slow.who, slow.stages, slow.own_s, round(slow.others_s, 9), slow.cost_s,
+    )  # fmt: skip
+    assert report.findings.time[0].sentence == (
+        "Actor 1 is slower in rl.train.forward (own time 220 ms against 100 ms), which costs 120 ms of 730 ms per step "
+        "(16 %)."
+    )
+
+
+def test_a_long_trajectory_is_named_with_what_took_its_time(tmp_path: Path) -> None:
+    """Whatever the driver waited after that is the poll's."""
+    report = report_of(tmp_path, DrivenPlan(long_in=6))
+    assert report.trajectories is not None
+    assert [
+        {
+            "step": 6, "trajectories": 1, "sample": "g61_0", "group": "g61", "held_s": 4.97, "share": 4.97 / 8.87,
+            "duration_s": 5.5, "inside": "rl.sample.serve (Server 0)", "inside_s": 5.4,
+        }
+    ] == [asdict(one) for one in report.trajectories.held]  # fmt: skip
+    assert report.findings.time[0].sentence == (
+        "Trajectory 0 of group g61 held step 6 for 4.97 s (56 % of it); rl.sample.serve (Server 0) took 5.40 s of it."
+    )
+
+
+def test_clocks_of_two_hosts_are_not_compared(tmp_path: Path) -> None:
+    """Each rank has the times that it has on one host; nothing is said of what only the driver's clock could tell."""
+    here = report_of(tmp_path / "here")
+    there = report_of(tmp_path / "there", DrivenPlan(elsewhere=(AGENT, REWARD, *SERVERS, ACTORS[1])))
+    assert here.trajectories is not None
+    assert there.trajectories == replace(here.trajectories, generating_s=None, late_s=None)
+    assert (here.rates[:2], here.stages) == (there.rates[:2], there.stages)
+    ranks = [[(one.who, one.active_s, one.step_s) for one in report.efficiency.ranks] for report in (here, there)]
+    assert ranks[0] == ranks[1]
+    assert [
+        "Nothing stands out. Generating takes 69 % of a step, forward and backward 17 %. Neither rank is slow."
+    ] == (found(there, "late_samples", "idle", "largest"))
+
+
+@pytest.mark.parametrize(
+    ("plan", "state", "health"),
+    [
+        (DrivenPlan(), "finished", []),
+        (DrivenPlan(ends="open"), "finished", []),
+        (DrivenPlan(ends="open", is_alive=True), "finished", []),
+        (
+            DrivenPlan(ends="killed"),
+            "killed",
+            ["Driver 0, like 1 more, was killed, last seen in step 10: it ended without an exception."],
+        ),
+        (
+            DrivenPlan(fails_in=6),
+            "finished",
+            ["Reward 0 failed with ValueError inside rl.reward, step 6 (1 failure in all)."],
+        ),
+    ],
+    ids=["ended", "ray_ended_all", "in_teardown", "killed", "reward_fails"],
+)
+def test_the_driver_says_how_a_run_ended(tmp_path: Path, plan: DrivenPlan, state: str, health: list[str]) -> None:
+    """A server in a call that nobody waits for is no rank that was killed."""
+    report = report_of(tmp_path, plan)
+    warned = [one.sentence for one in report.findings.health if one.severity != "note"]
+    assert (state, health, bool(report.open_stages)) == (report.state, warned, state == "killed")
+
+
+def test_only_ranks_that_hold_devices_count_in_goodput(tmp_path: Path) -> None:
+    """Each starts for 15 s, trains for 6.5 s, takes weights for 0.8 s and waits; 4.3 s of that its server generates."""
+    [*_, everything] = report_of(tmp_path).efficiency.goodput
+    kinds = {part.kind: part.time_ns / 1e9 for part in everything.parts}
+    assert (2, {"productive": 21.6, "overhead": 31.599, "idle": 58.18, "wasted": 0.0, "other": 0.0}) == (
+        everything.ranks, kinds,
+    )  # fmt: skip
+
+
+def test_a_role_has_its_stages(tmp_path: Path) -> None:
+    """The driver first, then ranks, then the others; stages of the driver are those of the step."""
+    roles = report_of(tmp_path).roles
+    stages = [[row.stage for row in one.stages if not row.stage.startswith(v.IDLE)][:2] for one in roles]
+    assert [
+        ("driver", 1, True, False, []),
+        ("actor", 2, False, True, [v.TRAIN, v.MINI_BATCH]),
+        ("agent_loop", 1, False, False, [v.TRAJECTORY, v.SAMPLE_TURN]),
+        ("reward", 1, False, False, [v.REWARD]),
+        ("Server", 2, False, False, [v.SAMPLE_SERVE]),
+    ] == [
+        (one.role, one.processes, one.is_driver, one.is_rank, of_role)
+        for one, of_role in zip(roles, stages, strict=True)
+    ]
