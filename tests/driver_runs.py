@@ -43,6 +43,8 @@ class DrivenPlan:
     """Takes 120 ms longer in its forward; the other one waits for it in a collective of the optimizer."""
     long_in: int | None = None
     """A trajectory of this step takes 5 s longer, in its call of a server."""
+    sync_grows: int = 0
+    """The driver's sync takes so much longer in each step than in the one before."""
     fails_in: int | None = None
     """The reward of a trajectory of this step raises an exception, and is given again."""
     has_waits: bool = True
@@ -125,7 +127,8 @@ def _step(made: _Made, number: int, begin: int) -> int:
     old = made.span(DRIVER, v.LOGPROB, place, asked, asked + 250, said={v.LOGPROB_KIND: "old"})
     train = made.span(DRIVER, v.TRAIN, place, asked + 250, asked + 750, said=_tokens(SAMPLES))
     sync = made.span(DRIVER, v.SYNC, place, asked + 750, asked + 850, said={v.SYNC_OPERATION: "update_weights"})
-    made.span(DRIVER, v.SYNC, place, asked + 850, asked + 860, said={v.SYNC_OPERATION: "sleep_replicas"})
+    more = plan.sync_grows * number
+    made.span(DRIVER, v.SYNC, place, asked + 850, asked + 860 + more, said={v.SYNC_OPERATION: "sleep_replicas"})
     for who in ACTORS:
         _rank(made, who, asked, (old, train, sync), (trace, root), begin)
     if is_killed:
@@ -133,10 +136,10 @@ def _step(made: _Made, number: int, begin: int) -> int:
         made.open(DRIVER, f"{v.RANK_SPAN} 0", (trace, root), begin, dict(said), container)
         return asked + 870
     made.records[DRIVER].spans += [
-        FakeSpan(f"{v.RANK_SPAN} 0", trace, container, root, *_ns(begin, asked + 870), dict(said)),
-        FakeSpan(v.LOOP, trace, root, 0, *_ns(begin, asked + 870), dict(said)),
+        FakeSpan(f"{v.RANK_SPAN} 0", trace, container, root, *_ns(begin, asked + 870 + more), dict(said)),
+        FakeSpan(v.LOOP, trace, root, 0, *_ns(begin, asked + 870 + more), dict(said)),
     ]
-    return asked + 870
+    return asked + 870 + more
 
 
 def _ns(begin: int, end: int) -> tuple[int, int]:

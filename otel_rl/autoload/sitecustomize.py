@@ -2,7 +2,7 @@
 
 Python imports `sitecustomize` at its start; the one that this file shadows runs first, as it would without us. Then
 nothing happens until the program imports a framework, OpenTelemetry or otel_rl: a Python that has nothing to record
-does not pay for the import of otel_rl, 0.3 s and 30 MB.
+does not pay for the import of otel_rl, 0.3 s and 30 MB. Neither does a process of Ray's that gets no actor and no task.
 
 The file is read by whatever interpreter the command starts, so it keeps to old syntax, imports next to nothing, and
 stays silent where otel_rl is not installed.
@@ -26,9 +26,10 @@ FRAMEWORKS = frozenset((
 PARTS = frozenset(("opentelemetry", "otel_rl"))
 """Packages that otel_rl needs itself: it starts when their import is over, since half of one is of no use to it."""
 WORKER = "/ray/_private/workers/default_worker.py"
+"""The program of a process that Ray keeps for an actor or for tasks; many never get any."""
 MANAGER = "ray._private.function_manager"
 CALLS = "load_actor_class", "get_execution_info"
-"""What such a process calls first for an actor, and for a task: Ray keeps many that never get one."""
+"""Methods of its function manager: what such a process calls first for an actor, and for a task."""
 WAIT_S = 10.0
 """How long the import of a framework waits for another thread that starts otel_rl. Without a limit, two threads that
 each hold what the other needs would wait for ever."""

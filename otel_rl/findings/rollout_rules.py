@@ -1,4 +1,4 @@
-"""For what a driver waits while rollouts are made: late samples, one trajectory, agent loops that start."""
+"""The rules of runs with a driver: late samples, long trajectories, stages that grow, agent loops that start."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from otel_rl.runs.format import seconds
 
 LATE_SHARE: Final = 0.1
 HELD_SHARE: Final = 0.05
+GROWN_SHARE: Final = 0.05
+GROWN_RATIO: Final = 1.5
 AVERAGED: Final = "the averaged steps"
 
 
@@ -35,6 +37,14 @@ def _held(timing: Timing) -> Found | None:
         "others": one.others,
     }
     return Found(values, one.share)
+
+
+def _growing(timing: Timing) -> Found | None:
+    one = timing.growing
+    if one is None or one.share < GROWN_SHARE or one.last_s < GROWN_RATIO * one.first_s:
+        return None
+    values: dict[str, Value] = {"stage": one.stage, "steps": one.steps, "first_s": one.first_s, "last_s": one.last_s}
+    return Found(values | {"share": one.share}, one.share)
 
 
 def _starting(timing: Timing) -> Found | None:
@@ -65,6 +75,18 @@ ROLLOUTS: Final[tuple[Rule[Timing], ...]] = (
         find=_held,
         sentence="{which} held step {step} for {held_s:seconds} ({share:percent} of it){inside}.{others}",
         advice="Look at this trajectory: how long it is, its tools, its reward and its server.",
+    ),
+    Rule(
+        name="growing_stage",
+        severity="warning",
+        reads=("stages of the driver",),
+        condition=f"a stage of a driver takes longer from step to step: {GROWN_RATIO} times in the end, and "
+        f"{whole(GROWN_SHARE)} of the mean step more",
+        window="the averaged steps of the last attempt, five or more",
+        find=_growing,
+        sentence="{stage} takes longer from step to step: {first_s:seconds} at first, {last_s:seconds} in the end, in "
+        "{steps:plural step}.",
+        advice="Find what this stage keeps or repeats from step to step.",
     ),
     Rule(
         name="starting_agents",

@@ -152,6 +152,18 @@ class HeldUp:
 
 
 @dataclass(frozen=True, slots=True)
+class GrowingStage:
+    """A stage that takes longer from step to step."""
+
+    stage: str
+    steps: int
+    first_s: float
+    last_s: float
+    share: float
+    """Of the mean step that it takes longer."""
+
+
+@dataclass(frozen=True, slots=True)
 class Starting:
     """The first step, in which processes start that generate."""
 
@@ -188,4 +200,5 @@ class Timing:
     long: Long | None = None
     late: Late | None = None
     held: HeldUp | None = None
+    growing: GrowingStage | None = None
     starting: Starting | None = None

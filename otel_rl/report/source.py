@@ -40,7 +40,7 @@ from otel_rl.report.read.last_points import LastPoints
 from otel_rl.report.read.memory_readings import KEYS as MEMORY_KEYS
 from otel_rl.report.read.request_spans import KEYS as REQUEST_KEYS
 from otel_rl.report.read.said_settings import settings
-from otel_rl.report.read.single_controller.guest_steps import drivers_first
+from otel_rl.report.read.single_controller.guest_steps import DRIVER, drivers_first
 from otel_rl.report.read.single_controller.held_steps import trajectories
 from otel_rl.report.read.single_controller.trajectories import KEYS as ROLLOUT_KEYS
 from otel_rl.report.read.span_attributes import KEYS, rank_of
@@ -133,8 +133,7 @@ class Source:
         """The steps of the processes that hold devices: not those of a driver."""
         self.resource: Mapping[str, Value] = found.resources[list(found.attempts)[-1]] if found.attempts else {}
         self.ranks: list[Rank] = sorted({rank for ranks in found.ranks.values() for rank in ranks})
-        guests = {rank for _, rank in found.guests}
-        stepped = sum(steps for rank, steps in self.points.stepped.items() if rank not in guests)
+        stepped = sum(steps for rank, steps in self.points.stepped.items() if not found.led or rank.role == DRIVER)
         self.unseen_steps: int = max(0, stepped - len(self.averaged.finished))
         self.attempts: list[Attempt] = attempt_rows(found, self.averaged, self.opened, self.alive)
         self.settings: dict[str, float] = settings(found)

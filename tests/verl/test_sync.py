@@ -41,7 +41,6 @@ ROLLOUT = """
           rl.sample.turn [agent_loop]
             rl.idle queue [agent_loop]
             rl.sample.serve [Server]
-              generate_content [Server]
           rl.reward compute_score [reward]"""
 UPDATE = """
     rl.train actor [driver]
@@ -75,7 +74,6 @@ rl.loop [driver]
           rl.sample.turn [agent_loop]
             rl.idle queue [agent_loop]
             rl.sample.serve [Server]
-              generate_content [Server]
           rl.reward compute_score [reward]
       rl.idle queue [driver]
     2 x rl.log [driver]"""

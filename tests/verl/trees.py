@@ -1,6 +1,6 @@
 """Draws the traces of a run as text: equal siblings are one line with their number.
 
-Collectives are left out, and the waits of ranks for the driver, of which only the longer ones are spans.
+Collectives, requests, and waits of ranks for the driver are left out: only some of them are spans.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ class Traces:
     """The spans of a run, by trace and parent."""
 
     def __init__(self, run: Run) -> None:
-        found = run.closed_spans(None)
-        self.spans = [one for one in found if one.name != v.COMM and one.attributes.get(v.IDLE_REASON) != "controller"]
+        self.spans = [span for span in run.closed_spans(None) if not _is_chosen(span)]
         self.roots: dict[str, list[SpanView]] = defaultdict(list)
         """By name and number of the step."""
         self._below: dict[bytes, list[SpanView]] = defaultdict(list)
@@ -61,6 +60,11 @@ class Traces:
             first, *others = text.split("\n")
             lines += [f"{number} x {first}" if number > 1 else first, *(f"  {line}" for line in others)]
         return lines
+
+
+def _is_chosen(span: SpanView) -> bool:
+    is_request = span.attributes.get(v.OPERATION, "execute_tool") != "execute_tool"
+    return is_request or span.name == v.COMM or span.attributes.get(v.IDLE_REASON) == "controller"
 
 
 def _label(span: SpanView) -> str:

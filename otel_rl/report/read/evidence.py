@@ -22,7 +22,9 @@ def findings(source: Source) -> Findings:
 
 
 def learning(source: Source) -> Learning:
-    answers = [record.work.samples for record in source.found.steps if record.work.samples]
+    works = [record.work for record in source.found.steps]
+    works += [one.work for one in source.found.trajectories.steps.values()]
+    answers = [work.samples for work in works if work.samples]
     found = source.points.numbers.of_ranks(source.found.steps)
     return Learning(
         series=[_last_loop(one.name, one.qualifiers, one.steps, one.values) for one in source.series],

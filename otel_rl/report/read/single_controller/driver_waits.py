@@ -7,13 +7,15 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from otel_rl import vocabulary as v
-from otel_rl.findings.time_spent import HeldUp, Late, Starting
+from otel_rl.analysis.series.rising import rise
+from otel_rl.findings.time_spent import GrowingStage, HeldUp, Late, Starting
 from otel_rl.report.data.report import StageRow
 from otel_rl.report.data.roles import which
 from otel_rl.runs.format import plural
 from otel_rl.runs.spans import text
 
 if TYPE_CHECKING:
+    from otel_rl.report.read.collect import StepRecord
     from otel_rl.report.source import Source
 
 QUEUE: Final = f"{v.IDLE} queue"
@@ -54,6 +56,28 @@ def held_up(source: Source) -> HeldUp | None:
         of_all=sum(row.held_s for row in found.held) / (source.averaged.time_ns / 1e9),
         others=f" {plural(others, 'more step')} had such a one." if others else "",
     )
+
+
+def growing(source: Source) -> GrowingStage | None:
+    """Look for the stage of a driver that takes longer from step to step, in the last attempt."""
+    last = source.attempts[-1].id if source.attempts else ""
+    steps = [record for record in source.averaged.steady if record.attempt == last] if source.roles else []
+    stages = {
+        path[0] for record in steps for path in record.stages if len(path) == 1 and not path[0].startswith(v.IDLE)
+    }
+    rises = {stage: rise([_busy_s(record, stage) for record in steps]) for stage in stages}
+    known = {stage: one for stage, one in rises.items() if one is not None}
+    stage = max(known, key=lambda name: known[name].last - known[name].first, default="")
+    if not stage:
+        return None
+    first_s, last_s = known[stage].first, known[stage].last
+    mean_s = source.averaged.mean_ns / 1e9
+    return GrowingStage(stage, len(steps), first_s, last_s, (last_s - first_s) / mean_s if mean_s else 0.0)
+
+
+def _busy_s(record: StepRecord, stage: str) -> float:
+    part = record.stages.get((stage,))
+    return part.busy_ns / 1e9 if part is not None else 0.0
 
 
 def starting(source: Source) -> Starting | None:
