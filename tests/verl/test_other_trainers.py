@@ -55,7 +55,6 @@ TRAJECTORY = """\
 rl.sample.turn [agent_loop]
   rl.idle queue [agent_loop]
   rl.sample.serve [Server]
-    generate_content [Server]
 rl.reward compute_score [reward]"""
 UPDATE = """\
     rl.train {0} [driver]
