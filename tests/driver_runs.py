@@ -54,6 +54,8 @@ class DrivenPlan:
     ends: str = "well"
     """Or `open`: the driver is in its tear-down; or `killed`: in its last step."""
     is_alive: bool = False
+    hangs: bool = False
+    """If the driver is in its last step, it waits there for a trajectory, and that for its reward."""
 
 
 class _Made:
@@ -134,6 +136,10 @@ def _step(made: _Made, number: int, begin: int) -> int:
     if is_killed:
         made.open(DRIVER, v.LOOP, (trace, 0), begin, dict(said), root)
         made.open(DRIVER, f"{v.RANK_SPAN} 0", (trace, root), begin, dict(said), container)
+        if plan.hangs:
+            made.open(DRIVER, v.IDLE, place, submitted, {v.IDLE_REASON: "queue"})
+            trajectory = made.open(AGENT, v.TRAJECTORY, submit, submitted)
+            made.open(REWARD, v.REWARD, (trace, trajectory), submitted + 400)
         return asked + 870
     made.records[DRIVER].spans += [
         FakeSpan(f"{v.RANK_SPAN} 0", trace, container, root, *_ns(begin, asked + 870 + more), dict(said)),

@@ -36,7 +36,7 @@ class Hang:
     open_s: float
     longest_s: float
     is_comm: bool
-    """It is in a collective, where ranks wait for another one."""
+    """It is in a collective, where ranks wait for another one, or waits for what a driver's processes do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,6 +139,18 @@ def test_the_driver_says_how_a_run_ended(tmp_path: Path, plan: DrivenPlan, state
     assert (state, health, bool(report.open_stages)) == (report.state, warned, state != "finished")
 
 
+def test_a_process_that_hangs_is_named_before_those_that_wait_for_it(tmp_path: Path) -> None:
+    """Neither the driver nor the agent loop, whose stages have been open for longer."""
+    report = build_report(
+        open_run(write_driven(tmp_path, DrivenPlan(ends="killed", is_alive=True, hangs=True))), BEGIN_NS + 90 * 10**9
+    )
+    hanging = [(one.role, one.stage) for one in report.open_stages if one.is_hanging]
+    assert [("driver", "rl.idle queue"), ("reward", v.REWARD)] == hanging
+    assert report.findings.health[0].sentence == (
+        "Reward 0 may hang, like 1 more: in rl.reward for 31.8 s; the longest call that ended took 50.0 ms."
+    )
+
+
 def test_only_ranks_that_hold_devices_count_in_goodput(tmp_path: Path) -> None:
     """Each starts for 15 s, trains for 6.5 s, takes weights for 0.8 s and waits; 4.3 s of that its server generates."""
     [*_, everything] = report_of(tmp_path).efficiency.goodput

@@ -31,6 +31,8 @@ RECORDS: Final = {"traces": "span", "metrics": "metric point", "logs": "log reco
 OF: Final[dict[MemoryKind, Of]] = {"host rss": "host", "device allocated": "device", "device reserved": "reserved"}
 REASONS: Final = {"name_taken": "their name is reserved"}
 """Reasons in plain words; docs/failures.md has the others."""
+CALLERS_WAITS: Final = (f"{v.IDLE} queue", f"{v.IDLE} controller")
+"""Waits of a driver and of its ranks for what others do."""
 NOT_TAKEN: Final = ("rejected", "refused")
 MILD: Final = (Mismatch.OTHER_LOGPROBS.value, Mismatch.NONFINITE.value)
 """Faults with which training still uses the tokens that were sampled."""
@@ -106,7 +108,7 @@ def _hang(source: Source, row: OpenStageRow) -> Hang:
         where=_where(row),
         open_s=row.open_s,
         longest_s=row.longest_s or 0.0,
-        is_comm=row.collective is not None,
+        is_comm=row.collective is not None or (row.attempt in source.found.led and row.stage in CALLERS_WAITS),
     )
 
 

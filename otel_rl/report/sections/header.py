@@ -12,6 +12,7 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
 from otel_rl.report.data.report import Rate, Report, TrainingRow
 from otel_rl.report.read.average import work_of_all
+from otel_rl.report.read.single_controller.guest_steps import DRIVER
 from otel_rl.report.read.single_controller.held_steps import sampled_in
 from otel_rl.report.read.span_attributes import WorkSums
 from otel_rl.report.section import Block, Line, Section, Title
@@ -167,7 +168,8 @@ def _sequence(noun: str, parts: Sequence[str]) -> str:
 def early_head(run: Run, points: Points) -> list[Block]:
     """Return what is known of a run before its spans are read, for a report that would take too long."""
     resource = points.resource
-    made = [plural(len(points.stepped), "rank"), plural(max(points.stepped.values()), "step")] if points.stepped else []
+    ranks = [rank for rank in points.stepped if rank.role != DRIVER] or points.stepped
+    made = [plural(len(ranks), "rank"), plural(max(points.stepped.values()), "step")] if points.stepped else []
     system = f"{text(resource, v.SYSTEM)} {text(resource, v.SYSTEM_VERSION)}".strip()
     facts = [system, text(resource, v.ALGORITHM), text(resource, v.MODEL_NAME), *made]
     times = [f"started {clock(points.begin_ns)}"] if points.begin_ns else []

@@ -14,6 +14,7 @@ from otel_rl.process.identity import is_made_of
 from otel_rl.report.data.details import OpenCollective, OpenStageRow, PendingRun
 from otel_rl.report.data.report import Attempt, Report
 from otel_rl.report.read.collect import collect
+from otel_rl.report.read.single_controller.guest_steps import is_driver
 from otel_rl.report.read.span_attributes import KEYS, begun_ns, rank_of
 from otel_rl.report.section import Block, Line, Section, attempt_name, notes, rank_name
 from otel_rl.runs.format import clock, count, seconds
@@ -38,8 +39,11 @@ def open_rows(views: Iterable[OpenView], now_ns: int, longest_ns: Mapping[str, i
     for view in views:
         by_writer[view.journal.identity.writer].append(view)
     rows: list[OpenStageRow] = []
-    for group in map(_not_over, by_writer.values()):
-        known, parents = {view.span_id: view for view in group}, {view.parent_id for view in group}
+    groups = list(map(_not_over, by_writer.values()))
+    has_driver = any(is_driver(group[0]) for group in groups if group)
+    callers = {view.parent_id for group in groups for view in group} if has_driver else set()  # of other processes
+    for group in groups:
+        known, parents = {view.span_id: view for view in group}, {view.parent_id for view in group} | callers
         innermost = [view for view in group if view.span_id not in parents]
         rows += [_open_row(view, _outer(view, known), now_ns, longest_ns) for view in innermost]
     return sorted(rows, key=lambda row: (row.role, row.rank, row.since_ns))

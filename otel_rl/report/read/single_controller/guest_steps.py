@@ -5,6 +5,7 @@ A single controller holds the steps. What its ranks record lies below its stages
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -83,14 +84,18 @@ def _memory(spans: Sequence[SpanView]) -> dict[str, Value]:
 
 def _without_mini_batches(spans: Sequence[SpanView]) -> list[SpanView]:
     """Let what is in a mini-batch lie in the stage around it, as it does where these are no stages."""
-    batches = [span for span in spans if span.name == v.MINI_BATCH]
-    around = {span.span_id: span.parent_id for span in batches}
+    batches: defaultdict[bytes, list[SpanView]] = defaultdict(list)
+    for span in spans:
+        if span.name == v.MINI_BATCH:
+            batches[span.parent_id].append(span)
+    around = {batch.span_id: parent for parent, of_one in batches.items() for batch in of_one}
     kept = [span for span in spans if span.span_id not in around]
     for index, span in enumerate(kept):
         if span.parent_id in around:
             kept[index] = span._replace(parent_id=around[span.parent_id])
-        if own := [batch for batch in batches if batch.parent_id == span.span_id]:
-            kept[index] = span._replace(attributes={**span.attributes, **_comm([span, *own])})
+        if span.span_id in batches:
+            comm = _comm([span, *batches[span.span_id]])
+            kept[index] = span._replace(attributes={**span.attributes, **comm})
     return kept
 
 

@@ -63,7 +63,6 @@ class StepRollouts:
 
     work: WorkSums = field(default_factory=WorkSums)
     going_on: Union = field(default_factory=Union)
-    count: int = 0
     latest: list[Trajectory] = field(default_factory=list)
     """Those that ended last: a heap."""
     hosts: set[str] = field(default_factory=set)
@@ -72,7 +71,6 @@ class StepRollouts:
         self.work = self.work.plus(work)
         self.going_on.add((one.begin_ns, one.end_ns))
         self.hosts.add(host)
-        self.count += 1
         add = heappush if len(self.latest) < MOST_LATEST else heappushpop
         add(self.latest, one)
 
