@@ -17,6 +17,7 @@ from otel_rl.process.state import state
 from otel_rl.trace.carried import stand_in_of
 from otel_rl.trace.guest import guest
 from otel_rl.trace.memory import tracing
+from tests.analysis.test_flops import QWEN_0_5B, forward_flops, train_flops
 from tests.fixtures import MS, WALL_NS, Recording, Tree, in_child, milliseconds, trees
 
 STEP_NUMBERS = (v.STEP_TIME, v.STEP_CPU_TIME, v.ACTIVITY_TIME, v.BUBBLE_RATIO)
@@ -332,3 +333,29 @@ def test_an_unsampled_step_has_its_numbers(rank: Recording) -> None:
     run = rank.run("job")
     assert [] == list(run.spans())
     assert {"idle": 10, "productive": 20} == kinds(run)
+
+
+def test_what_is_shown_in_a_step_has_its_rates(rank: Recording) -> None:
+    """They are those of the step that the rank is a guest in; what comes in tear-down is in none."""
+    shown = {"model": QWEN_0_5B, "batch": {"lengths": [5, 6]}}
+    with carrier("train 1", 0).use(), otel_rl.stage("train"):
+        rank.tick(20)
+        otel_rl.observe(**shown)
+    with carrier("train 2", 40).use(), otel_rl.stage("logprob"):
+        rank.tick(10)
+        otel_rl.observe(**shown)
+    with carrier("rl.teardown 1", 50).use(), otel_rl.stage("train"):
+        otel_rl.observe(**shown)
+    otel_rl.uninstrument()
+    run = rank.run("job")
+    update, once = train_flops(QWEN_0_5B, [5, 6]), forward_flops(QWEN_0_5B, [5, 6])
+    assert [
+        (20.0, "step", pytest.approx(update / 0.02)),
+        (20.0, "update", pytest.approx(update / 0.02)),
+        (30.0, "logprob", pytest.approx(once / 0.01)),
+        (30.0, "step", pytest.approx(once / 0.01)),
+    ] == sorted(
+        (milliseconds(point.time_ns), str(point.attributes[v.FLOPS_SCOPE]), point.value)
+        for point in run.points(v.FLOPS_RATE)
+    )
+    assert [1] == [point.value for point in run.last_points(v.SELF_DROPPED)]
