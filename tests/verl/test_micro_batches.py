@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +14,22 @@ from otel_rl import vocabulary as v
 from otel_rl.hooks import Deferred
 from otel_rl.integrations.verl import micro_batches
 from otel_rl.integrations.verl.micro_batches import count_tokens
+from otel_rl.journal.read import open_run
+from tests.programs.launch import ROOT, run
 
 pytestmark = pytest.mark.verl
 
 PROMPTS, MASKS = [3, 2, 7, 2], [[1, 1], [1, 0, 1, 1], [1], [0]]
 """A tool wrote one token of the second response; the last sample fills up the batch."""
+ONE_RANK = {
+    "VERL_PLATFORM": "cpu", "VERL_ENGINE_DEVICE": "cuda", "VERL_USE_EXTERNAL_MODULES": "verl_cpu.device",
+    "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
+    "PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}", "OTEL_RL_PROCESS_KIND": "worker", "HF_HUB_OFFLINE": "1",
+}  # fmt: skip
+ACAUSAL = 2 * 2 * (4 * 8 * 8 * 64) // 2
+"""Half of the attention of two layers to two rows of eight tokens, 64 wide: the other half of each square is masked."""
+POSITIONS = 2 * 2 * 8 * 8
+"""What rotary embeddings multiply, which is no matrix of the model."""
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +104,15 @@ def test_engines_take_what_we_read() -> None:
     assert ["self", "micro_batch", "loss_function", "forward_only"] == [*inspect.signature(forward).parameters]
     assert ["self", "module"] == [*inspect.signature(fsdp.FSDPEngine._build_fsdp_module).parameters]
     assert fsdp.FSDPEngineWithValueHead.forward_step is forward
+
+
+def test_operations_are_those_that_torch_counts(tmp_path: Path) -> None:
+    """Of the networks that verl's engine makes: the actor's, and the critic's, whose head has one output."""
+    printed = run(tmp_path, str(ROOT / "tests" / "verl" / "one_rank.py"), str(tmp_path / "model"), **ONE_RANK)
+    counted = json.loads(printed.splitlines()[-1])
+    points = open_run(tmp_path / "runs" / "job").last_points(v.FLOPS)
+    found = {point.attributes[v.FLOPS_STAGE]: point.value for point in points}
+    once = {stage: counted[kind][0] for stage, kind in ((v.LOGPROB, "language_model"), (v.VALUE, "value_model"))}
+    updates = sum(update for _, update in counted.values())
+    expected = {stage: number - ACAUSAL - POSITIONS for stage, number in once.items()}
+    assert {**expected, v.FORWARD: updates - 2 * (3 * ACAUSAL + POSITIONS)} == found
