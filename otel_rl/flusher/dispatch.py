@@ -180,6 +180,7 @@ class Dispatcher:
             result.logs.append(record)
         elif kind is GuestStep:
             self._metrics.add_step(record.ended - record.began)
+            book.end(record.container)
             self._dispatch_made(record.points(), result)
         elif kind is FinishedRequests:
             self.requests.read(record, hurry=self._is_asked)

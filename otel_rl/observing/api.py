@@ -7,7 +7,7 @@ nothing waits for. Everything else is done by the flusher.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from otel_rl import vocabulary
@@ -146,6 +146,13 @@ def observe_masks(
     shown = _shown(stage, seen, {"parts": NOTHING, **how})
     if shown is not None:
         state.add(Deferred(book.add_masks, (shown, masks, kept)))
+
+
+def observe_lengths(read: Callable[[], list[int]], *, stage: str, seen: network.Network, **how: Any) -> None:
+    """Observe the lengths of sequences alone, which FLOPs are counted from; the flusher reads them."""
+    shown = _shown(stage, seen, {"parts": NOTHING, **how})
+    if shown is not None:
+        state.add(Deferred(book.add_lengths, (shown, read)))
 
 
 def _shown(stage: str, seen: network.Network | None, how: Mapping[str, Any]) -> ShownBatch | None:

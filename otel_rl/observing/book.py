@@ -6,7 +6,7 @@ way from a device.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -24,6 +24,7 @@ from otel_rl.process.memory import Memory
 from otel_rl.process.state import Trace, state
 from otel_rl.records import Count, Labels, Log, Point
 from otel_rl.requests.parents import Stages
+from otel_rl.trace.guest import guest
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 from otel_rl.vocabulary import CONTAINER
@@ -79,7 +80,7 @@ class Book(Memory):
     is_open: bool = False
     """Whether anything was observed."""
     models: WeakKeyDictionary[Any, Network] = field(default_factory=WeakKeyDictionary)
-    """Keys are the modules. The training thread owns this field and the next ones."""
+    """Keys are the modules, or what owns them. The training thread owns this field and the next ones."""
     trainers: WeakKeyDictionary[Any, tuple[Network | None, Network | None]] = field(default_factory=WeakKeyDictionary)
     ledger_ns: int = 0
     """When the ledger read a trainer's last rollout, monotonic."""
@@ -133,11 +134,15 @@ class Book(Memory):
         lengths, responses = lengths_of({key: of_host(mask) for key, mask in masks.items()}, kept)
         return self._count(self._step(shown).work, shown, lengths, responses)
 
+    def add_lengths(self, shown: ShownBatch, read_lengths: Callable[[], list[int]]) -> Made:
+        """Count FLOPs of sequences whose lengths can be read in the flusher."""
+        return self._count(self._step(shown).work, shown, read_lengths(), None)
+
     def ended(self, stages: Iterator[Stage]) -> None:
         """Add stages that have ended; the container of a rank ends its step."""
         for stage in stages:
             trace = stage.trace
-            if trace is None or not trace.step or trace.is_carried:
+            if trace is None or not trace.step or (trace.is_carried and not guest.has_rank):
                 continue
             if stage.name in rates.SCOPES:
                 step = self.steps.get(trace)
@@ -146,8 +151,13 @@ class Book(Memory):
                         continue  # no step: it may last as long as the process
                     step = self._make(trace, 0, "")
                 step.work.stage(stage, trace)
-            elif stage.coarse and stage.name.startswith(CONTAINER) and trace in self.steps:
-                self.steps[trace].container = stage
+            elif stage.coarse and stage.name.startswith(CONTAINER):
+                self.end(stage)
+
+    def end(self, container: Stage) -> None:
+        """End the step of a container, if anything was observed of it."""
+        if container.trace in self.steps:
+            self.steps[container.trace].container = container
 
     # --- what goes out ------------------------------------------------------------------------------------------------
 

@@ -26,10 +26,11 @@ from otel_rl.probes.memory import Reading, probes
 from otel_rl.process.identity import RANK, identifying
 from otel_rl.process.memory import Memory
 from otel_rl.process.state import Trace, state
-from otel_rl.records import Point
+from otel_rl.records import Point, Value
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 from otel_rl.trace.step_edges import CHECKED_STEPS, prepare_step, step_points
+from otel_rl.trace.throughput import Throughput
 
 LEAST_WAIT_NS: Final = 1_000_000
 """Calls that follow each other faster have no wait between them."""
@@ -38,6 +39,8 @@ LEAST_WAIT_NS: Final = 1_000_000
 class GuestStep(NamedTuple):
     """A step that has ended; times are monotonic, ns."""
 
+    container: Stage
+    """Stands for the driver's root."""
     trace: Trace
     began: int
     ended: int
@@ -48,7 +51,9 @@ class GuestStep(NamedTuple):
 
     def points(self) -> list[Point]:
         """Make its points, as those of a loop's steps."""
-        return step_points(self.began, self.ended, self.trace.anchor, self.cpu_ns, self.memory, self.usage)
+        times = self.began, self.ended, self.trace.anchor
+        points = step_points(*times, self.cpu_ns, self.memory, self.usage)
+        return [*points, *guest.throughput.end_guest_step(*times)]
 
 
 @dataclass(eq=False)
@@ -70,6 +75,8 @@ class Guest(Memory):
     left: int = 0
     """When the last call ended (monotonic, ns)."""
     checks_left: int = CHECKED_STEPS
+    throughput: Throughput = field(default_factory=Throughput)
+    """Counts what an integration says that is trained; used by the flusher only."""
 
 
 guest = Guest.keep("guest")
@@ -140,7 +147,8 @@ def _free_since() -> int:
 def _stand_below(trace: Trace, attempt_id: str) -> None:
     """Record below the driver's root what is in no call, and let its trace be that of this process."""
     loop, _, number = trace.step.rpartition(" ")
-    container = Stage(f"{vocabulary.RANK_SPAN} {state.identity.rank}")
+    said: dict[str, Value] = {vocabulary.ITERATION: int(number)} if trace.is_step else {}
+    container = Stage(f"{vocabulary.RANK_SPAN} {state.identity.rank}", said)
     container.trace, container.span_id = trace, ids.root_id(attempt_id, loop, int(number))
     tracing.container = guest.container = container
 
@@ -165,4 +173,5 @@ def _end(ended: int) -> None:
     memory: Reading = probes.read_memory()[0], None if device is None else device.read()
     usage = None if device is None else device.usage_now_and_then()
     cpu_ns = thread_time_ns() - cpu_ns if thread == get_ident() else -1
-    state.add(GuestStep(container.trace, began, ended, cpu_ns, memory, usage))
+    container.began, container.ended = began, ended
+    state.add(GuestStep(container, container.trace, began, ended, cpu_ns, memory, usage))

@@ -67,6 +67,7 @@ class Throughput:
         self.outside_ns = 0
         """Evaluation and checkpoints of the open step; the training thread's own."""
         self._samples = self._sample_tokens = self._train_tokens = 0
+        self._has_trained = False
         self._rates = Rates()
 
     def rollout(self, samples: int, prompt: int, response: int, environment: int = 0) -> None:
@@ -88,6 +89,13 @@ class Throughput:
         yield Count(vocabulary.TRAIN_TOKENS, padding, PADDING)
         if environment:
             yield Count(vocabulary.TRAIN_TOKENS, environment, ENVIRONMENT)
+
+    def end_guest_step(self, begin: int, end: int, anchor: int) -> Iterator[Point]:
+        """Return the rate of a step of another process's (monotonic, ns), once anything was trained; the flusher's."""
+        done, self._train_tokens = WorkDone(None, None, self._train_tokens), 0
+        self._has_trained |= bool(done.train_tokens)
+        if self._has_trained:
+            yield from _rates(done, (end - begin) / 1e9, STEP, end + anchor)
 
     def _rollout(self, samples: int, prompt: int, response: int, environment: int) -> Iterator[Count]:
         self._samples += samples

@@ -18,6 +18,7 @@ from otel_rl.process.state import state
 from otel_rl.trace.carried import stand_in_of
 from otel_rl.trace.guest import guest
 from otel_rl.trace.memory import tracing
+from tests.analysis.test_flops import QWEN_0_5B, forward_flops, train_flops
 from tests.fake_cuda import FakeCuda
 from tests.fixtures import MS, WALL_NS, Recording, Tree, in_child, milliseconds, trees
 
@@ -367,3 +368,29 @@ def test_a_wall_clock_that_was_set_is_followed_between_steps(rank: Recording, mo
     ] == trees(run)
     assert ["the wall clock was set by 5.000 s"] == [log.body for log in run.logs(v.CLOCK_STEPPED)]
     assert [0.03, 0.01] == [point.value for point in run.points(v.STEP_TIME)]
+
+
+def test_what_is_shown_in_a_step_has_its_rates(rank: Recording) -> None:
+    """They are those of the step that the rank is a guest in; what comes in tear-down is in none."""
+    shown = {"model": QWEN_0_5B, "batch": {"lengths": [5, 6]}}
+    with carrier("train 1", 0).use(), otel_rl.stage("train"):
+        rank.tick(20)
+        otel_rl.observe(**shown)
+    with carrier("train 2", 40).use(), otel_rl.stage("logprob"):
+        rank.tick(10)
+        otel_rl.observe(**shown)
+    with carrier("rl.teardown 1", 50).use(), otel_rl.stage("train"):
+        otel_rl.observe(**shown)
+    otel_rl.uninstrument()
+    run = rank.run("job")
+    update, once = train_flops(QWEN_0_5B, [5, 6]), forward_flops(QWEN_0_5B, [5, 6])
+    assert [
+        (20.0, "step", pytest.approx(update / 0.02)),
+        (20.0, "update", pytest.approx(update / 0.02)),
+        (30.0, "logprob", pytest.approx(once / 0.01)),
+        (30.0, "step", pytest.approx(once / 0.01)),
+    ] == sorted(
+        (milliseconds(point.time_ns), str(point.attributes[v.FLOPS_SCOPE]), point.value)
+        for point in run.points(v.FLOPS_RATE)
+    )
+    assert [1] == [point.value for point in run.last_points(v.SELF_DROPPED)]

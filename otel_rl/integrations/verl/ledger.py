@@ -158,16 +158,17 @@ def _batch(place: LedgerPlace, batch: dict[str, Any]) -> Made:
 
 
 def _ids(batch: dict[str, Any], tensors: dict[str, Rows]) -> list[str]:
-    uids = _listed(batch["uid"])
+    uids = listed(batch["uid"])
     if "session_id" in batch:
-        return [_name(uid, session, None) for uid, session in zip(uids, _listed(batch["session_id"]), strict=True)]
+        return [_name(uid, session, None) for uid, session in zip(uids, listed(batch["session_id"]), strict=True)]
     if "responses" not in tensors:
         return [str(uid) for uid in uids]
     responses = tensors["responses"]
-    return [_name(uid, None, responses[row][: _response(tensors, row)]) for row, uid in enumerate(uids)]
+    return [_name(uid, None, responses[row][: response_of(tensors, row)]) for row, uid in enumerate(uids)]
 
 
-def _listed(values: Any) -> list[Any]:
+def listed(values: Any) -> list[Any]:
+    """Return the values of a field that is no tensor."""
     try:
         return [vars(one)["_non_tensordict"]["data"] for one in values.tensordicts]  # 0.1 us each
     except (AttributeError, KeyError, TypeError):
@@ -175,7 +176,7 @@ def _listed(values: Any) -> list[Any]:
         return listed
 
 
-def _response(tensors: dict[str, Rows], row: int) -> int:
+def response_of(tensors: dict[str, Rows], row: int) -> int:
     """Return the tokens of a response: all of the row, or those that the mask of a padded sequence says."""
     width = len(tensors["responses"][row])
     if tensors["responses"].offsets is not None or "attention_mask" not in tensors:
@@ -184,7 +185,7 @@ def _response(tensors: dict[str, Rows], row: int) -> int:
 
 
 def _sums(tensors: dict[str, Rows], row: int) -> SampleSums:
-    ids, response = tensors["input_ids"][row], _response(tensors, row)
+    ids, response = tensors["input_ids"][row], response_of(tensors, row)
     if tensors["input_ids"].offsets is None and "attention_mask" in tensors:
         ids = ids[tensors["attention_mask"][row] != 0]
     return sums_of(len(ids) - response, response, ids, tensors["response_mask"][row])
@@ -219,7 +220,7 @@ def submitted(args: Args, kwargs: Kwargs) -> None:
 
 
 def _prompts(place: LedgerPlace, uids: Any) -> Made:
-    yield from samples.mismatch(place, Fault.SHARED_GROUP, _more_than(1, _listed(uids)))
+    yield from samples.mismatch(place, Fault.SHARED_GROUP, _more_than(1, listed(uids)))
 
 
 def balanced(args: Args, kwargs: Kwargs) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.hooks import Args, Hook, Kwargs, StageHook
-from otel_rl.integrations.verl import ledger
+from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, StageHook
+from otel_rl.integrations.verl import ledger, micro_batches
 from otel_rl.records import Value
 from otel_rl.trace.stage import innermost
 
@@ -44,7 +44,9 @@ def _shape(data: Any) -> dict[str, Value]:
 
 def _say_logprob(kind: str) -> Any:
     def say(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-        return {vocabulary.LOGPROB_KIND: kind, **_shape(args[1])}
+        said = args[1].keys() if hasattr(args[1], "shape") else getattr(args[1], "extra_info", ())
+        is_reference = "no_lora_adapter" in said  # the actor without its adapter
+        return {vocabulary.LOGPROB_KIND: "ref" if is_reference else kind, **_shape(args[1])}
 
     return say
 
@@ -87,5 +89,12 @@ HOOKS: tuple[Hook, ...] = (
     ),
     StageHook(target=f"{TRAINING}.train_batch", stage=vocabulary.MINI_BATCH, attributes=_say_batch),
     StageHook(target=f"{TRAINING}.infer_batch", stage=_value_stage, attributes=_say_batch, before=ledger.given),
-    StageHook(target=f"{FSDP}:FSDPEngineWithLMHead.forward_step", stage=_forward_stage, attributes=_say_batch),
+    CallbackHook(target=f"{FSDP}:FSDPEngine._build_fsdp_module", before=micro_batches.read_network, optional=True),
+    StageHook(
+        target=f"{FSDP}:FSDPEngineWithLMHead.forward_step",
+        stage=_forward_stage,
+        attributes=micro_batches.say_forward,
+        capture=micro_batches.forward_made,
+        after=micro_batches.show_forward,
+    ),
 )
