@@ -61,7 +61,7 @@ def test_the_rules_say_what_they_should() -> None:
         ("and on (rl_run_id)", "or on (rl_run_id)"), ("for: 2m", "for: 20m"),
         ("[30m] offset 30m)\n            unless", "[30m] offset 60m)\n            unless"),
         ('error_permanent!="false"', 'error_permanent="true"'), (', error_permanent!="false"', ""),
-        ("offset 5m", "offset 10m"),
+        ("offset 5m", "offset 10m"), ("(too_old|not_storable)", "too_old"), ("(too_old|not_storable)", ".*"),
     ],
 )  # fmt: skip
 def test_a_wrong_rule_would_be_seen(right: str, wrong: str, tmp_path: Path) -> None:

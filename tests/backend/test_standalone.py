@@ -110,23 +110,6 @@ def test_prometheus_would_refuse_all_for_one_old_point(tmp_path: Path) -> None:
         assert ["9"] == [each["metric"]["rl_rank"] for each in store.query("rl_step_time_seconds")]
 
 
-@pytest.mark.parametrize(
-    ("age_s", "is_stored"),
-    [(24 * HOUR_S, False), (22.9 * HOUR_S, True), (-8.9 * 60, True), (-11 * 60, False), (-59 * 60, False)],
-)
-def test_a_point_of_a_wrong_clock_takes_no_other_with_it(
-    stored: tuple[Collector, Prometheus], age_s: float, is_stored: bool
-) -> None:
-    """Prometheus refuses a request for a point more than ten minutes ahead, too."""
-    found, store = stored
-    name = f"skew.{round(age_s)}".replace("-", "ahead.")
-    assert "OK" == send(found.grpc, "metrics", metrics(name, (0, 1, 1.0), (1, age_s, 2.0), (2, 1, 3.0)))
-    series = f"{name.replace('.', '_')}_seconds"
-    query = f"last_over_time({series}[26h] offset -1h)"
-    assert wait_for(lambda: {"0", "2"} <= {row["metric"]["rl_rank"] for row in store.query(query)})
-    assert is_stored == ("1" in {row["metric"]["rl_rank"] for row in store.query(query)})
-
-
 @pytest.mark.parametrize("name", ["delta", "delta histogram", "no name"])
 def test_a_metric_that_prometheus_does_not_store_takes_no_other_with_it(
     stored: tuple[Collector, Prometheus], name: str
