@@ -43,7 +43,10 @@ MODES = {
     "legacy": ("trainer.use_v1=False",),
 }
 """The settings of verl's ways to train, beyond those of the example."""
-TIMED = ("timing_", "perf/mfu", "perf/throughput", "perf/time_per_step", "actor/perf/cpu_memory_used_gb")
+TIMED = (
+    "timing_", "perf/mfu", "perf/throughput", "perf/time_per_step", "actor/perf/cpu_memory_used_gb",
+    "critic/perf/cpu_memory_used_gb",
+)  # fmt: skip
 """How the names of verl's metrics begin that measure this machine."""
 
 
