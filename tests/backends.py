@@ -166,7 +166,7 @@ class Jaeger(Backend):
             {**span, "resource": part.get("resource", {})}
             for part in parts
             for scope in part["scopeSpans"]
-            for span in scope["spans"]
+            for span in scope.get("spans", [])  # none yet while Jaeger takes them
         ]
 
 

@@ -68,14 +68,20 @@ def nan_loss():
 def _reward(then):
     calls = iter(range(10_000))
 
-    @wrapping(REWARD, "RewardLoopWorker", "compute_score")
+    @wrapping(REWARD, "RewardLoopWorker", "__init__")
     def make(original):
-        async def compute_score(self, data):
-            if next(calls) == CALLS_A_STEP * (FIRST_STEP - 1) + 1:
-                await then()
-            return await original(self, data)
+        def __init__(self, *args, **kwargs):
+            original(self, *args, **kwargs)
+            score = self.reward_manager.run_single
 
-        return compute_score
+            async def run_single(data):
+                if next(calls) == CALLS_A_STEP * (FIRST_STEP - 1) + 1:
+                    await then()
+                return await score(data)
+
+            self.reward_manager.run_single = run_single
+
+        return __init__
 
 
 def reward_raises():
