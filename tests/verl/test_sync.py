@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from otel_rl import vocabulary as v
 from tests.verl.training import Trained
 from tests.verl.trees import Traces
 
@@ -91,3 +92,19 @@ def test_stages_of_the_driver_tile_the_step(watched: Trained) -> None:
     (driver,) = [span for span in traces.below(root) if span.name == "rl.rank 0"]
     covered = sum(span.end_ns - span.start_ns for span in traces.below(driver))
     assert driver.end_ns - driver.start_ns - covered < 0.1e9
+
+
+def test_ranks_count_what_they_train(watched: Trained) -> None:
+    """As many tokens as verl says, and on each rank the FLOPs of a forward for two log-probabilities and an update."""
+    (run,) = watched.recorded()
+    tokens = [point.value for point in run.last_points(v.TRAIN_TOKENS) if point.attributes[v.TOKEN_KIND] != "padding"]
+    assert sum(step["perf/total_num_tokens"] for step in watched.metrics()) == sum(tokens)
+    flops: dict[object, dict[tuple[object, object], float]] = {}
+    for point in run.last_points(v.FLOPS):
+        of_rank = flops.setdefault(point.resource[v.RANK], {})
+        of_rank[point.attributes[v.FLOPS_STAGE], point.attributes.get(v.LOGPROB_KIND)] = point.value
+    assert {0, 1} == flops.keys()
+    for of_rank in flops.values():
+        once = of_rank[v.LOGPROB, "old"]
+        assert once > 0
+        assert {(v.LOGPROB, "old"): once, (v.LOGPROB, "ref"): once, (v.FORWARD, None): 3 * once} == of_rank
