@@ -267,8 +267,10 @@ def test_a_run_without_reward_shows_its_loss(tmp_path: Path) -> None:
 
 
 def test_asynchronous_training_shows_its_policy_lag(tmp_path: Path) -> None:
-    """Other training records none, so it has no such row."""
-    report = replace(like_the_demo(tmp_path, 1, CLEAN), series=[series(v.SAMPLE_LAG, [0.0, 1.0, 1.5])])
+    """The lag of other training is 0, which is not shown."""
+    report = like_the_demo(tmp_path, 1, CLEAN)
+    assert "policy lag" not in "".join(shown(replace(report, series=[series(v.SAMPLE_LAG, [0.0] * 3)])))
+    report = replace(report, series=[series(v.SAMPLE_LAG, [0.0, 1.0, 1.5])])
     [row] = [line.split() for line in shown(report) if line.startswith("policy")]
     assert ["policy", "lag", "0", "1.5", "0", "1.5"] == row[:6]
 

@@ -253,8 +253,8 @@ def add_series(
 
 
 def is_shown(series: Series) -> bool:
-    """Leave to JSON what has no title, a clip fraction that is always 0, and of evaluations all but their reward."""
-    if series.name == v.CLIP_FRACTION and series.low == series.high == 0 and not series.nonfinite:
+    """Leave to JSON what has no title, a clip fraction or lag that is always 0, and of evaluations all but rewards."""
+    if series.name in (v.CLIP_FRACTION, v.SAMPLE_LAG) and series.low == series.high == 0 and not series.nonfinite:
         return False
     return series.name in TITLES and (series.qualifiers.get(v.MODE) != "eval" or series.name == v.EVAL_REWARD)
 
