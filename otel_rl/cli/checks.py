@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Final, Literal
 
@@ -107,6 +107,8 @@ def _plugin_of_verl() -> Check:
     """Return whether verl itself starts otel_rl, without `otel-rl run`."""
     if os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower() == "none":
         return Check("note", "verl's plugin", "VERL_USE_EXTERNAL_PLUGINS=none: verl is recorded below otel-rl run only")
+    if "otel_rl" not in entry_points(group="verl.plugins").names:  # on PYTHONPATH only, or installed before it had any
+        return Check("note", "verl's plugin", "not installed by pip: verl is recorded below otel-rl run only")
     enabled = os.environ.get("OTEL_RL_ENABLED", "").strip()
     if enabled:
         return Check("ok", "verl's plugin", f"OTEL_RL_ENABLED={enabled} applies to verl also without otel-rl run")

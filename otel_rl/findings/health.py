@@ -94,7 +94,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         window="the steps that the ledger checked",
         find=mishaps.other_data,
         sentence="Training does not use what was sampled: {fault} ({boundary}), {who}, "
-        "{steps:plural step}, first {first}.",
+        "in {steps:plural step}, first in step {first}.",
         advice="Compare the batch at both ends; otel-rl report --json lists the steps.",
     ),
     Rule(
@@ -184,7 +184,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         condition="rollout and training differ in numbers of the same tokens",
         window="the steps that the ledger checked",
         find=mishaps.far_apart,
-        sentence="{fault} ({boundary}), {who}, {steps:plural step}, first {first}.",
+        sentence="{fault} ({boundary}), {who}, in {steps:plural step}, first in step {first}.",
         advice="Compare precision and kernels of engine and trainer, and the age of the engine's weights.",
     ),
     Rule(

@@ -45,6 +45,8 @@ class SlowRanks:
     core_share: float = 0.0
     often: str = ""
     """In which part of the steps, if it is slow at times only."""
+    besides: str = ""
+    """What the share leaves out of the step."""
     others: str = ""
     """A sentence on ranks that are slow elsewhere."""
 

@@ -56,7 +56,8 @@ def _slow(applies: Callable[[SlowRanks], bool]) -> Callable[[Timing], Found | No
         slow = timing.slow
         if slow is None or slow.share < SLOW_SHARE or not applies(slow):
             return None
-        names = "rank", "stage", "are", "where", "often", "own_s", "others_s", "cost_s", "share", "core_share", "others"
+        times = "own_s", "others_s", "cost_s", "share", "core_share"
+        names = "rank", "stage", "are", "where", "often", "besides", "others", *times
         # the mean step of this rank: without collectives each has its own
         values: dict[str, Value] = {"who": _upper(slow.who), "step_s": slow.cost_s / slow.share}
         return Found(values | _values(slow, *names), slow.share)
@@ -204,6 +205,7 @@ COSTS: Final = f"and that costs at least {whole(SLOW_SHARE)} of the mean step"
 IDLES: Final = f"`rl.idle` takes at least {whole(IDLE_SHARE)} of the step time"
 SLOW: Final = (
     "own time {own_s:seconds} against {others_s:seconds}), which costs {cost_s:seconds} of {step_s:seconds} per step"
+    "{besides}"
 )
 PER_STAGE: Final = ("stages of every rank",)
 AVERAGED: Final = "the averaged steps"

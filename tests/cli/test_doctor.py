@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import EntryPoint, EntryPoints, PackageNotFoundError
 from pathlib import Path
 from typing import Literal
 
@@ -108,10 +108,22 @@ def test_whether_verl_starts_otel_rl_is_said(
 ) -> None:
     """Where verl is installed in a version that is supported."""
     monkeypatch.setattr(choice, "every_status", lambda: [choice.Status("verl", "applies", "")])
+    known = EntryPoints([EntryPoint("otel_rl", "otel_rl.verl_plugin", "verl.plugins")])
+    monkeypatch.setattr(checks, "entry_points", lambda group: known.select(group=group))
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     found = {finding.name: (finding.state, finding.detail) for finding in integrations()}
     assert expected == found["verl's plugin"]
+
+
+def test_a_plugin_that_verl_does_not_find_is_said(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of an otel_rl that is on PYTHONPATH only."""
+    monkeypatch.setattr(choice, "every_status", lambda: [choice.Status("verl", "applies", "")])
+    monkeypatch.setattr(checks, "entry_points", lambda group: EntryPoints())
+    monkeypatch.setenv("OTEL_RL_ENABLED", "true")
+    found = {finding.name: (finding.state, finding.detail) for finding in integrations()}
+    expected = "not installed by pip: verl is recorded below otel-rl run only"
+    assert ("note", expected) == found["verl's plugin"]
 
 
 def test_what_a_run_of_verl_lacks_is_said(recording: Recording) -> None:

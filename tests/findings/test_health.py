@@ -191,12 +191,13 @@ UPDATES = Updates(steps=100, skipped=30, last_row=0, since=4)
             {"faults": [FAULT]},
             "alarm",
             "Training does not use what was sampled: tokens shifted by one (rl.sample -> rl.train.forward), rank 0, "
-            "3 steps, first 2.",
+            "in 3 steps, first in step 2.",
         ),
         (
             {"faults": [replace(FAULT, fault="logprobs of rollout and training far apart", is_grave=False)]},
             "warning",
-            "Logprobs of rollout and training far apart (rl.sample -> rl.train.forward), rank 0, 3 steps, first 2.",
+            "Logprobs of rollout and training far apart (rl.sample -> rl.train.forward), rank 0, in 3 "
+            "steps, first in step 2.",
         ),
         (
             {"lost": ["12 spans (queue_full)"]},

@@ -34,8 +34,8 @@ class Batch:
 TAGS = [{"prompt_len": p, "response_len": r, "is_padding": at == 2} for at, (p, r) in enumerate(LENGTHS)]
 KEYS, META = Batch(tags=TAGS), Batch(custom_meta=TAGS)
 MASK = np.array([[0] * (4 - p) + [1] * (p + r) + [0] * (2 - r) for p, r in LENGTHS])
-LEGACY = Batch(meta_info={"global_token_num": [p + r for p, r in LENGTHS]})
-GENERATED = Batch(meta_info={}, batch={"attention_mask": MASK, "responses": np.zeros((3, 2))})
+PROMPTS = Batch(batch={"prompts": np.zeros((3, 4))})
+GENERATED = Batch(batch={"attention_mask": MASK, "responses": np.zeros((3, 2))})
 
 
 def call(recording: Recording, target: str, *args: Any, result: Any = None, **kwargs: Any) -> dict[str, Any]:
@@ -50,8 +50,9 @@ def call(recording: Recording, target: str, *args: Any, result: Any = None, **kw
     ("target", "batch", "expected"),
     [
         ("PPOTrainer._update_actor", KEYS, (2, 9, 6, 3)),
-        ("RayPPOTrainer._update_actor", LEGACY, (3, 13, None, None)),
-        ("RayPPOTrainer._balance_batch", GENERATED, (3, None, None, None)),
+        ("RayPPOTrainer._update_actor", GENERATED, (3, 13, 9, 4)),
+        ("RayPPOTrainer._balance_batch", Batch(batch=None), (3, None, None, None)),
+        ("RayPPOTrainer._balance_batch", PROMPTS, (3, None, None, None)),
         ("TrainingWorker.train_mini_batch", META, (3, 13, None, None)),
     ],
 )
@@ -66,7 +67,7 @@ def test_a_stage_says_how_much_it_handles(
 
 def test_the_legacy_trainer_says_what_was_generated(recording: Recording) -> None:
     """By the mask of the batch that comes back."""
-    said = call(recording, "AgentLoopManager.generate_sequences", LEGACY, result=GENERATED)
+    said = call(recording, "AgentLoopManager.generate_sequences", PROMPTS, result=GENERATED)
     assert {v.BATCH_SIZE: 3, v.TOKENS: 13, v.TOKENS_PROMPT: 9, v.TOKENS_RESPONSE: 4} == said
 
 

@@ -228,7 +228,8 @@ def test_the_head_of_a_report_and_its_list_name_a_sample(recording: Recording) -
     fault, samples = "mask off by one", "rank 0, a_0 and 3 more samples"
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     said = [
-        f"Training does not use what was sampled: {fault} (rl.sample -> rl.train), {samples}, 1 step, first 3.",
+        f"Training does not use what was sampled: {fault} (rl.sample -> rl.train), {samples}, in 1 step, "
+        "first in step 3.",
         f"correctness: {fault}, rl.sample -> rl.train: {samples}, step 3",
     ]
     found = [line.strip().removeprefix("HEALTH  ").partition(" Next:")[0] for line in lines if fault in line]

@@ -76,6 +76,15 @@ def test_no_step_has_begun_yet(recording: Recording) -> None:
     assert sentence(recording.run().path).startswith("No step has begun yet. A step begins when ")
 
 
+def test_a_framework_that_sets_up(recording: Recording) -> None:
+    """Its trainer is known, so no advice is needed on where a step begins."""
+    state.identify(system="verl")
+    with otel_rl.stage("setup.model"):
+        recording.tick(5)
+    otel_rl.flush()
+    assert "No step has begun yet: verl sets up." == sentence(recording.run().path)
+
+
 @pytest.mark.medium
 @pytest.mark.parametrize(
     ("end", "expected"),

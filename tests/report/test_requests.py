@@ -254,6 +254,8 @@ def test_what_a_rollout_keeps_is_open_while_it_goes_on(recording: Recording) -> 
         assert otel_rl.flush()
         report = build_report(recording.run(), recording.clock.ns)
         assert "0 of 100 requests are spans; of 100 it is open until their rollouts are over" in shown(report)
+        over = replace(report, state="finished")
+        assert "0 of 100 requests are spans; of 100 it is not known: their process ended before" in shown(over)
     report = build_report(recording.stop(), recording.clock.ns)
     assert 100 == report.requests.spans + report.requests.omitted
     assert f"{report.requests.spans} of 100 requests are spans; metrics" in shown(report)

@@ -266,6 +266,15 @@ def test_a_run_without_reward_shows_its_loss(tmp_path: Path) -> None:
     assert not any(line.startswith("loss  ") for line in shown(report))
 
 
+def test_asynchronous_training_shows_its_policy_lag(tmp_path: Path) -> None:
+    """The lag of other training is 0, which is not shown."""
+    report = like_the_demo(tmp_path, 1, CLEAN)
+    assert "policy lag" not in "".join(shown(replace(report, series=[series(v.SAMPLE_LAG, [0.0] * 3)])))
+    report = replace(report, series=[series(v.SAMPLE_LAG, [0.0, 1.0, 1.5])])
+    [row] = [line.split() for line in shown(report) if line.startswith("policy")]
+    assert ["policy", "lag", "0", "1.5", "0", "1.5"] == row[:6]
+
+
 def test_a_number_that_is_not_finite_is_shown(tmp_path: Path) -> None:
     """NaN of the last step stands in `last`; no finding has to name it."""
     report = like_the_demo(tmp_path, 1, CLEAN)

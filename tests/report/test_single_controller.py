@@ -72,7 +72,7 @@ def test_ranks_are_compared_in_the_stages_of_their_update(tmp_path: Path) -> Non
     )  # fmt: skip
     assert report.findings.time[0].sentence == (
         "Actor 1 is slower in rl.train.forward (own time 220 ms against 100 ms), which costs 120 ms of 730 ms per step "
-        "(16 %)."
+        "without waits for the driver (16 %)."
     )
 
 

@@ -33,11 +33,10 @@ DROPPED = {
 def rows_of(batch: Any) -> dict[str, Value]:
     """Count samples and tokens by the tags of a batch, whose values are elsewhere; padding repeats samples.
 
-    A batch of the legacy trainer has no tags; verl itself has counted the tokens of each of its samples.
+    A batch of the legacy trainer has no tags, and its values are here.
     """
     if not hasattr(batch, "tags"):
-        counted = batch.meta_info.get("global_token_num")
-        return {vocabulary.BATCH_SIZE: len(batch)} | ({vocabulary.TOKENS: sum(counted)} if counted else {})
+        return {vocabulary.BATCH_SIZE: len(batch)} | _tokens_of(batch.batch)
     tags = [tag for tag in batch.tags if not tag.get("is_padding")]
     said: dict[str, Value] = {vocabulary.BATCH_SIZE: len(tags)}
     if tags and all("prompt_len" in tag for tag in tags):
@@ -48,6 +47,19 @@ def rows_of(batch: Any) -> dict[str, Value]:
             vocabulary.TOKENS_RESPONSE: response,
         }
     return said
+
+
+def _tokens_of(tensors: Any) -> dict[str, Value]:
+    """Count the tokens of tensors that are on the host."""
+    if tensors is None or "responses" not in tensors.keys():  # noqa: SIM118 - a TensorDict refuses `in`
+        return {}
+    mask, longest = tensors["attention_mask"], tensors["responses"].shape[1]
+    tokens, response = int(mask.sum()), int(mask[:, -longest:].sum())
+    return {
+        vocabulary.TOKENS: tokens,
+        vocabulary.TOKENS_PROMPT: tokens - response,
+        vocabulary.TOKENS_RESPONSE: response,
+    }
 
 
 def _sampled(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:

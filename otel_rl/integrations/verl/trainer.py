@@ -137,15 +137,7 @@ def _say_prompts(args: Args, kwargs: Kwargs) -> dict[str, Value]:
 
 
 def _generated(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
-    """Count the tokens of a batch that is on the host."""
-    mask, longest = result.batch["attention_mask"], result.batch["responses"].shape[1]
-    tokens, response = int(mask.sum()), int(mask[:, -longest:].sum())
-    return {
-        vocabulary.BATCH_SIZE: len(result),
-        vocabulary.TOKENS: tokens,
-        vocabulary.TOKENS_PROMPT: tokens - response,
-        vocabulary.TOKENS_RESPONSE: response,
-    }
+    return rows_of(result)
 
 
 # --- hooks ------------------------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ def _unknown_steps(found: FoldedSpans, systems: Sequence[str], ending: str) -> s
 
 def _unbegun(run: Run, found: FoldedSpans, systems: Sequence[str], ending: str) -> str:
     if run.alive():
-        return f"No step has begun yet. {HOW_TO_BEGIN}"
+        return f"No step has begun yet{f': {systems[-1]} sets up.' if systems else f'. {HOW_TO_BEGIN}'}"
     if ending:
         did_more = any(not call.startswith(v.SETUP) for call in found.longest_ns)
         advice = f" {HOW_TO_BEGIN}" if did_more and not systems else ""

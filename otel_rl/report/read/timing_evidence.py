@@ -156,6 +156,7 @@ def _slow(times: Efficiency, *, is_led: bool) -> SlowRanks | None:
         is_starved=worst.is_starved,
         core_share=worst.core_share or 0.0,
         often=often,
+        besides=" without waits for the driver" if is_led else "",
         others="".join(_elsewhere(row, times, is_led=is_led) for row in others),
     )
 

@@ -210,7 +210,7 @@ def _blocks(report: Report) -> list[Block]:
         is_short = row.is_evaluation and is_trained
         blocks += [Line(f"{_head(row)}{_lengths(row)}")] if is_short else [Line(_head(row)), _table(row)]
     blocks += notes(BULK_NOTE if any(map(_is_queue_position, shown)) else "", _about_note(shown), _clipped_note(report))
-    blocks += [Line(line) for line in (*_tail_lines(requests), *_span_lines(requests, rows))]
+    blocks += [Line(line) for line in (*_tail_lines(requests), *_span_lines(report, rows))]
     reasons = [f"{plural(bad.count, 'request')} {BAD.get(bad.reason, bad.reason)}" for bad in requests.bad]
     return blocks + [Line(reason, "warning") for reason in reasons]
 
@@ -299,8 +299,8 @@ def _tail_lines(requests: Requests) -> list[str]:
     return lines
 
 
-def _span_lines(requests: Requests, rows: list[RequestRow]) -> list[str]:
-    total = sum(row.count for row in rows)
+def _span_lines(report: Report, rows: list[RequestRow]) -> list[str]:
+    requests, total = report.requests, sum(row.count for row in rows)
     if not total:
         return []
     hidden = len(rows) - SHOWN
@@ -308,7 +308,8 @@ def _span_lines(requests: Requests, rows: list[RequestRow]) -> list[str]:
     if requests.spans >= total:
         return lines
     known = requests.spans + requests.omitted
-    rest = f"; of {count(total - known)} it is open until their rollouts are over" if total > known else ""
+    why = "open until their rollouts are over" if report.state == "alive" else "not known: their process ended before"
+    rest = f"; of {count(total - known)} it is {why}" if total > known else ""
     return [*lines, f"{count(requests.spans)} of {plural(total, 'request')} are spans{rest}; metrics count all"]
 
 

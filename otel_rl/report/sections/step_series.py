@@ -27,6 +27,7 @@ NAMES: Final = (
     v.REWARD_SCORE, v.REWARD_STD, v.FUNCTION_SCORE, v.FUNCTION_STD, v.REWARD_NONFINITE, v.EVAL_REWARD,
     v.REWARD_ZERO_STD, v.LOSS, v.LOSS_TERM, v.GRAD_NORM, v.KL_REFERENCE, v.KL_POLICY, v.ENTROPY, v.CLIP_FRACTION,
     v.CLIP_SIDE_FRACTION, v.RESPONSE_LENGTH, v.RESPONSE_MIN, v.RESPONSE_MAX, v.RESPONSE_CLIPPED, v.LEARNING_RATE,
+    v.SAMPLE_LAG,
 )  # fmt: skip
 EXTREMES: Final = {v.RESPONSE_MIN: min, v.RESPONSE_MAX: max}
 
@@ -45,6 +46,7 @@ TITLES: Final = {
     v.RESPONSE_LENGTH: "response length",
     v.RESPONSE_CLIPPED: "cut at the limit",
     v.LEARNING_RATE: "learning rate",
+    v.SAMPLE_LAG: "policy lag",
 }
 LONGEST_LINE: Final = 48
 MOST_ROWS: Final = 40
@@ -251,8 +253,8 @@ def add_series(
 
 
 def is_shown(series: Series) -> bool:
-    """Leave to JSON what has no title, a clip fraction that is always 0, and of evaluations all but their reward."""
-    if series.name == v.CLIP_FRACTION and series.low == series.high == 0 and not series.nonfinite:
+    """Leave to JSON what has no title, a clip fraction or lag that is always 0, and of evaluations all but rewards."""
+    if series.name in (v.CLIP_FRACTION, v.SAMPLE_LAG) and series.low == series.high == 0 and not series.nonfinite:
         return False
     return series.name in TITLES and (series.qualifiers.get(v.MODE) != "eval" or series.name == v.EVAL_REWARD)
 

@@ -36,7 +36,7 @@ def late(source: Source) -> Late | None:
     found, mean_s = source.trajectories, source.averaged.mean_ns / 1e9
     if found is None or not found.late_s or not mean_s:
         return None
-    asks = ": verl asks for them every 2 s" if text(source.resource, v.SYSTEM) == "verl" else ""
+    asks = ": verl asks for them every 2 s (poll_interval)" if text(source.resource, v.SYSTEM) == "verl" else ""
     return Late(found.late_s, found.late_s / mean_s, asks)
 
 
