@@ -146,6 +146,18 @@ def test_an_actor_that_holds_steps_emits_their_roots(
     assert (number == 0) == ("rank" in identifying.learned)
 
 
+def test_an_actor_that_may_exist_is_counted_once(recording: Recording) -> None:
+    """Ray asks for it first, and calls itself again where there is none."""
+    kind = SimpleNamespace(__ray_metadata__=SimpleNamespace(class_name="Store"))
+    numbers = []
+    for _ in range(2):
+        calling.count_actor((kind,), {"get_if_exists": True})
+        calling.count_actor((kind,), {"get_if_exists": False})
+        numbers.append(calling.calling.creating.number)
+        calling.counted((kind,), {}, None)
+    assert [0, 1] == numbers
+
+
 # --- what goes along --------------------------------------------------------------------------------------------------
 
 

@@ -410,3 +410,30 @@ def test_a_turn_that_a_server_aborts_is_one_turn_of_several_calls(
     assert [[1, ("abort",), True], [2, ("completed",), None]] == sorted(calls)
     found = [(one.attributes[v.REPLICA], one.value) for one in run.points(v.IN_FLIGHT.__eq__)]
     assert [("server 0", 1), ("server 0", 0), ("server 1", 1), ("server 1", 0)] == found
+
+
+class ToolAgentLoop:
+    """Stands for verl's: calls tools that a model asks for, also those that do not exist."""
+
+    def __init__(self) -> None:
+        self.tools = {"search": None}
+
+    async def _call_tool(self, tool_call: Any, tools_kwargs: Any, agent_data: Any) -> str:
+        return "answer"
+
+
+def test_a_tool_that_does_not_exist_has_no_name_of_the_models(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name becomes a label of a metric; a call says whether an evaluation makes it."""
+    (hook,) = (hook for hook in agent_loops.HOOKS if hook.target.endswith("._call_tool"))
+    monkeypatch.setattr(ToolAgentLoop, "_call_tool", wrap(hook, ToolAgentLoop._call_tool))
+    loop = ToolAgentLoop()
+    chosen = SimpleNamespace(_active_tools={"open": None})
+    with otel_rl.stage("sample.trajectory", mode="eval"):
+        for name, data in (("search", SimpleNamespace()), ("my secret", SimpleNamespace()), ("open", chosen)):
+            assert "answer" == asyncio.run(loop._call_tool(SimpleNamespace(name=name), {}, agent_data=data))
+    calls = [span for span in recording.stop().spans(None) if span.name.startswith(v.EXECUTE_TOOL)]
+    found = {span.name: (span.attributes[v.TOOL_NAME], span.attributes.get(v.MODE)) for span in calls}
+    names = "search", "_OTHER", "open"
+    assert {f"{v.EXECUTE_TOOL} {name}": (name, "eval") for name in names} == found

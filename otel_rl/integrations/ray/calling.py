@@ -53,6 +53,8 @@ calling = Calling.keep("calling")
 
 def count_actor(args: Args, kwargs: Kwargs) -> None:
     """Number the actor that is being created among those of its class: many have no name."""
+    if kwargs.get("get_if_exists"):  # Ray calls this again, without it, if there is none
+        return
     kind = args[0].__ray_metadata__.class_name
     calling.creating.number = calling.actors[kind]
     calling.actors[kind] += 1

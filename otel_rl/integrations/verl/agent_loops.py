@@ -29,6 +29,7 @@ SERVERS = "verl.workers.rollout.llm_server"
 SERVED = frozenset(("prompt_ids", "sampling_params", "request_id"))
 """Keywords of a call by which verl asks any of its rollout servers."""
 ENGINES = frozenset(("vllm", "sglang"))
+UNKNOWN_TOOL = "_OTHER"
 OF_TRAJECTORY = vocabulary.MODE, vocabulary.GROUP_ID, vocabulary.SAMPLE_ID
 
 
@@ -169,11 +170,18 @@ def _finish(answer: Any) -> str:
 
 
 def _say_tool(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    return {vocabulary.TOOL_NAME: str(args[1].name)}
+    return {**_say_turn(args, kwargs), vocabulary.TOOL_NAME: _tool(args)}
 
 
 def _tool_stage(args: Args, kwargs: Kwargs) -> str:
-    return f"{vocabulary.EXECUTE_TOOL} {args[1].name}"
+    return f"{vocabulary.EXECUTE_TOOL} {_tool(args)}"
+
+
+def _tool(args: Args) -> str:
+    """Name the tool that is called; a model also asks for tools that do not exist, in its own words."""
+    loop, call, _, agent_data = args[:4]
+    name = call.name
+    return str(name) if name in getattr(agent_data, "_active_tools", loop.tools) else UNKNOWN_TOOL
 
 
 def _say_reward(args: Args, kwargs: Kwargs) -> dict[str, Value]:

@@ -8,6 +8,7 @@ for a batch before that timer: that wait is the last of the step before, or of s
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -86,6 +87,12 @@ def _made(args: Args, kwargs: Kwargs) -> None:
     open_setup()
 
 
+def _follow(args: Args, kwargs: Kwargs, result: object) -> None:
+    """Hook what a derived trainer overrides, ``fit`` above all; those of ``verl.experimental`` have other steps."""
+    if not inspect.iscoroutinefunction(args[0].fit):
+        hooking.follow(args[0])
+
+
 def _begin_loop(args: Args, kwargs: Kwargs) -> None:
     trainer = driver.trainer = args[0]
     hooking.follow(trainer)
@@ -145,7 +152,7 @@ def _generated(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
 
 def _of_trainer(trainer: str) -> tuple[Hook, ...]:
     return (
-        CallbackHook(target=f"{trainer}.__init__", before=_made),
+        CallbackHook(target=f"{trainer}.__init__", before=_made, after=_follow),
         CallbackHook(target=f"{trainer}.fit", before=_begin_loop, after=_end_loop, failed=_loop_failed),
         StageHook(target=f"{trainer}._validate", stage=vocabulary.EVALUATE),
         StageHook(
@@ -161,8 +168,10 @@ def _of_trainer(trainer: str) -> tuple[Hook, ...]:
 MODULES = (
     *(f"{V1}.trainer_{mode}" for mode in ("base", "sync", "colocate_async", "separate_async")),
     LEGACY.partition(":")[0],
+    "verl.utils.profiler",
+    "verl.utils.debug",
 )
-"""Each has imported the timer."""
+"""Each has imported the timer, or derived trainers import it from there."""
 
 HOOKS: tuple[Hook, ...] = (
     *(BlockHook(target=f"{module}:marked_timer", begin=_begin_timer) for module in MODULES),

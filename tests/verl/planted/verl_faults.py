@@ -124,11 +124,11 @@ def long_trajectory():
 
 
 def aborted_rollout():
-    """Let each server give up one answer: it returns no token."""
+    """Let each server give up one answer after its first token."""
 
     async def then(answer):
-        answer.token_ids, answer.stop_reason = [], "aborted"
-        answer.log_probs = None if answer.log_probs is None else []
+        answer.token_ids, answer.stop_reason = answer.token_ids[:1], "aborted"
+        answer.log_probs = answer.log_probs and answer.log_probs[:1]
         return answer
 
     _first_answer(then)
