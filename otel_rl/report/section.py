@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
+from otel_rl.report.data.roles import ROLE_WORDS
 from otel_rl.runs.format import count
 
 if TYPE_CHECKING:
@@ -134,7 +135,8 @@ def more(left: int, what: str = ", which --json has") -> list[Block]:
 
 def rank_name(report: Report, of: Rank | OfRank | OpenStageRow) -> str:
     """Return the number of a rank, after its role if there are several roles."""
-    return f"rank {of.rank}" if len({one.role for one in report.ranks}) < 2 else f"{of.role} {of.rank}"
+    role = "rank" if len({one.role for one in report.ranks}) < 2 else ROLE_WORDS.get(of.role, of.role)
+    return f"{role} {of.rank}"
 
 
 def attempt_name(report: Report, attempt: str) -> str:

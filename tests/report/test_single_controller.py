@@ -127,7 +127,7 @@ def test_clocks_of_two_hosts_are_not_compared(tmp_path: Path) -> None:
         (
             DrivenPlan(fails_in=6),
             "finished",
-            ["Reward 0 failed with ValueError inside rl.reward, step 6 (1 failure in all)."],
+            ["Reward worker 0 failed with ValueError inside rl.reward, step 6 (1 failure in all)."],
         ),
     ],
     ids=["ended", "ray_ended_all", "in_teardown", "goes_on", "killed", "reward_fails"],
@@ -147,7 +147,7 @@ def test_a_process_that_hangs_is_named_before_those_that_wait_for_it(tmp_path: P
     hanging = [(one.role, one.stage) for one in report.open_stages if one.is_hanging]
     assert [("driver", "rl.idle queue"), ("reward", v.REWARD)] == hanging
     assert report.findings.health[0].sentence == (
-        "Reward 0 may hang, like 1 more: in rl.reward for 31.8 s; the longest call that ended took 50.0 ms."
+        "Reward worker 0 may hang, like 1 more: in rl.reward for 31.8 s; the longest call that ended took 50.0 ms."
     )
 
 

@@ -14,6 +14,7 @@ from otel_rl.findings.mishaps import DataFault, Died, Failed, Hang, Health, Requ
 from otel_rl.report.data.details import LedgerMismatch, OpenStageRow
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Loss, MemoryKind
+from otel_rl.report.data.roles import ROLE_WORDS
 from otel_rl.report.read.average import stages_of_step
 from otel_rl.report.read.collect import StepRecord
 from otel_rl.report.read.single_controller.guest_steps import DRIVER
@@ -73,7 +74,8 @@ def health(source: Source) -> Health:
 
 
 def _name(source: Source, rank: Rank) -> str:
-    return f"rank {rank.rank}" if len({one.role for one in source.ranks}) < 2 else f"{rank.role} {rank.rank}"
+    role = "rank" if len({one.role for one in source.ranks}) < 2 else ROLE_WORDS.get(rank.role, rank.role)
+    return f"{role} {rank.rank}"
 
 
 def _memory(source: Source) -> Iterable[RankMemory]:

@@ -5,17 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from otel_rl.report.data.report import Report
-from otel_rl.report.data.roles import RoleRow, Trajectories, which
+from otel_rl.report.data.roles import ROLE_WORDS, RoleRow, Trajectories, which
 from otel_rl.report.section import Block, Column, Section, Table, more, notes
 from otel_rl.runs.format import count, percent, plural, seconds
 
-WORDS: Final = {
-    "agent_loop": "agent loop",
-    "reward": "reward worker",
-    "rollout": "rollout server",
-    "rollout_weights": "weight receiver",
-}
-"""Roles in plain words; another one is its own name."""
 MOST_STAGES: Final = 12
 
 
@@ -33,7 +26,7 @@ def _processes(row: RoleRow, missing: int) -> str:
 
 
 def _word(row: RoleRow) -> str:
-    return WORDS.get(row.role, row.role.lower().replace("_", " "))
+    return ROLE_WORDS.get(row.role, row.role.lower().replace("_", " "))
 
 
 def _role_blocks(report: Report) -> list[Block]:
