@@ -255,6 +255,7 @@ def test_the_job_is_told_whose_run_it_is(recording: Recording, monkeypatch: pyte
     """Beside what the program says, and without secrets."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "key=secret")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user:secret@collector")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "owner=me@example.com")
     monkeypatch.setenv("OTEL_RL_PROCESS_KIND", "driver")
     asked = {"env_vars": {"A": "1", "PYTHONPATH": "theirs"}, "pip": ["x"]}
     _, kwargs = announce.announce((), {"runtime_env": asked, "num_cpus": 2}, None)
@@ -263,6 +264,7 @@ def test_the_job_is_told_whose_run_it_is(recording: Recording, monkeypatch: pyte
     assert state.identity.attempt_id == variables["OTEL_RL_ATTEMPT_ID"]
     assert variables["PYTHONPATH"].endswith("autoload:theirs")
     assert "secret" not in str(kwargs)
+    assert "owner=me@example.com" == variables["OTEL_RESOURCE_ATTRIBUTES"]
     assert "OTEL_RL_PROCESS_KIND" not in variables
     assert {"A": "1", "PYTHONPATH": "theirs"} == asked["env_vars"]
 

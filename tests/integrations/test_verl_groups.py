@@ -401,9 +401,10 @@ def test_a_turn_that_a_server_aborts_is_one_turn_of_several_calls(
     recording: Recording, client: FullyAsyncLLMServerClient
 ) -> None:
     """It says how many calls it took, from which server the last answer is, and the versions that it had."""
-    with otel_rl.stage("sample.trajectory"):
+    with otel_rl.stage("sample.trajectory", mode="eval"):
         asyncio.run(client.generate("1", prompt_ids=[1, 2]))
     run = recording.stop()
+    assert [["queue", "eval"]] * 2 == said(run, v.IDLE, v.IDLE_REASON, v.MODE)
     keys = v.ATTEMPTS, v.REPLICA, v.POLICY_VERSION, v.POLICY_VERSION_END, v.TOKENS_RESPONSE
     assert [[2, "server 1", 1, 2, 3]] == said(run, v.SAMPLE_TURN, *keys)
     calls = said(run, v.SAMPLE_SERVE, v.TOKENS_RESPONSE, v.FINISH_REASONS, v.REQUEST_ABORTED)

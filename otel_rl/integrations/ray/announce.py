@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 
@@ -19,6 +20,7 @@ from otel_rl.process.state import state
 ADDRESS = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_PROTOCOL"
 OWN = frozenset(("OTEL_RL_PROCESS_KIND",))
 """Settings that are one process's."""
+PASSWORD = re.compile("://.*@")
 PATH = "PYTHONPATH"
 JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Where a submitted job finds its runtime environment; Ray refuses it if ``init`` sets one of its variables again."""
@@ -45,7 +47,7 @@ def announcement(theirs: Mapping[str, str]) -> dict[str, str]:
     settings = {name: os.environ[name] for name in names if name in os.environ and name not in OWN}
     path = theirs.get(PATH, f"${{{PATH}}}")  # Ray replaces it on each node
     return {
-        **{name: value for name, value in settings.items() if name not in theirs and "@" not in value},
+        **{name: value for name, value in settings.items() if name not in theirs and not PASSWORD.search(value)},
         "OTEL_RL_DIR": str(state.config.directory),
         "OTEL_RL_RUN_ID": state.identity.run_id,
         "OTEL_RL_ATTEMPT_ID": state.identity.attempt_id,

@@ -78,6 +78,10 @@ def _say_turn(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     return {key: said[key] for key in OF_TRAJECTORY if key in said}
 
 
+def _say_queue(args: Args, kwargs: Kwargs) -> dict[str, Value]:
+    return {**_say_turn(args, kwargs), vocabulary.IDLE_REASON: "queue"}
+
+
 def _answered(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
     said: dict[str, Value] = {
         vocabulary.TOKENS_PROMPT: len(kwargs["prompt_ids"]),
@@ -222,7 +226,7 @@ HOOKS: tuple[Hook, ...] = (
     StageHook(
         target=f"{SERVERS}:LLMServerClient._acquire_server",
         stage=vocabulary.IDLE,
-        attributes=((vocabulary.IDLE_REASON, "queue"),),
+        attributes=_say_queue,
         after=_acquired,
     ),
     CallbackHook(target=f"{SERVERS}:LLMServerClient._release_server", before=_released),
