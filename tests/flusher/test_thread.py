@@ -498,12 +498,13 @@ def test_what_waits_in_an_actor_goes_elsewhere_at_once(
     monkeypatch.setattr(flusher, "is_ray_worker", lambda: True)
     monkeypatch.setattr(directories, "fallback_root", lambda: tmp_path / "elsewhere")
     (tmp_path / "elsewhere").mkdir()
-    disk.error = errno.ENOSPC
-    with otel_rl.stage("tool"):
-        pass
-    otel_rl.flush()
-    disk.error = None
-    assert otel_rl.flush()
+    with otel_rl.step(1):
+        disk.error = errno.ENOSPC
+        with otel_rl.stage("tool"):
+            pass
+        assert not otel_rl.flush()
+        disk.error = None
+        assert otel_rl.flush()
     assert "tool" in {span.name for span in open_run(tmp_path / "elsewhere" / RUN).spans()}
 
 
