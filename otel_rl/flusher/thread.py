@@ -24,7 +24,7 @@ from otel_rl.metrics.record import Fold
 from otel_rl.probes.device_id import learn_device
 from otel_rl.probes.memory import probes, use_memory_reader
 from otel_rl.process import directories
-from otel_rl.process.identity import folder_name, identifying
+from otel_rl.process.identity import folder_name, identifying, is_ray_worker
 from otel_rl.process.state import state
 from otel_rl.records import Span, Value
 from otel_rl.sidecar.start import make_keeper
@@ -339,6 +339,9 @@ class Flusher:
         if monotonic() - self._beat > HEARTBEAT_S:
             self._beat = monotonic()
             writer.heartbeat()
+        if writer.failure and is_ray_worker() and not self._has_said_failure:
+            self._has_said_failure = True  # Ray may kill it, so nothing waits for its end
+            self._redirect(writer)
         if writer.failure:
             self._say_failure(f"{writer.failure}; up to 64 MiB of records wait in memory")
 

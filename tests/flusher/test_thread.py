@@ -491,6 +491,23 @@ def test_a_full_disk_is_said_once(recording: Recording, disk: Disk, caplog: pyte
     assert 1 == caplog.text.count("up to 64 MiB of records wait in memory; training goes on")
 
 
+def test_what_waits_in_an_actor_goes_elsewhere_at_once(
+    recording: Recording, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no end at which to do that: Ray kills it."""
+    monkeypatch.setattr(flusher, "is_ray_worker", lambda: True)
+    monkeypatch.setattr(directories, "fallback_root", lambda: tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    with otel_rl.step(1):
+        disk.error = errno.ENOSPC
+        with otel_rl.stage("tool"):
+            pass
+        assert not otel_rl.flush()
+        disk.error = None
+        assert otel_rl.flush()
+    assert "tool" in {span.name for span in open_run(tmp_path / "elsewhere" / RUN).spans()}
+
+
 def test_what_the_disk_refuses_to_the_end_goes_elsewhere(
     recording: Recording, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
