@@ -209,6 +209,17 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         advice="Read the log of the engine.",
     ),
     Rule(
+        name="requests_aborted",
+        severity="warning",
+        reads=(v.REQUESTS, v.ABORTED, v.SAMPLE_LAG),
+        condition=f"{whole(FAILED)} of the requests of an engine are aborted, and {FEW} or more; not where rollouts "
+        "outlive their step",
+        window="all steps",
+        find=mishaps.aborted_requests,
+        sentence="{aborted:count} of {count:count} requests of {engine} were aborted ({share:percent}).",
+        advice="Find who aborts them, and what training makes of answers that are cut.",
+    ),
+    Rule(
         name="telemetry_lost",
         severity="warning",
         reads=(v.SELF_DROPPED, v.SELF_ERRORS),

@@ -93,6 +93,8 @@ class RequestsOf:
     count: int
     errors: int
     timed_out: int
+    aborted: int = 0
+    """0 where answers are aborted by design: those that outlive a step are, and go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,6 +289,16 @@ def most_requests(health: Health) -> Found | None:
 
 def some_requests(health: Health) -> Found | None:
     return _requests(health, FAILED, HALF)
+
+
+def aborted_requests(health: Health) -> Found | None:
+    rows = [one for one in health.requests if one.aborted >= FEW and one.aborted >= FAILED * one.count]
+    if not rows:
+        return None
+    one = max(rows, key=lambda row: row.aborted / row.count)
+    share = one.aborted / one.count
+    values: dict[str, Value] = {"aborted": one.aborted, "count": one.count, "share": share}
+    return Found({**values, "engine": one.engine or "the engine"}, weight=share)
 
 
 def memory_full(health: Health) -> Found | None:

@@ -224,6 +224,11 @@ UPDATES = Updates(steps=100, skipped=30, last_row=0, since=4)
             "alarm",
             "60 of 100 requests of vllm failed (60 %), 0 of them timed out.",
         ),
+        (
+            {"requests": [RequestsOf(engine="vllm", count=100, errors=0, timed_out=0, aborted=4)]},
+            "warning",
+            "4 of 100 requests of vllm were aborted (4.0 %).",
+        ),
     ],
 )
 def test_each_mishap_has_its_sentence(evidence: dict[str, Any], severity: str, sentence: str) -> None:
@@ -239,6 +244,7 @@ def test_each_mishap_has_its_sentence(evidence: dict[str, Any], severity: str, s
         {"requests": [RequestsOf(engine="vllm", count=10, errors=2, timed_out=0)]},
         {"requests": [RequestsOf(engine="vllm", count=1000, errors=5, timed_out=4)]},
         {"requests": [RequestsOf(engine="vllm", count=0, errors=0, timed_out=0)]},
+        {"requests": [RequestsOf(engine="vllm", count=10, errors=0, timed_out=0, aborted=2)]},
         {"memory": [memory(0.3, steps=110)]},
         {"memory": [memory(20, steps=10)]},
     ],

@@ -65,12 +65,21 @@ def health(source: Source) -> Health:
         faults=_faults(source),
         lost=[*_losses(source.losses), *_damage(source), *_not_taken(source)],
         updates=_updates(source),
-        requests=[
-            RequestsOf(engine=row.engine, count=row.count, errors=row.errors, timed_out=row.timed_out)
-            for row in source.requests.rows
-            if not row.is_evaluation
-        ],
+        requests=list(_requests(source)),
     )
+
+
+def _requests(source: Source) -> Iterable[RequestsOf]:
+    outlives = any(series.name == v.SAMPLE_LAG and series.high for series in source.series)
+    for row in source.requests.rows:
+        if not row.is_evaluation:
+            yield RequestsOf(
+                engine=row.engine,
+                count=row.count,
+                errors=row.errors,
+                timed_out=row.timed_out,
+                aborted=0 if outlives else row.aborted,
+            )
 
 
 def _name(source: Source, rank: Rank) -> str:

@@ -98,16 +98,16 @@ def reward_hangs():
     _reward(functools.partial(asyncio.sleep, 20))
 
 
-def _first_answer(then):
-    """Change the first answer of each server that it gives for the step."""
+def _first_answers(then, number=1):
+    """Change the first answers that each server gives for the step."""
 
     @wrapping("verl_cpu.engine", "Server", "generate")
     def make(original):
         async def generate(self, *args, **kwargs):
             answer = await original(self, *args, **kwargs)
-            if self.global_steps != FIRST_STEP - 1 or hasattr(self, "has_changed"):
+            if self.global_steps != FIRST_STEP - 1 or getattr(self, "changed", 0) >= number:
                 return answer
-            self.has_changed = True
+            self.changed = getattr(self, "changed", 0) + 1
             return await then(answer)
 
         return generate
@@ -120,18 +120,18 @@ def long_trajectory():
         await asyncio.sleep(5)
         return answer
 
-    _first_answer(then)
+    _first_answers(then)
 
 
 def aborted_rollout():
-    """Let each server give up one answer after its first token."""
+    """Let each server give up two answers after their first token."""
 
     async def then(answer):
         answer.token_ids, answer.stop_reason = answer.token_ids[:1], "aborted"
         answer.log_probs = answer.log_probs and answer.log_probs[:1]
         return answer
 
-    _first_answer(then)
+    _first_answers(then, 2)
 
 
 def shifted_mask():
