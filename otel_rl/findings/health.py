@@ -188,6 +188,16 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         advice="Compare precision and kernels of engine and trainer, and the age of the engine's weights.",
     ),
     Rule(
+        name="numbers_nonfinite",
+        severity="warning",
+        reads=(v.LEDGER,),
+        condition="log-probabilities, rewards, advantages or losses are NaN or infinite",
+        window="the steps that the ledger checked",
+        find=mishaps.nonfinite,
+        sentence="{fault} ({boundary}), {who}, in {steps:plural step}, first in step {first}.",
+        advice="Look at the batch of that step there, and at what computed the numbers.",
+    ),
+    Rule(
         name="updates_skipped",
         severity="warning",
         reads=(v.OPTIMIZER_SKIPPED,),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Final
+from typing import Final, Literal
 
 from otel_rl import vocabulary as v
 from otel_rl.findings.memory import RankMemory, found, growing, is_soon
@@ -69,8 +69,8 @@ class DataFault:
     boundary: str
     who: str
     steps: Sequence[int]
-    is_grave: bool
-    """Training uses other tokens than were sampled; else numbers are far apart."""
+    kind: Literal["tokens", "numbers", "nonfinite"]
+    """Training uses other tokens than were sampled, numbers of the same tokens are far apart, or NaN or infinite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,22 +232,26 @@ def disagree(health: Health) -> Found | None:
     return Found({"steps": health.disagreeing, "compared": health.compared, "other": health.other_numbers})
 
 
-def _faulty(health: Health, *, is_grave: bool) -> Found | None:
-    faults = [one for one in health.faults if one.is_grave == is_grave]
+def _faulty(health: Health, kind: str) -> Found | None:
+    faults = [one for one in health.faults if one.kind == kind]
     if not faults:
         return None
     one = max(faults, key=lambda fault: len(fault.steps))
-    fault = one.fault if is_grave else _first(one.fault)
+    fault = one.fault if kind == "tokens" else _first(one.fault)
     values: dict[str, Value] = {"fault": fault, "boundary": one.boundary, "who": one.who, "first": min(one.steps)}
     return Found({**values, "steps": len(set(one.steps))}, weight=len(one.steps))
 
 
 def other_data(health: Health) -> Found | None:
-    return _faulty(health, is_grave=True)
+    return _faulty(health, "tokens")
 
 
 def far_apart(health: Health) -> Found | None:
-    return _faulty(health, is_grave=False)
+    return _faulty(health, "numbers")
+
+
+def nonfinite(health: Health) -> Found | None:
+    return _faulty(health, "nonfinite")
 
 
 def lost(health: Health) -> Found | None:

@@ -118,7 +118,7 @@ FAULT = DataFault(
     boundary="rl.sample -> rl.train.forward",
     who="rank 0",
     steps=[2, 3, 4],
-    is_grave=True,
+    kind="tokens",
 )
 UPDATES = Updates(steps=100, skipped=30, last_row=0, since=4)
 
@@ -194,7 +194,7 @@ UPDATES = Updates(steps=100, skipped=30, last_row=0, since=4)
             "in 3 steps, first in step 2.",
         ),
         (
-            {"faults": [replace(FAULT, fault="logprobs of rollout and training far apart", is_grave=False)]},
+            {"faults": [replace(FAULT, fault="logprobs of rollout and training far apart", kind="numbers")]},
             "warning",
             "Logprobs of rollout and training far apart (rl.sample -> rl.train.forward), rank 0, in 3 "
             "steps, first in step 2.",

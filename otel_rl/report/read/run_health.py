@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.ledger import Fault as Mismatch
@@ -35,7 +35,10 @@ REASONS: Final = {"name_taken": "their name is reserved"}
 CALLERS_WAITS: Final = (f"{v.IDLE} queue", f"{v.IDLE} controller")
 """Waits of a driver and of its ranks for what others do."""
 NOT_TAKEN: Final = ("rejected", "refused")
-MILD: Final = (Mismatch.OTHER_LOGPROBS.value, Mismatch.NONFINITE.value)
+KINDS: Final[dict[str, Literal["numbers", "nonfinite"]]] = {
+    Mismatch.OTHER_LOGPROBS.value: "numbers",
+    Mismatch.NONFINITE.value: "nonfinite",
+}
 """Faults with which training still uses the tokens that were sampled."""
 
 
@@ -175,7 +178,7 @@ def _faults(source: Source) -> list[DataFault]:
             boundary=boundary,
             who=listed([_name(source, rank) for rank in ranks]) + sample_names(ones),
             steps=[one.step for one in ones],
-            is_grave=fault not in MILD,
+            kind=KINDS.get(fault, "tokens"),
         )
         for (fault, boundary, ranks), ones in groups.items()
     ]
