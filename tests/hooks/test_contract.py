@@ -343,7 +343,7 @@ otel_rl.instrument([])
 for worker in pickle.load(open(sys.argv[1], "rb")):
     results = [worker().plain(1), worker.of_class(1), worker().of_class(1), worker.static(1), worker().static(1)]
     kinds = [type(inspect.getattr_static(worker, name)).__name__ for name in ("plain", "of_class", "static")]
-    print(worker.target, results, kinds)
+    print(worker.target, results, kinds, flush=True)  # log lines come between whole lines
 """
 
 
