@@ -200,7 +200,7 @@ class SampleSums:
     """Tokens of the prompt."""
     response: int
     tokens: TokenSums
-    """Of prompt and response together; without the order of rows, of which there is one."""
+    """Sums over prompt and response together; there is one row, so no order of rows."""
     mask: MaskSums
     """Where the tokens of the response are trained on."""
     columns: int

@@ -144,7 +144,7 @@ class HeldUp:
     step: int
     held_s: float
     share: float
-    """Of this step."""
+    """The part of this step that it held."""
     inside: str
     inside_s: float
     of_all: float
@@ -162,7 +162,7 @@ class GrowingStage:
     first_s: float
     last_s: float
     share: float
-    """Of the mean step that it takes longer."""
+    """The part of the mean step by which it takes longer."""
 
 
 @dataclass(frozen=True, slots=True)

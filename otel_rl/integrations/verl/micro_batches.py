@@ -36,7 +36,7 @@ class TokenCounts(NamedTuple):
 
     prompt: int
     response: int
-    """Those that the policy generated: the loss uses them."""
+    """Tokens that the policy generated; the loss uses them."""
     padding: int
     """Samples that fill up a batch, and what makes rows equally long."""
     environment: int

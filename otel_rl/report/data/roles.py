@@ -47,15 +47,15 @@ class HeldStep:
 
     step: int
     trajectories: int
-    """Of these, at least; what follows is of the one that ended last."""
+    """Long trajectories in the step, at least; the next fields are those of the one that ended last."""
     sample: str
     group: str
     """Both empty if unknown."""
     held_s: float
     share: float
-    """Of the step."""
+    """The part of the step that was held."""
     duration_s: float
-    """Of the trajectory."""
+    """How long the trajectory took."""
     inside: str
     """What in it took most of its time: a stage, and the process that it ran in; empty if unknown."""
     inside_s: float

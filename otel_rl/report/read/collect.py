@@ -102,7 +102,7 @@ class StepRecord:
     is_guest: bool = False
     """It is the step of a driver, in which this rank only gets calls."""
     waits: tuple[Interval, ...] = ()
-    """Of a driver: for rollouts; of a guest: for the next call."""
+    """A driver waits for rollouts, a guest for its next call."""
 
     @property
     def other_ns(self) -> int:
@@ -204,7 +204,7 @@ class _Collector:
         """Writers that train in the steps of a driver."""
         self._lent: set[GroupKey] = set()
         self._errors: list[SpanView] = []
-        """Of processes that are called."""
+        """Spans that failed in processes that are called."""
         self._shared_devices = SharedDevices()
         self._is_driver = False
 

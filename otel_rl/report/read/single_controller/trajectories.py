@@ -64,7 +64,7 @@ class StepRollouts:
     work: WorkSums = field(default_factory=WorkSums)
     going_on: Union = field(default_factory=Union)
     latest: list[Trajectory] = field(default_factory=list)
-    """Those that ended last: a heap."""
+    """The trajectories that ended last, as a heap."""
     hosts: set[str] = field(default_factory=set)
 
     def add(self, one: Trajectory, work: WorkSums, host: str) -> None:
@@ -98,7 +98,7 @@ class TrajectorySpans:
 
     def __init__(self) -> None:
         self.durations = array("d")
-        """Of trajectories of the training, s."""
+        """Seconds of each trajectory of the training."""
         self.evaluated = 0
         self.longest: Trajectory | None = None
         self.steps: defaultdict[StepKey, StepRollouts] = defaultdict(StepRollouts)
