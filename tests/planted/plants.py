@@ -173,7 +173,7 @@ def eval_falls(training: Training) -> None:
 
 def leak(training: Training) -> None:
     def pay(**given: Any) -> Rewards:
-        keep(20)
+        keep(40)  # longer than 10 ms, for which a reading of the memory serves again
         return parity(**given)
 
     training.rewards = replaced(pay)

@@ -99,7 +99,7 @@ def send(args: Args, kwargs: Kwargs, carrier: Carrier | None) -> tuple[Args, Kwa
 
 
 def take_with_task(args: Args, kwargs: Kwargs, carrier: object) -> tuple[Args, Kwargs]:
-    """Give a task's function a place for the carrier; a generator is called before it runs, and gets none."""
+    """Add a parameter for the carrier to a task's function. A generator gets none: it runs after its call."""
     (function,) = args
     if inspect.isgeneratorfunction(function) or not inspect.isfunction(function):
         return args, kwargs
