@@ -154,6 +154,21 @@ def _pairs(text: str) -> tuple[tuple[str, str], ...]:
     return tuple((key.strip(), unquote(value.strip())) for key, _, value in pairs)
 
 
+def _by_stage(text: str) -> tuple[tuple[str, float], ...]:
+    """Read a number for all stages, under the name "", and numbers for single ones."""
+    found = []
+    for item in filter(None, map(str.strip, text.split(","))):
+        name, _, number = item.rpartition("=")
+        try:
+            value = float(number)
+        except ValueError:
+            value = math.nan
+        if not value > 0:
+            raise ValueError("a number above 0, and numbers of single stages, such as `30,rl.checkpoint=1800`")
+        found.append((name.strip(), value))
+    return tuple(found)
+
+
 def _setting(variable: str, parse: Callable[[str], Any], default: Any, meaning: str) -> Any:
     return dataclass_field(default=default, metadata={"variable": variable, "parse": parse, "meaning": meaning})
 
@@ -214,6 +229,24 @@ class Config:
         _boolean,
         True,
         "false: start no process that sends the records; run `otel-rl sidecar RUN` yourself, once per node",
+    )
+    stall_factor: tuple[tuple[str, float], ...] = _setting(
+        "OTEL_RL_STALL_FACTOR",
+        _by_stage,
+        (),
+        "a stage stalls after so many times its median duration, by default 6; of single stages: `6,rl.reward=20`",
+    )
+    stall_after: tuple[tuple[str, float], ...] = _setting(
+        "OTEL_RL_STALL_AFTER",
+        _by_stage,
+        (),
+        "but not before this time, s, by default 30; of single stages: `30,rl.checkpoint=1800`; `inf`: never",
+    )
+    on_stall: str = _setting(
+        "OTEL_RL_ON_STALL",
+        str,
+        "",
+        "a command that gets each stall as JSON on its standard input, or the `https://` address that it is posted to",
     )
     peak_flops: float = _setting(
         "OTEL_RL_PEAK_FLOPS",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import monotonic_ns
 
 from otel_rl import vocabulary
@@ -147,11 +147,14 @@ class CollectiveTotals:
         for one in collectives:
             by_series[one.operation, one.group, one.is_wait, one.is_launch].append(one)
 
-    def fold(self, fold: Fold) -> None:
+    def fold(self, fold: Fold, normal: Callable[[str, list[float]], object]) -> None:
+        """Count them, and pass on the durations of each operation."""
         by_series, self._by_series = self._by_series, defaultdict(list)
         for some in by_series.values():
             labels = some[0].labels
-            fold.durations(vocabulary.COMM_DURATION, [(one.ended - one.began) / 1e9 for one in some], labels)
+            durations = [(one.ended - one.began) / 1e9 for one in some]
+            normal(some[0].operation, durations)
+            fold.durations(vocabulary.COMM_DURATION, durations, labels)
             size = sum([one.bytes for one in some])
             if size:
                 fold.count(vocabulary.COMM_IO, size, labels)

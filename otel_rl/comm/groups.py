@@ -7,6 +7,7 @@ import weakref
 from typing import Any
 
 from otel_rl.comm.memory import comm
+from otel_rl.guard import guard
 
 KINDS = 32
 """Descriptions that become labels of metrics; those of further groups are ``other``."""
@@ -25,12 +26,14 @@ class Group:
     once, and inside compiled regions, whose collectives are not counted.
     """
 
-    __slots__ = ("kind", "name", "sequence", "size")
+    __slots__ = ("kind", "name", "ranks", "sequence", "size")
 
-    def __init__(self, name: str, kind: str, size: int) -> None:
+    def __init__(self, name: str, kind: str, size: int, ranks: tuple[int, ...] = ()) -> None:
         self.name = name
         self.kind = kind
         self.size = size
+        self.ranks = ranks
+        """Its members as ranks of the world; empty where they are not known."""
         self.sequence = 0
 
 
@@ -72,10 +75,17 @@ def _describe(process_group: Any) -> Group | None:
     name = kind if own == "0" else f"{kind} {own[:SHORT]}"
     if comm.worlds > 1:
         name += f" of world {comm.worlds}"
-    found = Group(name, _label(kind), int(process_group.size()))
+    found = Group(name, _label(kind), int(process_group.size()), _ranks_of(process_group))
     groups, key = comm.groups, id(process_group)
     groups[key] = weakref.ref(process_group, lambda _: groups.pop(key, None)), found
     return found
+
+
+def _ranks_of(process_group: Any) -> tuple[int, ...]:
+    with guard("read the ranks of a process group"):  # one that torch did not register has none
+        c10d = sys.modules["torch.distributed.distributed_c10d"]
+        return tuple(map(int, c10d.get_process_group_ranks(process_group)))
+    return ()
 
 
 def _label(kind: str) -> str:

@@ -19,6 +19,7 @@ from otel_rl.flusher.completers import (
 )
 from otel_rl.flusher.open_stages import OpenStages
 from otel_rl.flusher.stage_metrics import StageMetrics
+from otel_rl.flusher.status_page import StatusPage
 from otel_rl.flusher.step_time import StepTime
 from otel_rl.guard import guard
 from otel_rl.metrics.record import Fold
@@ -57,6 +58,7 @@ class Dispatcher:
     def __init__(self, fold: Fold) -> None:
         self.requests = RequestFold(fold)
         self.opened = OpenStages()
+        self.page = StatusPage()
         self._fold = fold
         self._metrics = StageMetrics()
         self._times = StepTime(fold)
@@ -104,6 +106,8 @@ class Dispatcher:
         for first in range(0, len(records), CHUNK):
             chunk = records[first : first + CHUNK]
             self._dispatch_chunk(chunk, chunk, result)
+        with guard("see what goes on"):
+            self.page.touch(records, self._collectives.by_stage)
         self._fold_cycle(opened, result, is_all=is_all, is_last=is_last)
         with guard("name open stages"):
             result.logs += self.opened.keep({*opened, *self._pending})
@@ -112,13 +116,13 @@ class Dispatcher:
 
     def _fold_cycle(self, opened: Collection[Any], result: Dispatched, *, is_all: bool, is_last: bool) -> None:
         with guard("count durations"):
-            self._metrics.fold(self._fold, is_last=is_last)
+            self._metrics.fold(self._fold, self.page.normal, is_last=is_last)
         with guard("count activations"):
             if is_all:
                 goes_on = None if is_last or tracing.container is None else tracing.container.trace  # also of a worker
                 self._activations.fold(goes_on, [*opened, *self._pending])
         with guard("count collectives"):
-            self._totals.fold(self._fold)
+            self._totals.fold(self._fold, self.page.normal_collective)
             if is_all:
                 self._collectives.sweep(opened, self._pending, result.spans)
         with guard("count requests"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import inf
 from operator import itemgetter
 from time import monotonic
@@ -24,6 +24,11 @@ EXEMPLARS_S = 30.0
 Ended = tuple[int, Stage]
 """A stage and its duration, ns."""
 MOST_NAMES = 20_000
+
+
+def kind_of(name: str, labels: Labels = ()) -> str:
+    """Return the kind of a stage: its calls are compared with others of that kind, by what is normal."""
+    return f"{name}{{{','.join(str(value) for _, value in labels)}}}" if labels else name
 
 
 class StageMetrics:
@@ -69,12 +74,14 @@ class StageMetrics:
             self._plain[name] = alike
         return alike
 
-    def fold(self, fold: Fold, *, is_last: bool = False) -> None:
+    def fold(self, fold: Fold, normal: Callable[[str, list[float]], object], *, is_last: bool = False) -> None:
         ended, self._ended, self._plain = self._ended, defaultdict(list), {}
         for (name, more), alike in ended.items():
             metric, labels = self._known.get(name) or self._name(name)
+            durations = [duration / 1e9 for duration, _ in alike]
+            normal(kind_of(name, more), durations)
             if metric:
-                fold.durations(metric, [duration / 1e9 for duration, _ in alike], labels + more)
+                fold.durations(metric, durations, labels + more)
                 self._keep((metric, labels + more), *max(alike, key=itemgetter(0)))
         steps_ns, self._steps_ns = self._steps_ns, []
         if steps_ns:

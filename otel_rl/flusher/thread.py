@@ -145,6 +145,7 @@ class Flusher:
         """Drop what a fork inherited: files and counts are the parent's."""
         if self._writer is not None:
             self._writer.close_in_child()
+        self.dispatcher.page.abandon()
 
     # --- one cycle ----------------------------------------------------------------------------------------------------
 
@@ -215,6 +216,8 @@ class Flusher:
         if is_due and (self.fold.is_pending or self._counts(writer, encoder) != self._counts_written):
             self._journal_metrics(writer, encoder)
         self._spool.update(writer, self._resource)
+        with guard("show the open stages"):
+            self.dispatcher.page.update(writer, opened)
         self._care_for(writer)
         if self._keeper is not None and self._identity.known and writer.frames and not self._stopping:
             with guard("keep the sidecar alive"):
@@ -339,6 +342,7 @@ class Flusher:
         if monotonic() - self._beat > HEARTBEAT_S:
             self._beat = monotonic()
             writer.heartbeat()
+            self.dispatcher.page.heartbeat()
         if writer.failure and is_ray_worker() and not self._has_said_failure:
             self._has_said_failure = True  # Ray may kill it, so nothing waits for its end
             self._redirect(writer)
@@ -361,6 +365,7 @@ class Flusher:
                 self._journal_metrics(writer, encoder)
         self._spool.update(writer, self._resource)
         writer.close()
+        self.dispatcher.page.close()
         if self._keeper is not None and writer.frames:
             self._keeper.check_at_end(writer.directory.absolute(), writer.identity)
         lost = sum(number for (_, reason), number in writer.dropped.items() if reason == "unwritten")

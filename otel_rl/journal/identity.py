@@ -60,6 +60,11 @@ class WriterIdentity:
     def is_sidecar(self) -> bool:
         return self.writer.startswith(f"{SIDECAR}-")
 
+    @property
+    def local_pid(self) -> int:
+        """Its number in our pid namespace; 0 if it is not below ours, or dead."""
+        return self.pid if self.pid_namespace == _pid_namespace() else _pid_below(self.pid, self.start_time)
+
     def to_json(self) -> bytes:
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 

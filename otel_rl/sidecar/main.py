@@ -20,6 +20,7 @@ from otel_rl.sidecar.compare.compare import RankComparer
 from otel_rl.sidecar.self_journal import PERIOD_S, OwnJournal
 from otel_rl.sidecar.settings import Target
 from otel_rl.sidecar.ship_node import SCAN_S, Node
+from otel_rl.sidecar.stall_watch import StallWatch
 from otel_rl.version import __version__
 
 QUIET_S: Final = 3.0
@@ -50,7 +51,7 @@ class Sidecar:
 
         Args:
             directory: of the run.
-            targets: where to send.
+            targets: where to send; none: it only watches for stalls.
             grace_s: it tries for so long once every writer is gone and nothing is accepted.
             stays: also while nothing writes and while another sidecar ships, until SIGTERM; then until all is sent.
             is_by_hand: a person started it: it ships also from a disk that is full and cannot say who ships.
@@ -67,6 +68,7 @@ class Sidecar:
         self._ended = False
         self._node = self._make_node()
         self._comparer: RankComparer | None = None
+        self._watch: StallWatch | None = None
 
     def run(self) -> int:
         """Ship until all is done.
@@ -128,12 +130,16 @@ class Sidecar:
             own = OwnJournal(self.directory, self.identity)
         with guard("compare ranks"):
             self._comparer = RankComparer(self.directory, self.identity, self._node.say)
+        with guard("watch for stalls"):
+            self._watch = StallWatch(self.directory, self._is_mine, self._node.say)
         self._node.start()
         code: int | None = ANOTHER
         try:
             code = self._follow(claim, own)
         finally:
             if own is not None:
+                if self._watch is not None:
+                    own.append_logs(self._watch.close())
                 own.close()
             self._node.stop(is_ours=code is None)
             claim.release()
@@ -152,6 +158,7 @@ class Sidecar:
             except OSError as error:  # a network file system in trouble: what is known is sent
                 report("read the run", error)
             is_behind = self._compare(own)
+            self._watch_for_stalls(own)
             now = monotonic()
             if now - touched > TOUCH_S:
                 touched = now
@@ -174,9 +181,16 @@ class Sidecar:
         return None
 
     def _sample(self, own: OwnJournal | None) -> None:
-        if own is not None:
+        if own is not None and self._targets:
             with guard("sample this node"):
-                own.write(self._node, self._comparer.samples() if self._comparer else ())
+                of_ranks = self._comparer.samples() if self._comparer else ()
+                of_stalls = self._watch.samples() if self._watch else ()
+                own.write(self._node, [*of_ranks, *of_stalls])
+
+    def _watch_for_stalls(self, own: OwnJournal | None) -> None:
+        if self._watch is not None and own is not None:
+            with guard("watch for stalls"):
+                own.append_logs(self._watch.look())
 
     def _is_over(self, quiet_since: float, now: float) -> bool:
         """Whether all is sent, or nothing of the dead was accepted for the grace period."""
@@ -197,7 +211,7 @@ class Sidecar:
 
         After an error it begins anew with what comes next.
         """
-        if self._comparer is None or own is None:
+        if self._comparer is None or own is None or not self._targets:
             return False
         with guard("compare ranks"):
             own.append(self._comparer.work(self._node))

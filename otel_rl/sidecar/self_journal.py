@@ -14,7 +14,7 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.otlp.encode import OtlpRequest, SpanEncoder
 from otel_rl.journal.write import Writer
 from otel_rl.probes.sample import Sample
-from otel_rl.records import MetricPoints, Number, Value
+from otel_rl.records import Log, MetricPoints, Number, Value
 from otel_rl.sidecar.sampler import Sampler
 from otel_rl.sidecar.ship_node import Node
 from otel_rl.version import __version__
@@ -37,6 +37,10 @@ class OwnJournal:
         samples = [*self._sampler.read(), *_of_shipping(node), *more]
         self.append(self._encoder.encode_metrics(self._points(samples)))
         self._writer.heartbeat()
+
+    def append_logs(self, logs: Iterable[Log]) -> None:
+        """Journal log records."""
+        self.append(self._encoder.encode_logs(list(logs)))
 
     def append(self, requests: Iterable[OtlpRequest]) -> None:
         """Journal requests that are encoded already."""

@@ -19,6 +19,8 @@ from otel_rl.sidecar.owner import ROLE
 from otel_rl.sidecar.settings import targets
 
 CHECK_S: Final = 5.0
+WATCH_AFTER_S: Final = 10.0
+"""Without an endpoint a sidecar starts after this time: no stall is found earlier."""
 LAST_WAIT_S: Final = 60.0
 """Longest time between two starts if sidecars die one after the other."""
 PROGRAM: Final = Path(__file__).resolve().parent / "bin" / "otel-rl"
@@ -30,10 +32,17 @@ NOT_INHERITED: Final = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT")
 class Keeper:
     """Keeps a sidecar of this node alive while this process records."""
 
-    def __init__(self, *, is_forbidden: bool = False) -> None:
+    def __init__(self, *, is_forbidden: bool = False, only_watches: bool = False) -> None:
+        """Prepare; nothing is started before ``check``.
+
+        Args:
+            is_forbidden: the user starts the sidecar.
+            only_watches: nothing is sent: the sidecar watches for stalls, and short programs need none.
+        """
         self._is_forbidden = is_forbidden
-        self._gave_up = False
-        self._next_check = 0.0
+        self._only_watches = only_watches
+        self._gave_up = is_forbidden and only_watches
+        self._next_check = monotonic() + WATCH_AFTER_S if only_watches else 0.0
         self._wait_s = CHECK_S
         self._launcher = 0
         """Pid of the process that starts the sidecar and ends."""
@@ -57,6 +66,8 @@ class Keeper:
 
         If the end of the journal is in another folder, because its disk was full, that folder has one of its own.
         """
+        if self._only_watches:
+            return
         if state.directory is not None and directory != state.directory.absolute():
             say("otel_rl: if the records in %s are not sent automatically, run: otel-rl ship %s", directory, directory)
         was_starting = self._launcher
@@ -95,15 +106,18 @@ class Keeper:
 
     def _give_up(self, directory: Path, reason: str) -> None:
         self._gave_up = True
+        if self._only_watches:
+            say("otel_rl: no process is started that watches for stalls (%s)", reason)
+            return
         hint = "send them with: otel-rl ship %s --follow"
         say(f"otel_rl: no process is started that sends the records (%s); {hint}", reason, directory)
 
 
 def make_keeper(*, is_forbidden: bool) -> Keeper | None:
-    """Make what keeps a sidecar alive; None if no endpoint is configured. An error costs no recording."""
+    """Make what keeps a sidecar alive; without an endpoint it only watches. An error costs no recording."""
     with guard("find where to send"):
         try:
-            return Keeper(is_forbidden=is_forbidden) if targets() else None
+            return Keeper(is_forbidden=is_forbidden, only_watches=not targets())
         except ConfigurationError as error:
             say("otel_rl: %s; the records wait for `otel-rl ship`", error)
     return None

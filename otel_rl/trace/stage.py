@@ -17,9 +17,11 @@ from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext, TraceFlags, f
 from otel_rl import vocabulary
 from otel_rl.guard import errors, guard
 from otel_rl.ids import random_bits
+from otel_rl.journal.page import BEGAN, STAGE
 from otel_rl.probes.memory import FRESH_NS, Reading, probes
 from otel_rl.process.hooked import hooking
 from otel_rl.process.state import QUEUE_LIMIT, Trace, state
+from otel_rl.process.status import status
 from otel_rl.records import SpanEvent, SpanLink, Value
 from otel_rl.trace.current import CONTEXT, CURRENT, SPAN_KEY, is_shared, put, seen_without_us, with_span_of
 from otel_rl.trace.importlib_bootstrap import not_counted
@@ -165,6 +167,10 @@ class Stage(Settable):
             probes.device.begin(self)
             if not self.ended:  # by an exit on another thread, meanwhile
                 self.began = begin or monotonic_ns()
+        if is_current:
+            words = status.words
+            words[STAGE] = status.codes[self.name]
+            words[BEGAN] = self.began
 
     def make_current(self) -> None:
         """Make a span current that has its ids already."""
@@ -193,7 +199,8 @@ class Stage(Settable):
             end: when it ended.
             described: further attributes; what has been set before counts only where they say nothing.
         """
-        if self.token is not None:
+        token = self.token
+        if token is not None:
             self.leave()
         if self.ended or self not in tracing.open:  # also while another thread ends it, as an exit does
             return
@@ -213,6 +220,14 @@ class Stage(Settable):
         else:
             state.add(self)
         tracing.open.discard(self)
+        if token is not None:
+            outer, words = token.old_value, status.words
+            if outer.__class__ is Stage and not outer.ended and outer is not tracing.container:
+                words[STAGE] = status.codes[outer.name]
+                words[BEGAN] = outer.began
+            else:
+                words[STAGE] = 0
+                words[BEGAN] = self.ended
 
     def leave(self) -> None:
         """Stop being current, and stay open; what the program has put into the context meanwhile stays there."""

@@ -19,6 +19,7 @@ from otel_rl.vocabulary.resource import *
 from otel_rl.vocabulary.self import *
 from otel_rl.vocabulary.span_keys import *
 from otel_rl.vocabulary.stages import *
+from otel_rl.vocabulary.stalls import *
 
 STAGES: Final = {one.name: one for one in DEFINITIONS if isinstance(one, StageName)}
 METRICS: Final = {one.name: one for one in DEFINITIONS if isinstance(one, Metric)}

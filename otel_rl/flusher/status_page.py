@@ -1,0 +1,235 @@
+"""The flusher's part of the status page: a heartbeat, the open stages, what is normal, and stacks when asked."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from statistics import median
+from time import monotonic_ns
+from typing import Any, Final
+
+from otel_rl import vocabulary
+from otel_rl.comm.collectives import Collective
+from otel_rl.comm.memory import comm
+from otel_rl.flusher.completers import CLOSING
+from otel_rl.flusher.stage_metrics import LABELS, kind_of
+from otel_rl.guard import guard
+from otel_rl.journal.page import ANSWERED, ASKED, HEARTBEAT, SIGNAL, STALLED, SUFFIX, Page
+from otel_rl.journal.write import Writer
+from otel_rl.metrics.record import labels_of
+from otel_rl.probes.stacks import stacks
+from otel_rl.process.state import state
+from otel_rl.process.status import status
+from otel_rl.records import FinishedRequests, Value
+from otel_rl.requests.memory import generation
+from otel_rl.trace.guest import guest
+from otel_rl.trace.memory import tracing
+from otel_rl.trace.stage import Stage
+
+LISTED_NS: Final = 1_000_000_000
+"""A stage is listed once it has been open for this time."""
+WRITE_NS: Final = 1_000_000_000
+"""The least time between two writes."""
+MOST_LISTED: Final = 48
+MOST_KINDS: Final = 200
+LAST_CALLS: Final = 101
+"""The median is of this many calls at most."""
+MOST_ATTRIBUTES: Final = 12
+LONGEST_VALUE: Final = 120
+MOST_GROUPS: Final = 32
+LONGEST_STACKS: Final = 64 << 10
+DUMP_SIGNAL: Final = getattr(signal, "SIGRTMAX", 0) and signal.SIGRTMAX - 7
+"""It makes ``faulthandler`` append the stacks of all threads, in C, so also while the interpreter is held. Its default
+would end the process: it is sent only to one whose kernel says that it is caught."""
+
+
+class StatusPage:
+    """Writes the page of this process; used by the flusher only."""
+
+    def __init__(self) -> None:
+        self._page: Page | None = None
+        self._has_failed = False
+        self._calls: dict[str, deque[float]] = {}
+        self._counts: Counter[str] = Counter()
+        self._changed: set[str] = set()
+        self._medians: dict[str, tuple[int, float]] = {}
+        self._listed: dict[int, Any] = {}
+        """Open stages that are on the page, by span id."""
+        self._touched: dict[int, int] = {}
+        """When something directly inside one of them ended last (monotonic, ns), by span id."""
+        self._written: dict[str, Any] = {}
+        self._written_ns = self._stalled_ns = 0
+
+    def normal_collective(self, operation: str, durations: Iterable[float]) -> None:
+        """Add the durations of collectives of one operation, s."""
+        self.normal(_kind_of_collective(operation), durations)
+
+    def normal(self, kind: str, durations: Iterable[float]) -> None:
+        """Add the durations of calls that have ended, s. Cost: 1 us."""
+        calls = self._calls.get(kind)
+        if calls is None:
+            if len(self._calls) >= MOST_KINDS:
+                return
+            calls = self._calls[kind] = deque(maxlen=LAST_CALLS)
+        before = len(calls)
+        calls.extend(durations)
+        self._counts[kind] += max(len(calls) - before, 1)
+        self._changed.add(kind)
+
+    def touch(self, records: Iterable[Any], collectives: Collection[Any]) -> None:
+        """See which listed stages go on: something directly inside them has ended."""
+        if not self._listed:
+            return
+        now, touched = monotonic_ns(), self._touched
+        for record in records:
+            if record.__class__ is Stage:
+                if record.parent_id in self._listed:
+                    touched[record.parent_id] = record.ended
+            elif record.__class__ is FinishedRequests:
+                touched.update((one, now) for one, stage in self._listed.items() if stage.name.startswith(CLOSING))
+        touched.update((stage.span_id, now) for stage in collectives if stage is not None)
+
+    def update(self, writer: Writer, opened: Iterable[Any]) -> None:
+        """Show that the flusher works, answer who asks for stacks, and replace what has changed."""
+        if self._page is None:
+            self._make(writer)
+        page = self._page
+        if page is None:
+            return
+        now = page.words[HEARTBEAT] = monotonic_ns()
+        if page.path.parent != writer.directory:
+            page.move(writer.directory)
+        if page.words[STALLED] != self._stalled_ns:
+            self._mark(writer, page.words[STALLED], now)
+        if page.words[ASKED] != page.words[ANSWERED]:
+            self._answer(page)
+        if now - self._written_ns >= WRITE_NS:
+            self._write(page, writer, opened, now)
+
+    def heartbeat(self) -> None:
+        """Touch the file, so that readers who cannot look this process up see that it lives."""
+        if self._page is not None:
+            with suppress(OSError):  # somebody removed it
+                os.utime(self._page.path)
+
+    def close(self) -> None:
+        """Remove the page: the journal is closed."""
+        page, self._page, self._has_failed = self._page, None, True
+        if page is not None:
+            self._unregister(page)
+            status.renew()
+            page.remove()
+
+    def abandon(self) -> None:
+        """Leave the page to the parent: this is a forked child."""
+        if self._page is not None:
+            self._unregister(self._page, is_mine=False)
+            self._page.abandon()
+
+    def _make(self, writer: Writer) -> None:
+        if self._has_failed or not writer.frames:
+            return
+        self._has_failed = True
+        page = Page(writer.directory / f"{writer.identity.writer}{SUFFIX}")
+        self._has_failed = False
+        self._register(page)
+        status.show_on(page)
+        self._page = page
+
+    def _register(self, page: Page) -> None:
+        with guard("prepare the traces of stacks"):
+            if DUMP_SIGNAL and signal.getsignal(DUMP_SIGNAL) is signal.SIG_DFL:
+                faulthandler.register(DUMP_SIGNAL, file=page.descriptor, all_threads=True)
+                page.words[SIGNAL] = DUMP_SIGNAL
+
+    def _unregister(self, page: Page, *, is_mine: bool = True) -> None:
+        if page.words[SIGNAL]:
+            faulthandler.unregister(DUMP_SIGNAL)
+            if is_mine:
+                page.words[SIGNAL] = 0
+
+    def _mark(self, writer: Writer, began_ns: int, now: int) -> None:
+        """Add an event to the open step: a stage of this process holds everybody up."""
+        self._stalled_ns = began_ns
+        container = tracing.container
+        if container is not None and began_ns:
+            stall_id = f"{writer.identity.writer}-{began_ns:x}"
+            said = {vocabulary.STALL_ID: stall_id, vocabulary.STALL_AGE: (now - began_ns) / 1e9}
+            container.add_event(vocabulary.STALL, said)
+
+    def _answer(self, page: Page) -> None:
+        asked = page.words[ASKED]
+        text = "\n".join(stacks())[:LONGEST_STACKS]
+        page.append(f"{text}\n")
+        page.words[ANSWERED] = asked
+
+    # --- what the page shows ------------------------------------------------------------------------------------------
+
+    def _write(self, page: Page, writer: Writer, opened: Iterable[Any], now: int) -> None:
+        self._list(opened, now)
+        shown = self._state(writer)
+        while shown != self._written and not page.write(shown) and shown["open"]:
+            shown = {**shown, "open": shown["open"][: len(shown["open"]) // 2]}
+        self._written, self._written_ns = shown, now
+
+    def _list(self, opened: Iterable[Any], now: int) -> None:
+        long = [one for one in opened if not one.ended and now - one.began >= LISTED_NS]
+        long.sort(key=lambda one: one.began)
+        listed = [one if isinstance(one, Stage) else one.as_span() for one in long[:MOST_LISTED]]
+        self._listed = {one.span_id: one for one in listed if one.span_id}
+        self._touched = {span_id: at for span_id, at in self._touched.items() if span_id in self._listed}
+
+    def _state(self, writer: Writer) -> dict[str, Any]:
+        for kind in self._changed:
+            self._medians[kind] = self._counts[kind], round(median(self._calls[kind]), 6)
+        self._changed.clear()
+        identity = state.identity
+        trace = guest.trace if tracing.container is None else tracing.container.trace
+        number = trace.step.rpartition(" ")[2] if trace is not None and trace.is_step else ""
+        return {
+            "identity": asdict(writer.identity),
+            "anchor": state.clock.anchor,
+            "role": identity.role,
+            "process": identity.kind,
+            "rank": identity.rank,
+            "world_size": identity.world_size,
+            "attempt": identity.attempt_id,
+            "trace_id": f"{trace.trace_id:032x}" if trace is not None and trace.known else "",
+            "step": int(number) if number.isdecimal() else None,
+            "open": [self._row(one) for one in self._listed.values()],
+            "normal": dict(self._medians),
+            "groups": {group.name: (group.sequence, group.ranks) for _, group in [*comm.groups.values()][:MOST_GROUPS]},
+            "requests": sum(engine.unfinished for engine in generation.engines.copy()),
+        }
+
+    def _row(self, stage: Stage | Collective) -> dict[str, Any]:
+        return {
+            "name": stage.name,
+            "kind": _kind(stage),
+            "id": f"{stage.span_id:016x}",
+            "parent": f"{stage.parent_id:016x}",
+            "began": stage.began,
+            "touched": max(stage.began, self._touched.get(stage.span_id, 0)),
+            "attributes": dict(_short(dict(stage.attributes or {}))),
+        }
+
+
+def _kind(stage: Stage | Collective) -> str:
+    if isinstance(stage, Collective):
+        return _kind_of_collective(stage.operation)
+    return kind_of(stage.name, labels_of(stage.attributes or {}, LABELS))
+
+
+def _kind_of_collective(operation: str) -> str:
+    return kind_of(vocabulary.COMM, ((vocabulary.COMM_OPERATION, operation),))
+
+
+def _short(attributes: Mapping[str, Value]) -> Iterable[tuple[str, Value]]:
+    plain = [(key, value) for key, value in attributes.items() if isinstance(value, (str, bool, int, float))]
+    for key, value in plain[:MOST_ATTRIBUTES]:
+        yield key, value[:LONGEST_VALUE] if isinstance(value, str) else value

@@ -1,0 +1,49 @@
+"""What the threads of this process are in, as its status page shows it: two stores where a stage begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import MutableSequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from otel_rl.journal.page import BEGAN, MOST_NAMES, NUM_WORDS, STAGE, Page
+from otel_rl.process.memory import Memory
+
+
+class Codes(dict[str, int]):
+    """The code of each stage's name; further names than fit on a page have the code 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.page: Page | None = None
+        self._numbers = count(1)  # two threads may meet a name at once: neither gets the other's number
+
+    def __missing__(self, name: str) -> int:
+        if len(self) >= MOST_NAMES:
+            return 0
+        code = next(self._numbers)
+        if code > MOST_NAMES:
+            return 0
+        if self.page is not None:
+            self.page.name(code, name)
+        self[name] = code
+        return code
+
+
+@dataclass(eq=False)
+class ShownStage(Memory):
+    """Where the hot path writes: into the page once there is one, into a list until then and in a forked child."""
+
+    words: MutableSequence[int] | memoryview[int] = field(default_factory=lambda: [0] * NUM_WORDS)
+    codes: Codes = field(default_factory=Codes)
+
+    def show_on(self, page: Page) -> None:
+        """Write into a page from now on."""
+        self.codes.page = page
+        for name, code in list(self.codes.items()):
+            page.name(code, name)
+        before, self.words = self.words, page.words
+        page.words[STAGE], page.words[BEGAN] = before[STAGE], before[BEGAN]
+
+
+status = ShownStage.keep("status")

@@ -1,0 +1,118 @@
+"""Finding stalls: looks at the processes of a run every few seconds, and says when a stall begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.stalls.bounds import StallBounds
+from otel_rl.stalls.chain import Situation, Stall
+from otel_rl.stalls.members import Process, find_processes
+
+LOOK_S: Final = 2.0
+PAUSE_S: Final = 6.0
+"""A look that comes later than this was held up together with all others: a suspended or overloaded machine."""
+LOOKS: Final = 2
+"""A stall is found once it is seen in so many looks, one after the other."""
+Key = tuple[str, int]
+
+
+@dataclass
+class StallChange:
+    """A stall that was found, or has ended."""
+
+    stall: Stall
+    is_end: bool = False
+    lasted_s: float = 0.0
+    """At an end: how long nothing happened in the stage."""
+    how: str = ""
+    """At an end: what happened to it."""
+
+
+@dataclass
+class _Seen:
+    stall: Stall
+    looks: int = 0
+    is_told: bool = False
+
+
+@dataclass
+class StallFinder:
+    """What is remembered from one look to the next."""
+
+    directory: Path
+    is_mine: Callable[[WriterIdentity], bool]
+    bounds: StallBounds = field(default_factory=StallBounds)
+    clock: Callable[[], float] = monotonic
+    _seen: dict[Key, _Seen] = field(default_factory=dict)
+    _looked_s: float = 0.0
+    _held_until_s: float = 0.0
+    _traced_s: dict[str, float] = field(default_factory=dict)
+    """When a debugger was last seen to hold a process, by writer."""
+
+    @property
+    def active(self) -> list[Stall]:
+        """The stalls that go on and have been told."""
+        return [one.stall for one in self._seen.values() if one.is_told]
+
+    @property
+    def is_due(self) -> bool:
+        return self.clock() - self._looked_s >= LOOK_S
+
+    def look(self) -> list[StallChange]:
+        """Look at all processes; return what has changed. Cost: 0.1 to 0.3 ms a process.
+
+        After a pause of the whole machine it finds nothing new before a stage had its time again.
+        """
+        now = self.clock()
+        if self._looked_s and now - self._looked_s > PAUSE_S:
+            self._held_until_s = now + self.bounds.after_s
+        self._looked_s = now
+        processes = newest_attempt(find_processes(self.directory, self.is_mine))
+        self._traced_s.update({one.writer: now for one in processes if one.state == "traced"})
+        stalls = Situation(processes, self.bounds).stalls()
+        # Of several nodes the one tells on which the last link is.
+        found = {stall.last.key: stall for stall in stalls if stall.last.process.is_local}
+        changes = [*self._ends(found, processes)]
+        for key, stall in found.items():
+            seen = self._seen.setdefault(key, _Seen(stall))
+            seen.stall, seen.looks = stall, seen.looks + 1
+            if not seen.is_told and seen.looks >= LOOKS and now >= max(self._held_until_s, self._free_s(key[0])):
+                seen.is_told = True
+                changes.append(StallChange(stall))
+        return changes
+
+    def _free_s(self, writer: str) -> float:
+        """Return from when on a process that a debugger has held may be found to stall."""
+        return self._traced_s[writer] + self.bounds.after_s if writer in self._traced_s else 0.0
+
+    def _ends(self, found: dict[Key, Stall], processes: Iterable[Process]) -> Iterable[StallChange]:
+        by_writer = {one.writer: one for one in processes}
+        for key in [key for key in self._seen if key not in found]:
+            seen = self._seen.pop(key)
+            if seen.is_told:
+                yield _ended(seen.stall, by_writer.get(key[0]))
+
+
+def _ended(stall: Stall, process: Process | None) -> StallChange:
+    """Return the end of a stall: its stage ended, or goes on, or its process is gone."""
+    touched_ns = stall.last.leaf.touched_ns
+    if process is None or (process.state == "dead" and stall.cause != "dead"):
+        return StallChange(stall, is_end=True, lasted_s=stall.last.age_s, how="its process has ended")
+    moved_ns = max([process.page.began_ns, *(leaf.touched_ns for leaf in process.leaves)])
+    lasted_s = (moved_ns if moved_ns > touched_ns else process.now_ns) - touched_ns
+    is_over = all(leaf.began_ns != stall.last.leaf.began_ns for leaf in process.leaves)
+    return StallChange(
+        stall, is_end=True, lasted_s=lasted_s / 1e9, how="the stage has ended" if is_over else "the stage goes on"
+    )
+
+
+def newest_attempt(processes: list[Process]) -> list[Process]:
+    """Return the processes of the attempt that began last among those with a living process."""
+    living = [one for one in processes if one.state != "dead"]
+    newest = max(living, key=lambda one: one.page.identity.created_ns, default=None)
+    return [] if newest is None else [one for one in processes if one.page.attempt == newest.page.attempt]

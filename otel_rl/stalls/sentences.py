@@ -1,0 +1,92 @@
+"""A stall in words: the last link of the chain first, then who waits for it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from otel_rl import vocabulary as v
+from otel_rl.runs.format import printable, seconds
+from otel_rl.stalls.chain import Link, Stall
+
+DETAILS: Final = (
+    (v.REWARD_FUNCTION, "function {}"), (v.TOOL_NAME, "tool {}"), (v.SAMPLE_ID, "sample {}"), (v.GROUP_ID, "group {}"),
+    (v.RESPONSE_ID, "request {}"), (v.IDLE_REASON, "{}"), (v.REPLICA, "engine {}"),
+)  # fmt: skip
+"""Attributes that say which call of a stage it is."""
+LONGEST: Final = 60
+QUIET: Final = {
+    "silent": ". The process gives no sign of life for {}: something holds its interpreter, or it does not run",
+    "stopped": ". The process is stopped (SIGSTOP), for {} at most",
+    "dead": ". The process has ended, at the earliest {} ago",
+}
+
+
+def chain_of(stall: Stall) -> str:
+    """Return who waits for whom, in a few sentences."""
+    last = stall.last
+    if stall.cause == "collective":
+        who = _people(stall.together)
+        text = f"{who} {'are all' if len(stall.together) > 1 else 'is'} inside {_what(last)}, which does not end,"
+        text += f" for {seconds(last.age_s)}{_normally(last)}."
+    elif stall.cause == "unseen":
+        text = f"{_people([last])} waits in {_what(last)} for rank {stall.unseen}, for {seconds(last.age_s)}. "
+        text += "That rank has no status page here: it runs on another node, or has ended."
+    else:
+        holds = "holds everybody up" if stall.waiting else "is stuck"
+        text = f"{_people([last])} {holds}: {_what(last)} for {seconds(last.age_s)}{_normally(last)}"
+        text += QUIET.get(stall.cause, "").format(seconds(last.process.silent_s())) + "."
+    return " ".join([text, *_waiting(stall.waiting)])
+
+
+def _normally(link: Link) -> str:
+    return "" if link.bound.normal_s is None else f" (normally {seconds(link.bound.normal_s)})"
+
+
+def _what(link: Link) -> str:
+    leaf, step = link.leaf, link.process.page.step
+    where = "" if step is None else f", step {step}"
+    if leaf.name == v.COMM:
+        group = f" of {leaf.get(v.COMM_GROUP)}" if leaf.get(v.COMM_GROUP) else ""
+        return f"{leaf.get(v.COMM_OPERATION)} {leaf.get(v.COMM_SEQUENCE) or ''}".rstrip() + group + where
+    if leaf.is_container:
+        return ("set-up" if step is None else f"step {step}") + ", in no stage,"
+    details = [text.format(_short(leaf.get(key))) for key, text in DETAILS if leaf.get(key) not in (None, "")]
+    return leaf.name + (f" ({', '.join(details)})" if details else "") + where
+
+
+def _short(value: Any) -> str:
+    return printable(str(value))[:LONGEST]
+
+
+def _waiting(links: Sequence[Link]) -> Iterator[str]:
+    """Yield a sentence for all who wait in the same, those first that wait longest."""
+    alike: defaultdict[str, list[Link]] = defaultdict(list)
+    for link in links:
+        alike[_what(link)].append(link)
+    for what, some in sorted(alike.items(), key=lambda item: -max(one.age_s for one in item[1])):
+        verb = "wait" if len(some) > 1 else "waits"
+        yield f"{_people(some)} {verb} in {what} for {seconds(max(one.age_s for one in some))}."
+
+
+def _people(links: Iterable[Link]) -> str:
+    """Return the processes: ranks by their numbers, others after their role."""
+    by_role: defaultdict[str, set[int]] = defaultdict(set)
+    for link in links:
+        page = link.process.page
+        by_role["rank" if page.process == "rank" else page.role].add(page.rank)
+    names = [_numbered(role, sorted(ranks)) for role, ranks in by_role.items()]
+    text = " and ".join(names)
+    return text[:1].upper() + text[1:]
+
+
+def _numbered(role: str, ranks: list[int]) -> str:
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    shown = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"{role}{'s' if len(ranks) > 1 else ''} {shown}"

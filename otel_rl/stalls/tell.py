@@ -1,0 +1,142 @@
+"""Telling of a stall: as a log record, a metric, one line for people, and JSON for the user's hook."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, Final
+
+from otel_rl import vocabulary as v
+from otel_rl.guard import guard
+from otel_rl.probes.sample import Sample, SampleLabels
+from otel_rl.records import Log, Value
+from otel_rl.runs.format import seconds
+from otel_rl.stalls.chain import Link, Stall
+from otel_rl.stalls.finder import StallChange
+from otel_rl.stalls.inspect_process import evidence_of, mark
+from otel_rl.stalls.on_stall import StallHook
+from otel_rl.stalls.sentences import chain_of
+
+ERROR: Final = 17
+INFO: Final = 9
+MOST_SERIES: Final = 100
+"""Roles and stages that have had a stall: each stays a series of the metric, at 0."""
+
+
+class Teller:
+    """Gathers evidence on a thread of its own, since that takes seconds, and makes log records of it."""
+
+    def __init__(self, run_id: str, hook: StallHook, say: Callable[[str], None]) -> None:
+        self._run_id = run_id
+        self._hook = hook
+        self._say = say
+        self._changes: SimpleQueue[StallChange | None] = SimpleQueue()
+        self._logs: SimpleQueue[Log] = SimpleQueue()
+        self._series: dict[SampleLabels, float] = {}
+        self._thread: Thread | None = None
+
+    def tell(self, change: StallChange) -> None:
+        """Begin to tell; the log record comes from ``logs`` later."""
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name="tell of stalls", daemon=True)
+            self._thread.start()
+        self._changes.put(change)
+
+    def logs(self) -> Iterator[Log]:
+        """Yield the log records that have become ready."""
+        while True:
+            try:
+                yield self._logs.get_nowait()
+            except Empty:
+                return
+
+    def samples(self, active: list[Stall]) -> list[Sample]:
+        """Return the age of each stall that goes on, by role and stage; 0 for those of before."""
+        ages = dict.fromkeys(self._series, 0.0)
+        for stall in active:
+            labels = _labels(stall.last)
+            if labels in ages or len(ages) < MOST_SERIES:
+                ages[labels] = max(ages.get(labels, 0.0), stall.last.age_s)
+        self._series = ages
+        return [Sample(v.STALL_ACTIVE, age_s, labels) for labels, age_s in ages.items()]
+
+    def close(self, timeout_s: float) -> None:
+        """Finish what is being told."""
+        if self._thread is not None:
+            self._changes.put(None)
+            self._thread.join(timeout_s)
+
+    def _work(self) -> None:
+        while (change := self._changes.get()) is not None:
+            with guard("tell of a stall"):
+                self._tell(change)
+
+    def _tell(self, change: StallChange) -> None:
+        last = change.stall.last
+        if change.is_end:
+            text, evidence = ended_text(change), ""
+        else:
+            mark(last.process, last.leaf.began_ns)
+            text, evidence = chain_of(change.stall), evidence_of(last.process)
+        attributes = {**_attributes(change), v.STALL_CHAIN: text}
+        self._say(text)
+        self._logs.put(_log(change, attributes, text, evidence))
+        self._hook.call(
+            {"event": v.STALL, v.RUN_ID: self._run_id, v.HOST_NAME: last.process.page.identity.host}
+            | {v.ATTEMPT_ID: last.process.page.attempt, **attributes, "evidence": evidence}
+        )
+
+
+def ended_text(change: StallChange) -> str:
+    """Return how a stall ended, and what it cost."""
+    last = change.stall.last
+    normal_s = last.bound.normal_s
+    cost = "" if normal_s is None else f", {seconds(max(0.0, change.lasted_s - normal_s))} more than normally"
+    role = "rank" if last.process.page.process == "rank" else last.process.page.role
+    who = f"{role} {last.process.page.rank}"
+    return f"The stall of {who} in {last.leaf.name} is over: {change.how}, after {seconds(change.lasted_s)}{cost}."
+
+
+def stall_id(link: Link) -> str:
+    """Return the id of a stall; the flusher of its process makes the same for the event in its span."""
+    return f"{link.process.writer}-{link.leaf.began_ns:x}"
+
+
+def _labels(link: Link) -> SampleLabels:
+    return (v.ROLE, link.process.page.role), (v.STAGE, link.leaf.name)
+
+
+def _attributes(change: StallChange) -> dict[str, Value]:
+    stall, last = change.stall, change.stall.last
+    page = last.process.page
+    found: dict[str, Value] = {
+        v.STALL_ID: stall_id(last),
+        v.STALL_STATE: "ended" if change.is_end else "found",
+        v.STALL_AGE: change.lasted_s if change.is_end else last.age_s,
+        v.STALL_CAUSE: stall.cause,
+        v.STAGE: last.leaf.name,
+        v.STALL_ROLE: page.role,
+        v.STALL_RANK: page.rank,
+        v.STALL_WAITING: len(stall.waiting),
+        v.START_TIME: last.leaf.began_ns + page.anchor_ns,
+    }
+    if last.bound.normal_s is not None:
+        found[v.STALL_NORMAL] = last.bound.normal_s
+    if page.step is not None:
+        found[v.STALL_STEP] = page.step
+    return found
+
+
+def _log(change: StallChange, attributes: dict[str, Value], text: str, evidence: str) -> Log:
+    last: Any = change.stall.last
+    return Log(
+        v.STALL,
+        time.time_ns(),
+        attributes,
+        f"{text}\n\n{evidence}".rstrip(),
+        INFO if change.is_end else ERROR,
+        int(last.process.page.trace_id or "0", 16),
+        int(last.leaf.span_id or "0", 16),
+    )
