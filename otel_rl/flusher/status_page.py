@@ -22,7 +22,7 @@ from otel_rl.guard import guard
 from otel_rl.journal.page import ANSWERED, ASKED, HEARTBEAT, SIGNAL, STALLED, SUFFIX, Page
 from otel_rl.journal.write import Writer
 from otel_rl.metrics.record import labels_of
-from otel_rl.probes.stacks import stacks
+from otel_rl.probes.python_stacks import stacks
 from otel_rl.process.state import state
 from otel_rl.process.status import status
 from otel_rl.records import FinishedRequests, Value

@@ -180,6 +180,17 @@ def read_page(path: Path) -> PageView | None:
         return None
 
 
+def find_pages(directory: Path) -> dict[str, PageView]:
+    """Read the pages of a run directory, by the name of their writers; what cannot be read is left out."""
+    found = {}
+    for path in directory.glob(f"*{SUFFIX}"):
+        with suppress(OSError):  # its process has ended meanwhile
+            page = read_page(path)
+            if page is not None:
+                found[page.identity.writer] = page
+    return found
+
+
 def _view(path: Path, data: bytes, words: Sequence[int], state: dict[str, Any]) -> PageView | None:
     identity = WriterIdentity.from_json(json.dumps(state["identity"]).encode())
     if identity is None:

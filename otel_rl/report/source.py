@@ -9,9 +9,10 @@ from functools import cached_property
 from time import monotonic_ns
 
 from otel_rl import vocabulary as v
+from otel_rl.journal.page import find_pages
 from otel_rl.journal.read import OpenView, Run
 from otel_rl.records import Attributes, Value
-from otel_rl.report.data.details import Ledger, OpenStageRow, Requests
+from otel_rl.report.data.details import Ledger, OpenStageRow, Requests, StallRow
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import (
     Attempt,
@@ -44,6 +45,7 @@ from otel_rl.report.read.single_controller.guest_steps import DRIVER, drivers_fi
 from otel_rl.report.read.single_controller.held_steps import trajectories
 from otel_rl.report.read.single_controller.trajectories import KEYS as ROLLOUT_KEYS
 from otel_rl.report.read.span_attributes import KEYS, rank_of
+from otel_rl.report.read.told_stalls import told_stalls
 from otel_rl.report.sections.caveats import COUNTED, damage_rows, disagreements, loss_rows
 from otel_rl.report.sections.flops_rates import FlopsPoints
 from otel_rl.report.sections.ledger_faults import ledger
@@ -138,7 +140,8 @@ class Source:
         self.attempts: list[Attempt] = attempt_rows(found, self.averaged, self.opened, self.alive)
         self.settings: dict[str, float] = settings(found)
         self.missing_ranks: int = missing_ranks(found, self.ranks)
-        self.open_stages: list[OpenStageRow] = open_rows(self._in_use(), now_ns, found.longest_ns)
+        self.open_stages: list[OpenStageRow] = open_rows(self._in_use(), now_ns, found.longest_ns, find_pages(run.path))
+        self.stalls: list[StallRow] = told_stalls(run, self.attempts[-1].begin_ns if self.attempts else 0)
         self.ledger: Ledger = ledger(run)
         self.steps: StepTimes = step_times(self.averaged)
         self.rank_stages: list[StageRow] = stage_rows(self.of_ranks)

@@ -36,7 +36,7 @@ def chain_of(stall: Stall) -> str:
         text += "That rank has no status page here: it runs on another node, or has ended."
     else:
         holds = "holds everybody up" if stall.waiting else "is stuck"
-        text = f"{_people([last])} {holds}: {what_of(last)} for {seconds(last.age_s)}{_normally(last)}"
+        text = f"{_people([last])} {holds}: {what_of(last)}, for {seconds(last.age_s)}{_normally(last)}"
         text += QUIET.get(stall.cause, "").format(seconds(last.process.silent_s())) + "."
     return " ".join([text, *_waiting(stall.waiting)])
 
@@ -55,12 +55,12 @@ def _normally(link: Link) -> str:
 def what_of(link: Link) -> str:
     """Return the stage that a process is in, with what says which call of it."""
     leaf, step = link.leaf, link.process.page.step
-    where = "" if step is None else f", step {step}"
+    where = "" if step is None else f" of step {step}"
     if leaf.name == v.COMM:
         group = f" of {leaf.get(v.COMM_GROUP)}" if leaf.get(v.COMM_GROUP) else ""
         return f"{leaf.get(v.COMM_OPERATION)} {leaf.get(v.COMM_SEQUENCE) or ''}".rstrip() + group + where
     if leaf.is_container:
-        return ("set-up" if step is None else f"step {step}") + ", in no stage,"
+        return ("set-up" if step is None else f"step {step}") + ", in no stage"
     details = [text.format(_short(leaf.get(key))) for key, text in DETAILS if leaf.get(key) not in (None, "")]
     return leaf.name + (f" ({', '.join(details)})" if details else "") + where
 

@@ -9,15 +9,13 @@ from typing import Annotated, Final
 import typer
 
 from otel_rl.cli.console import FAILED, RunName, leave, opened
-from otel_rl.journal.identity import WriterIdentity
 from otel_rl.runs.format import printable, seconds
 from otel_rl.stalls.bounds import StallBounds
 from otel_rl.stalls.chain import Link, Situation
 from otel_rl.stalls.finder import newest_attempt
 from otel_rl.stalls.inspect_process import evidence_of
-from otel_rl.stalls.members import Process, find_processes
+from otel_rl.stalls.members import Process, find_here
 from otel_rl.stalls.sentences import chain_of, place_of, what_of
-from otel_rl.version import __version__
 
 AT_ONCE: Final = 8
 
@@ -32,8 +30,7 @@ def stacks(
     written by a handler in C, and `py-spy` reads those of a stopped one, if it is installed.
     """
     path = opened(run).path
-    boot_id = WriterIdentity.current("stacks", 0, __version__).boot_id
-    everyone = newest_attempt(find_processes(path, lambda identity: identity.boot_id == boot_id))
+    everyone = newest_attempt(find_here(path))
     situation = Situation(everyone, StallBounds.from_env())
     for stall in situation.stalls():
         typer.echo(chain_of(stall) + "\n")
