@@ -190,7 +190,6 @@ class StatusPage:
         self._changed.clear()
         identity = state.identity
         trace = guest.trace if tracing.container is None else tracing.container.trace
-        number = trace.step.rpartition(" ")[2] if trace is not None and trace.is_step else ""
         return {
             "identity": asdict(writer.identity),
             "anchor": state.clock.anchor,
@@ -200,7 +199,6 @@ class StatusPage:
             "world_size": identity.world_size,
             "attempt": identity.attempt_id,
             "trace_id": f"{trace.trace_id:032x}" if trace is not None and trace.known else "",
-            "step": int(number) if number.isdecimal() else None,
             "open": [self._row(one) for one in self._listed.values()],
             "normal": dict(self._medians),
             "groups": {group.name: (group.sequence, group.ranks) for _, group in [*comm.groups.values()][:MOST_GROUPS]},

@@ -49,7 +49,9 @@ LENGTH: Final = 8
 """Bytes of the state."""
 STALLED: Final = 9
 """When the stage of the last stall began; written by the process that watches."""
-NUM_WORDS: Final = 10
+STEP: Final = 10
+"""The number of the open step, plus 1; 0: none."""
+NUM_WORDS: Final = 11
 
 
 class Page:
@@ -196,7 +198,7 @@ def _view(path: Path, data: bytes, words: Sequence[int], state: dict[str, Any]) 
         world_size=state["world_size"],
         attempt=state["attempt"],
         trace_id=state["trace_id"],
-        step=state["step"],
+        step=words[STEP] - 1 if words[STEP] else None,
         open=state["open"],
         normal={key: (int(count), float(median)) for key, (count, median) in state["normal"].items()},
         requests=int(state["requests"]),
