@@ -108,7 +108,8 @@ class StatusPage:
             self._mark(writer, page.words[STALLED], now)
         if page.words[ASKED] != page.words[ANSWERED]:
             self._answer(page)
-        if now - self._written_ns >= WRITE_NS:
+        has_ended = any(one.ended for one in self._listed.values())
+        if has_ended or now - self._written_ns >= WRITE_NS:
             self._write(page, writer, opened, now)
 
     def heartbeat(self) -> None:
