@@ -7,7 +7,7 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.findings import mishaps
 from otel_rl.findings.memory import HORIZON, LEAST_BYTES, LEAST_SHARE
-from otel_rl.findings.mishaps import FAILED, FEW, HALF, ROW, SKIPPED, Health
+from otel_rl.findings.mishaps import FAILED, FEW, HALF, LATE_S, ROW, SKIPPED, Health
 from otel_rl.findings.rule import Rule, whole
 
 GROWS: Final = "{grows} by {per_step:size} per step ({first:size} to {last:size} in {steps:plural step}){where}{full}."
@@ -17,7 +17,18 @@ SINCE: Final = "all steps but the first five; or their last half, or quarter"
 
 HEALTH: Final[tuple[Rule[Health], ...]] = (
     Rule(
+        name="stalled",
+        severity="alarm",
+        reads=(v.STALL_ACTIVE,),
+        condition="a stage holds the run up for longer than docs/stalls.md allows, or did when its process ended",
+        window="now, or the end",
+        find=mishaps.stalled,
+        sentence="{chain}",
+        advice="`otel-rl stacks` shows where it is; otel-rl report --json has the stacks of when it was found.",
+    ),
+    Rule(
         name="hanging",
+        silenced_by=("stalled",),
         severity="alarm",
         reads=(),
         condition="a living process is in a stage for 10 s and three times as long as its longest call that ended",
@@ -107,6 +118,17 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         sentence="{bad:count} of {count:count} requests of {engine} failed ({share:percent}), "
         "{timed_out:count} of them timed out.",
         advice="Read the log of the engine.",
+    ),
+    Rule(
+        name="stood_still",
+        severity="warning",
+        reads=(v.STALL_ACTIVE,),
+        condition="a stage held the run up for longer than docs/stalls.md allows, and ended by itself",
+        window="the last attempt",
+        find=mishaps.stood_still,
+        sentence="The run stood still in {stalls:plural stall}, {lost:seconds} in all; the longest: {where}, for "
+        "{longest:seconds}.",
+        advice="otel-rl report --json has the stacks of each.",
     ),
     Rule(
         name="memory_grows",
@@ -228,6 +250,16 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         find=mishaps.aborted_requests,
         sentence="{aborted:count} of {count:count} requests of {engine} were aborted ({share:percent}).",
         advice="Find who aborts them, and what training makes of answers that are cut.",
+    ),
+    Rule(
+        name="event_loop_late",
+        severity="warning",
+        reads=(v.EVENT_LOOP_LAG,),
+        condition=f"a call waited {LATE_S:.0f} s or longer in an asyncio event loop, if that is measured",
+        window="inside the steps of the last attempt",
+        find=mishaps.late_loop,
+        sentence="The event loop of {who} was late by up to {lag:seconds}, in step {step}.",
+        advice="Find the call that blocks it: `otel-rl stacks RUN` while it does. Move it to a thread.",
     ),
     Rule(
         name="telemetry_lost",

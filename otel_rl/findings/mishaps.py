@@ -23,6 +23,8 @@ SKIPPED: Final = 0.05
 FAILED: Final = 0.01
 """Shares from which on skipped updates and failed requests are a warning."""
 HALF: Final = 0.5
+LATE_S: Final = 1.0
+"""An event loop that is late by so much serves nobody meanwhile."""
 FEW: Final = 3
 """Fewer skipped updates or failed requests say nothing."""
 
@@ -37,6 +39,18 @@ class Hang:
     longest_s: float
     is_comm: bool
     """It is in a collective, where ranks wait for another one, or waits for what a driver's processes do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stalled:
+    """A stage that held the run up."""
+
+    chain: str
+    """Who waits for whom, or how it ended."""
+    where: str
+    """Such as `rl.reward of rank 3, step 12`."""
+    age_s: float
+    is_over: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +112,16 @@ class RequestsOf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LateLoop:
+    """The event loop of a process that was late by `LATE_S` or more inside steps."""
+
+    who: str
+    lag_s: float
+    step: int
+    """In which it was latest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """What the rules of health read."""
 
@@ -106,6 +130,7 @@ class Health:
     planned: int = 0
     """Steps that it shall make; 0 if unknown."""
     memory: Sequence[RankMemory] = ()
+    stalls: Sequence[Stalled] = ()
     hangs: Sequence[Hang] = ()
     failures: Sequence[Failed] = ()
     ended_by: str = ""
@@ -127,6 +152,26 @@ class Health:
     """What of the telemetry was lost, such as `12 spans (queue_full)`."""
     updates: Updates | None = None
     requests: Sequence[RequestsOf] = field(default_factory=tuple)
+    late_loops: Sequence[LateLoop] = ()
+
+
+def stalled(health: Health) -> Found | None:
+    """Find the stall that goes on, or ended with its process; of several the longest."""
+    going_on = [one for one in health.stalls if not one.is_over]
+    if not going_on:
+        return None
+    one = max(going_on, key=lambda stall: stall.age_s)
+    return Found({"chain": one.chain, "age": one.age_s}, weight=one.age_s)
+
+
+def stood_still(health: Health) -> Found | None:
+    """Find the stalls that ended by themselves."""
+    over = [one for one in health.stalls if one.is_over]
+    if not over:
+        return None
+    one = max(over, key=lambda stall: stall.age_s)
+    lost_s = sum(stall.age_s for stall in over)
+    return Found({"stalls": len(over), "lost": lost_s, "where": one.where, "longest": one.age_s}, weight=lost_s)
 
 
 def hanging(health: Health) -> Found | None:
@@ -303,6 +348,14 @@ def aborted_requests(health: Health) -> Found | None:
     share = one.aborted / one.count
     values: dict[str, Value] = {"aborted": one.aborted, "count": one.count, "share": share}
     return Found({**values, "engine": one.engine or "the engine"}, weight=share)
+
+
+def late_loop(health: Health) -> Found | None:
+    if not health.late_loops:
+        return None
+    one, others = max(health.late_loops, key=lambda loop: loop.lag_s), len(health.late_loops) - 1
+    who = one.who + (f", like {others} more," if others else "")
+    return Found({"who": who, "lag": one.lag_s, "step": one.step}, weight=one.lag_s)
 
 
 def memory_full(health: Health) -> Found | None:

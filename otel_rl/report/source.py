@@ -9,9 +9,10 @@ from functools import cached_property
 from time import monotonic_ns
 
 from otel_rl import vocabulary as v
+from otel_rl.journal.page import find_pages
 from otel_rl.journal.read import OpenView, Run
 from otel_rl.records import Attributes, Value
-from otel_rl.report.data.details import Ledger, OpenStageRow, Requests
+from otel_rl.report.data.details import Ledger, OpenStageRow, Requests, StallRow
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import (
     Attempt,
@@ -37,6 +38,7 @@ from otel_rl.report.read.average import (
 )
 from otel_rl.report.read.collect import FoldedSpans, collect
 from otel_rl.report.read.last_points import LastPoints
+from otel_rl.report.read.late_loops import EventLoopPoints
 from otel_rl.report.read.memory_readings import KEYS as MEMORY_KEYS
 from otel_rl.report.read.request_spans import KEYS as REQUEST_KEYS
 from otel_rl.report.read.said_settings import settings
@@ -53,6 +55,7 @@ from otel_rl.report.sections.rank_activity import efficiency
 from otel_rl.report.sections.request_times import RequestPoints
 from otel_rl.report.sections.stage_shares import explained, stage_rows
 from otel_rl.report.sections.step_series import SeriesPoints, is_own
+from otel_rl.report.sections.told_stalls import told_stalls
 from otel_rl.runs.spans import text
 
 
@@ -67,6 +70,7 @@ class Points:
     requests: RequestPoints = field(default_factory=RequestPoints)
     memory: MemoryPoints = field(default_factory=MemoryPoints)
     flops: FlopsPoints = field(default_factory=FlopsPoints)
+    loops: EventLoopPoints = field(default_factory=EventLoopPoints)
     stepped: Counter[Rank] = field(default_factory=Counter)
     resource: Attributes = field(default_factory=dict)
     begin_ns: int = 0
@@ -79,7 +83,7 @@ def no_points(run: Run) -> Points:
 
 def read_points(run: Run) -> Points:
     points = no_points(run)
-    collectors = points.numbers, points.requests, points.flops, points.memory
+    collectors = points.numbers, points.requests, points.flops, points.memory, points.loops
     add_to = {name: one.add for one in collectors for name in one.NAMES} | dict.fromkeys(COUNTED, points.counts.add)
     add_to |= dict.fromkeys((v.GPU_MEMORY_LIMIT, v.SELF_SHIPPED), points.machine.add)
     for point in run.points(lambda name: name in add_to or name == v.STEP_TIME or name not in v.METRICS):
@@ -138,7 +142,8 @@ class Source:
         self.attempts: list[Attempt] = attempt_rows(found, self.averaged, self.opened, self.alive)
         self.settings: dict[str, float] = settings(found)
         self.missing_ranks: int = missing_ranks(found, self.ranks)
-        self.open_stages: list[OpenStageRow] = open_rows(self._in_use(), now_ns, found.longest_ns)
+        self.open_stages: list[OpenStageRow] = open_rows(self._in_use(), now_ns, found.longest_ns, find_pages(run.path))
+        self.stalls: list[StallRow] = told_stalls(run, self.attempts[-1].begin_ns if self.attempts else 0)
         self.ledger: Ledger = ledger(run)
         self.steps: StepTimes = step_times(self.averaged)
         self.rank_stages: list[StageRow] = stage_rows(self.of_ranks)
