@@ -62,6 +62,16 @@ class Process:
         return self.page.identity.writer
 
     @property
+    def is_driver(self) -> bool:
+        """Whether it holds the steps and lets others work."""
+        return "driver" in {self.page.process, self.page.role}
+
+    @property
+    def kind(self) -> str:
+        """What it is in words: ``rank``, or its role."""
+        return "rank" if self.page.process == "rank" and not self.is_driver else self.page.role
+
+    @property
     def is_quiet(self) -> bool:
         """Whether it gives no sign of life, so that only its threads' own word of its stage counts."""
         return self.state not in {"working", "traced"}

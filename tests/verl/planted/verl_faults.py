@@ -6,6 +6,7 @@ has something to compare it with.
 
 import asyncio
 import functools
+import math
 import os
 import re
 import signal
@@ -227,13 +228,15 @@ def reward_sleeps():
 def reward_backtracks():
     """Let a regular expression backtrack in the reward function: no other thread of its process runs meanwhile."""
 
-    def parse_answer():
-        began, length = time.monotonic(), 22
-        while time.monotonic() - began < STALL_S:
-            re.match(r"(a+)+$", "a" * length + "b")
-            length = min(length + 1, 27)
+    def parse_answer(length=20):
+        re.match(r"(a+)+$", "a" * length + "b")
 
-    _score(parse_answer)
+    def parse_long_answer():
+        began = time.monotonic()
+        parse_answer()
+        parse_answer(20 + round(math.log2(STALL_S / (time.monotonic() - began))))  # each letter takes twice the time
+
+    _score(parse_long_answer)
 
 
 def _in_rank_1(then):
