@@ -19,9 +19,10 @@ from otel_rl.stalls.bounds import Bound, StallBounds
 
 LATE_S: Final = 10.0
 """A process whose heartbeat is older gives no sign of life; the flusher beats every half second."""
-BEHIND_S: Final = 2.0
 LATE_ELSEWHERE_S: Final = 120.0
 """The same for a process of another node: a file server shows its page half a minute late."""
+BEHIND_S: Final = 2.0
+"""A flusher that is so late has not seen what its threads have done since."""
 State = Literal["working", "silent", "stopped", "traced", "dead"]
 
 
@@ -61,6 +62,16 @@ class Process:
     @property
     def writer(self) -> str:
         return self.page.identity.writer
+
+    @property
+    def is_driver(self) -> bool:
+        """Whether it holds the steps and lets others work."""
+        return "driver" in {self.page.process, self.page.role}
+
+    @property
+    def kind(self) -> str:
+        """What it is in words: ``rank``, or its role."""
+        return "rank" if self.page.process == "rank" and not self.is_driver else self.page.role
 
     @property
     def is_quiet(self) -> bool:
