@@ -168,6 +168,12 @@ AREAS: Final = (
         (v.HW_ID, v.HW_NAME, v.HW_TYPE),
     ),
     Area(
+        "Stalls",
+        "From the sidecar of the node on which the last link is, every five seconds.",
+        of((v.STALL_ACTIVE,)),
+        (v.ROLE, v.STAGE),
+    ),
+    Area(
         "otel_rl itself: recording",
         "From every process that records.",
         {

@@ -16,6 +16,7 @@ from otel_rl.cli.commands.report import report
 from otel_rl.cli.commands.run import run
 from otel_rl.cli.commands.sidecar import ship, sidecar
 from otel_rl.cli.commands.stack import stack
+from otel_rl.cli.commands.stacks import stacks
 from otel_rl.cli.console import EXIT_CODES, FAILED, complain, end_streams, prepare_streams, reason
 from otel_rl.version import __version__
 
@@ -55,6 +56,7 @@ app.command(
 )(run)
 app.command(epilog=EXIT_CODES)(demo)
 app.command(epilog=EXIT_CODES)(report)
+app.command(epilog=EXIT_CODES)(stacks)
 app.command(epilog=EXIT_CODES)(export)
 app.command(epilog=f"{EXIT_CODES[:-1]}; with --follow: another sidecar sends it.")(ship)
 app.command(epilog="Exit code: 0 all was sent; 1 something remains; 2 wrong usage; 3 another sidecar does it.")(sidecar)

@@ -17,7 +17,18 @@ SINCE: Final = "all steps but the first five; or their last half, or quarter"
 
 HEALTH: Final[tuple[Rule[Health], ...]] = (
     Rule(
+        name="stalled",
+        severity="alarm",
+        reads=(v.STALL_ACTIVE,),
+        condition="a stage holds the run up for longer than docs/stalls.md allows, or did when its process ended",
+        window="now, or the end",
+        find=mishaps.stalled,
+        sentence="{chain}",
+        advice="`otel-rl stacks` shows where it is; otel-rl report --json has the stacks of when it was found.",
+    ),
+    Rule(
         name="hanging",
+        silenced_by=("stalled",),
         severity="alarm",
         reads=(),
         condition="a living process is in a stage for 10 s and three times as long as its longest call that ended",
@@ -107,6 +118,17 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         sentence="{bad:count} of {count:count} requests of {engine} failed ({share:percent}), "
         "{timed_out:count} of them timed out.",
         advice="Read the log of the engine.",
+    ),
+    Rule(
+        name="stood_still",
+        severity="warning",
+        reads=(v.STALL_ACTIVE,),
+        condition="a stage held the run up for longer than docs/stalls.md allows, and ended by itself",
+        window="the last attempt",
+        find=mishaps.stood_still,
+        sentence="The run stood still in {stalls:plural stall}, {lost:seconds} in all; the longest: {where}, for "
+        "{longest:seconds}.",
+        advice="otel-rl report --json has the stacks of each.",
     ),
     Rule(
         name="memory_grows",

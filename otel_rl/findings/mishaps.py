@@ -42,6 +42,18 @@ class Hang:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stalled:
+    """A stage that held the run up."""
+
+    chain: str
+    """Who waits for whom, or how it ended."""
+    where: str
+    """Such as `rl.reward of rank 3, step 12`."""
+    age_s: float
+    is_over: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
     """An exception that ended a step of a rank."""
 
@@ -118,6 +130,7 @@ class Health:
     planned: int = 0
     """Steps that it shall make; 0 if unknown."""
     memory: Sequence[RankMemory] = ()
+    stalls: Sequence[Stalled] = ()
     hangs: Sequence[Hang] = ()
     failures: Sequence[Failed] = ()
     ended_by: str = ""
@@ -140,6 +153,25 @@ class Health:
     updates: Updates | None = None
     requests: Sequence[RequestsOf] = field(default_factory=tuple)
     late_loops: Sequence[LateLoop] = ()
+
+
+def stalled(health: Health) -> Found | None:
+    """Find the stall that goes on, or ended with its process; of several the longest."""
+    going_on = [one for one in health.stalls if not one.is_over]
+    if not going_on:
+        return None
+    one = max(going_on, key=lambda stall: stall.age_s)
+    return Found({"chain": one.chain, "age": one.age_s}, weight=one.age_s)
+
+
+def stood_still(health: Health) -> Found | None:
+    """Find the stalls that ended by themselves."""
+    over = [one for one in health.stalls if one.is_over]
+    if not over:
+        return None
+    one = max(over, key=lambda stall: stall.age_s)
+    lost_s = sum(stall.age_s for stall in over)
+    return Found({"stalls": len(over), "lost": lost_s, "where": one.where, "longest": one.age_s}, weight=lost_s)
 
 
 def hanging(health: Health) -> Found | None:

@@ -22,7 +22,7 @@ from otel_rl.guard import guard
 from otel_rl.journal.page import ANSWERED, ASKED, HEARTBEAT, SIGNAL, STALLED, SUFFIX, Page
 from otel_rl.journal.write import Writer
 from otel_rl.metrics.record import labels_of
-from otel_rl.probes.stacks import stacks
+from otel_rl.probes.python_stacks import stacks
 from otel_rl.process.state import state
 from otel_rl.process.status import status
 from otel_rl.records import FinishedRequests, Value
@@ -190,7 +190,6 @@ class StatusPage:
         self._changed.clear()
         identity = state.identity
         trace = guest.trace if tracing.container is None else tracing.container.trace
-        number = trace.step.rpartition(" ")[2] if trace is not None and trace.is_step else ""
         return {
             "identity": asdict(writer.identity),
             "anchor": state.clock.anchor,
@@ -200,7 +199,6 @@ class StatusPage:
             "world_size": identity.world_size,
             "attempt": identity.attempt_id,
             "trace_id": f"{trace.trace_id:032x}" if trace is not None and trace.known else "",
-            "step": int(number) if number.isdecimal() else None,
             "open": [self._row(one) for one in self._listed.values()],
             "normal": dict(self._medians),
             "groups": {group.name: (group.sequence, group.ranks) for _, group in [*comm.groups.values()][:MOST_GROUPS]},

@@ -49,7 +49,9 @@ LENGTH: Final = 8
 """Bytes of the state."""
 STALLED: Final = 9
 """When the stage of the last stall began; written by the process that watches."""
-NUM_WORDS: Final = 10
+STEP: Final = 10
+"""The number of the open step, plus 1; 0: none."""
+NUM_WORDS: Final = 11
 
 
 class Page:
@@ -178,6 +180,17 @@ def read_page(path: Path) -> PageView | None:
         return None
 
 
+def find_pages(directory: Path) -> dict[str, PageView]:
+    """Read the pages of a run directory, by the name of their writers; what cannot be read is left out."""
+    found = {}
+    for path in directory.glob(f"*{SUFFIX}"):
+        with suppress(OSError):  # its process has ended meanwhile
+            page = read_page(path)
+            if page is not None:
+                found[page.identity.writer] = page
+    return found
+
+
 def _view(path: Path, data: bytes, words: Sequence[int], state: dict[str, Any]) -> PageView | None:
     identity = WriterIdentity.from_json(json.dumps(state["identity"]).encode())
     if identity is None:
@@ -196,7 +209,7 @@ def _view(path: Path, data: bytes, words: Sequence[int], state: dict[str, Any]) 
         world_size=state["world_size"],
         attempt=state["attempt"],
         trace_id=state["trace_id"],
-        step=state["step"],
+        step=words[STEP] - 1 if words[STEP] else None,
         open=state["open"],
         normal={key: (int(count), float(median)) for key, (count, median) in state["normal"].items()},
         requests=int(state["requests"]),

@@ -6,7 +6,7 @@ from collections.abc import MutableSequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from otel_rl.journal.page import BEGAN, MOST_NAMES, NUM_WORDS, STAGE, Page
+from otel_rl.journal.page import BEGAN, MOST_NAMES, NUM_WORDS, STAGE, STEP, Page
 from otel_rl.process.memory import Memory
 
 
@@ -43,7 +43,12 @@ class ShownStage(Memory):
         for name, code in list(self.codes.items()):
             page.name(code, name)
         before, self.words = self.words, page.words
-        page.words[STAGE], page.words[BEGAN] = before[STAGE], before[BEGAN]
+        for at in (STAGE, BEGAN, STEP):
+            page.words[at] = before[at]
+
+    def show_step(self, number: int | None) -> None:
+        """Show in which step the process is; None: in none."""
+        self.words[STEP] = 0 if number is None else number + 1
 
 
 status = ShownStage.keep("status")

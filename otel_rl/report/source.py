@@ -9,9 +9,10 @@ from functools import cached_property
 from time import monotonic_ns
 
 from otel_rl import vocabulary as v
+from otel_rl.journal.page import find_pages
 from otel_rl.journal.read import OpenView, Run
 from otel_rl.records import Attributes, Value
-from otel_rl.report.data.details import Ledger, OpenStageRow, Requests
+from otel_rl.report.data.details import Ledger, OpenStageRow, Requests, StallRow
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import (
     Attempt,
@@ -54,6 +55,7 @@ from otel_rl.report.sections.rank_activity import efficiency
 from otel_rl.report.sections.request_times import RequestPoints
 from otel_rl.report.sections.stage_shares import explained, stage_rows
 from otel_rl.report.sections.step_series import SeriesPoints, is_own
+from otel_rl.report.sections.told_stalls import told_stalls
 from otel_rl.runs.spans import text
 
 
@@ -140,7 +142,8 @@ class Source:
         self.attempts: list[Attempt] = attempt_rows(found, self.averaged, self.opened, self.alive)
         self.settings: dict[str, float] = settings(found)
         self.missing_ranks: int = missing_ranks(found, self.ranks)
-        self.open_stages: list[OpenStageRow] = open_rows(self._in_use(), now_ns, found.longest_ns)
+        self.open_stages: list[OpenStageRow] = open_rows(self._in_use(), now_ns, found.longest_ns, find_pages(run.path))
+        self.stalls: list[StallRow] = told_stalls(run, self.attempts[-1].begin_ns if self.attempts else 0)
         self.ledger: Ledger = ledger(run)
         self.steps: StepTimes = step_times(self.averaged)
         self.rank_stages: list[StageRow] = stage_rows(self.of_ranks)

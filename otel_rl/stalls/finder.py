@@ -102,7 +102,7 @@ def _ended(stall: Stall, process: Process | None) -> StallChange:
     """Return the end of a stall: its stage ended, or goes on, or its process is gone."""
     touched_ns = stall.last.leaf.touched_ns
     if process is None or (process.state == "dead" and stall.cause != "dead"):
-        return StallChange(stall, is_end=True, lasted_s=stall.last.age_s, how="its process has ended")
+        return StallChange(stall, is_end=True, lasted_s=stall.last.age_s, how="its process has ended, too")
     moved_ns = max([process.page.began_ns, *(leaf.touched_ns for leaf in process.leaves)])
     lasted_s = (moved_ns if moved_ns > touched_ns else process.now_ns) - touched_ns
     is_over = all(leaf.began_ns != stall.last.leaf.began_ns for leaf in process.leaves)

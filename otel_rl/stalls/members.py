@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from otel_rl import vocabulary as v
 from otel_rl.journal.filesystem import silent_s
 from otel_rl.journal.identity import WriterIdentity
-from otel_rl.journal.page import SUFFIX, PageView, read_page
+from otel_rl.journal.page import PageView, find_pages
 from otel_rl.stalls.bounds import Bound, StallBounds
 
 LATE_S: Final = 10.0
@@ -118,13 +118,13 @@ def find_processes(directory: Path, is_mine: Callable[[WriterIdentity], bool]) -
         directory: of the run.
         is_mine: whether a process runs on this node.
     """
-    found = []
-    for path in directory.glob(f"*{SUFFIX}"):
-        with suppress(OSError):  # its process has ended meanwhile
-            page = read_page(path)
-            if page is not None:
-                found.append(_process(page, is_mine(page.identity)))
-    return found
+    return [_process(page, is_mine(page.identity)) for page in find_pages(directory).values()]
+
+
+def find_here(directory: Path) -> list[Process]:
+    """Read the pages of a run directory, for a command that a person runs on one of its nodes."""
+    boot_id = WriterIdentity.current("reader", 0).boot_id
+    return find_processes(directory, lambda identity: identity.boot_id == boot_id)
 
 
 def _process(page: PageView, is_local: bool) -> Process:

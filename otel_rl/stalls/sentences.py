@@ -9,6 +9,7 @@ from typing import Any, Final
 from otel_rl import vocabulary as v
 from otel_rl.runs.format import printable, seconds
 from otel_rl.stalls.chain import Link, Stall
+from otel_rl.stalls.members import Process
 
 DETAILS: Final = (
     (v.REWARD_FUNCTION, "function {}"), (v.TOOL_NAME, "tool {}"), (v.SAMPLE_ID, "sample {}"), (v.GROUP_ID, "group {}"),
@@ -28,30 +29,38 @@ def chain_of(stall: Stall) -> str:
     last = stall.last
     if stall.cause == "collective":
         who = _people(stall.together)
-        text = f"{who} {'are all' if len(stall.together) > 1 else 'is'} inside {_what(last)}, which does not end,"
+        text = f"{who} {'are all' if len(stall.together) > 1 else 'is'} inside {what_of(last)}, which does not end,"
         text += f" for {seconds(last.age_s)}{_normally(last)}."
     elif stall.cause == "unseen":
-        text = f"{_people([last])} waits in {_what(last)} for rank {stall.unseen}, for {seconds(last.age_s)}. "
+        text = f"{_people([last])} waits in {what_of(last)} for rank {stall.unseen}, for {seconds(last.age_s)}. "
         text += "That rank has no status page here: it runs on another node, or has ended."
     else:
         holds = "holds everybody up" if stall.waiting else "is stuck"
-        text = f"{_people([last])} {holds}: {_what(last)} for {seconds(last.age_s)}{_normally(last)}"
+        text = f"{_people([last])} {holds}: {what_of(last)}, for {seconds(last.age_s)}{_normally(last)}"
         text += QUIET.get(stall.cause, "").format(seconds(last.process.silent_s())) + "."
     return " ".join([text, *_waiting(stall.waiting)])
+
+
+def place_of(process: Process) -> str:
+    """Return who a process is, and where it runs."""
+    page = process.page
+    role = "rank" if page.process == "rank" else page.role
+    return f"{role} {page.rank}, process {page.identity.pid} on {page.identity.host}"
 
 
 def _normally(link: Link) -> str:
     return "" if link.bound.normal_s is None else f" (normally {seconds(link.bound.normal_s)})"
 
 
-def _what(link: Link) -> str:
+def what_of(link: Link) -> str:
+    """Return the stage that a process is in, with what says which call of it."""
     leaf, step = link.leaf, link.process.page.step
-    where = "" if step is None else f", step {step}"
+    where = "" if step is None else f" of step {step}"
     if leaf.name == v.COMM:
         group = f" of {leaf.get(v.COMM_GROUP)}" if leaf.get(v.COMM_GROUP) else ""
         return f"{leaf.get(v.COMM_OPERATION)} {leaf.get(v.COMM_SEQUENCE) or ''}".rstrip() + group + where
     if leaf.is_container:
-        return ("set-up" if step is None else f"step {step}") + ", in no stage,"
+        return ("set-up" if step is None else f"step {step}") + ", in no stage"
     details = [text.format(_short(leaf.get(key))) for key, text in DETAILS if leaf.get(key) not in (None, "")]
     return leaf.name + (f" ({', '.join(details)})" if details else "") + where
 
@@ -64,7 +73,7 @@ def _waiting(links: Sequence[Link]) -> Iterator[str]:
     """Yield a sentence for all who wait in the same, those first that wait longest."""
     alike: defaultdict[str, list[Link]] = defaultdict(list)
     for link in links:
-        alike[_what(link)].append(link)
+        alike[what_of(link)].append(link)
     for what, some in sorted(alike.items(), key=lambda item: -max(one.age_s for one in item[1])):
         verb = "wait" if len(some) > 1 else "waits"
         yield f"{_people(some)} {verb} in {what} for {seconds(max(one.age_s for one in some))}."

@@ -26,6 +26,7 @@ from otel_rl.probes.memory import Reading, probes
 from otel_rl.process.identity import RANK, identifying
 from otel_rl.process.memory import Memory
 from otel_rl.process.state import Trace, state
+from otel_rl.process.status import status
 from otel_rl.records import Point, Value
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
@@ -119,6 +120,7 @@ def _is_later(trace: Trace) -> bool:
 def _arrive(trace: Trace, attempt_id: str, now: int) -> None:
     """End the step before where this one began in the driver, and be a guest in this one."""
     guest.trace = trace
+    status.show_step(int(trace.step.rpartition(" ")[2]) if trace.is_step else None)
     since = _free_since()
     edge = min(max(trace.began, since), now)
     if guest.began:

@@ -11,6 +11,7 @@ from otel_rl import ids, vocabulary
 from otel_rl.probes.memory import peak_rss
 from otel_rl.process.identity import identifying
 from otel_rl.process.state import PHASES, Trace, state
+from otel_rl.process.status import status
 from otel_rl.records import Value
 from otel_rl.trace.child_process import join_parent
 from otel_rl.trace.current import CONTEXT, SPAN_KEY
@@ -54,6 +55,7 @@ class StepSpans:
         self.container.span_id = ids.random_bits(64) or 1
         self.container.open(begin, is_current=False)
         tracing.container = self.container
+        status.show_step(None if loop in PHASES else number)
         if not is_known:
             tracing.unidentified.append(self)
 

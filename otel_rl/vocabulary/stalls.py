@@ -8,8 +8,8 @@ from otel_rl.vocabulary.kinds import attribute, event, gauge, log_attribute
 
 STALL: Final = event(
     "rl.stall",
-    "a stage that holds the run up, when it was found and when it ended; the body is the chain of who waits for whom, "
-    "and the stacks. As an event of a step's span: the stage that holds the run up is in this process",
+    "a stage that holds the run up, when it is found and when it ends; the body has the chain and the stacks. In a "
+    "step's span: the stage is in this process",
 )
 STALL_ACTIVE: Final = gauge(
     "rl.stall.active", "s", "age of the stall that goes on, by role and stage of what holds the run up; 0 once it ended"

@@ -62,6 +62,8 @@ def test_the_rules_say_what_they_should() -> None:
         ("[30m] offset 30m)\n            unless", "[30m] offset 60m)\n            unless"),
         ('error_permanent!="false"', 'error_permanent="true"'), (', error_permanent!="false"', ""),
         ("offset 5m", "offset 10m"), ("(too_old|not_storable)", "too_old"), ("(too_old|not_storable)", ".*"),
+        ("seconds[5m])) > 0", "seconds[30m])) > 0"), ("seconds[5m])) > 0", "seconds[5m])) >= 0"),
+        ("host_name, rl_role, rl_stage", "rl_role, rl_stage"),
     ],
 )  # fmt: skip
 def test_a_wrong_rule_would_be_seen(right: str, wrong: str, tmp_path: Path) -> None:
@@ -80,11 +82,11 @@ def test_the_series_have_these_names_and_labels(tmp_path: Path) -> None:
     labels = {v.ACTIVITY: "comm", v.GOODPUT_KIND: "idle", v.IDLE_REASON: "skew", v.BUBBLE_DENOMINATOR: "step",
               v.FLOPS_SCOPE: "update", v.WORK: "train", v.WALL: "cycle", v.LEDGER_FAULT: "other mask", v.HW_ID: "GPU-1",
               v.HW_NAME: "H100", v.ERROR_TYPE: "uncorrected", v.XID_CODE: "79", v.HW_STATE: "failed",
-              v.THROTTLE_REASON: "power_brake"}  # fmt: skip
+              v.THROTTLE_REASON: "power_brake", v.STAGE: "rl.reward"}  # fmt: skip
     stages = [stage.duration for stage in v.STAGES.values() if stage.duration]
     of_ranks = (v.ACTIVITY_TIME, v.GOODPUT_TIME, v.BUBBLE_RATIO, v.MFU, v.TOKENS_RATE, v.LEDGER_FAULTS)
-    of_devices = (v.HW_ERRORS, v.XID, v.THROTTLE, v.HW_STATUS)
-    made = [_points(name, now_ns, labels) for name in (*of_ranks, *of_devices)]
+    of_sidecars = (v.HW_ERRORS, v.XID, v.THROTTLE, v.HW_STATUS, v.STALL_ACTIVE)
+    made = [_points(name, now_ns, labels) for name in (*of_ranks, *of_sidecars)]
     for is_exponential in (False, True):
         fold = Fold(now_ns - 1, is_exponential=is_exponential)
         for name in stages:

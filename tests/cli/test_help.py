@@ -18,7 +18,7 @@ def test_every_command_is_listed() -> None:
     text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).stdout
     expected = (*COMMANDS, "otel-rl run -- python train.py", "otel-rl COMMAND --help", "python -m otel_rl")
     assert [] == [name for name in expected if name not in text]
-    assert {"run", "demo", "report", "export", "doctor", "ship", "sidecar", "stack"} == set(COMMANDS)
+    assert {"run", "demo", "report", "export", "doctor", "ship", "sidecar", "stack", "stacks"} == set(COMMANDS)
 
 
 @pytest.mark.parametrize("command", ["run", "demo", "report", "export", "doctor", "ship", "sidecar"])

@@ -45,7 +45,7 @@ IMAGES = {
     "prom/prometheus": "v3.14.0",
 }
 PROMETHEUS_UNITS = {"s": "seconds", "By": "bytes", "1": "ratio"}
-OF_THE_SIDECAR = ("hw.", "rl.hw.", "rl.node.", "otel_rl.ship.", "otel_rl.derive.")
+OF_THE_SIDECAR = ("hw.", "rl.hw.", "rl.node.", "rl.stall.", "otel_rl.ship.", "otel_rl.derive.")
 """How metrics begin that are the sidecar's own, once a node."""
 NAMES_OF_CONTENT = (
     "prompt", "prompts", "Prompt", "PROMPT", "user_prompt", "user_prompts", "system_prompt", "rl.prompt",

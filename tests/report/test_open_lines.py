@@ -113,7 +113,7 @@ def test_a_later_step_ends_an_earlier_one(tmp_path: Path, is_alive: bool) -> Non
         for view in views
         if view.resource[v.RANK] == 0
     ]
-    rows = open_rows([*views, *last], OPENED_NS, {})
+    rows = open_rows([*views, *last], OPENED_NS, {}, {})
     assert [(0, v.SAMPLE, 18), (1, v.SAMPLE, 12)] == [(row.rank, row.stage, row.iteration) for row in rows]
 
 

@@ -17,6 +17,7 @@ from otel_rl.cli.conclusion import conclude
 from otel_rl.cli.console import Directory, complain, leave, settings_to_train
 from otel_rl.cli.driver_end import once_over
 from otel_rl.cli.sending import send_rest, sending
+from otel_rl.cli.stall_lines import shown_stalls
 from otel_rl.config import LAUNCH
 from otel_rl.guard import guard
 from otel_rl.journal.identity import WriterIdentity
@@ -80,7 +81,7 @@ def run(
     if config.active and config.run_id and is_run(root / folder_name(config.run_id)):
         complain(f"the run {config.run_id} exists already; new records are added to it")
     try:
-        with sending(root, config.run_id, config) as keeper:
+        with sending(root, config.run_id, config) as keeper, shown_stalls(root, launch, time.monotonic()):
             code = run_child(command, environ)
     except FileNotFoundError:
         leave(f"there is no command {command[0]!r}{_how(command)}", COMMAND_NOT_FOUND)

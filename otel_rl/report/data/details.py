@@ -197,11 +197,39 @@ class OpenStageRow:
     calls_known: bool
     """False if the rank does not know its attempt yet, so that its finished calls are unknown."""
     is_alive: bool
+    is_certain: bool
+    """The process is in this stage, or died in it, as its status page shows; else it may have left it since."""
     is_hanging: bool
     """The process lives; the stage is open for 10 s or more, and three times as long as its longest call that ended."""
     iteration: int | None
     collective: OpenCollective | None
     """Null if the stage is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StallRow:
+    """A stage that held the run up, as it was found while it happened; docs/stalls.md says how."""
+
+    id: str
+    cause: str
+    """`stage`, `collective`, `silent`, `stopped`, `dead` or `unseen`."""
+    stage: str
+    role: str
+    rank: int
+    step: int | None
+    chain: str
+    """Who waits for whom, as sentences; of a stall that goes on as it is now, if it can be seen from here."""
+    found_ns: int
+    age_s: float
+    """For how long nothing happened in the stage: when it was found, or until it ended."""
+    normal_s: float | None
+    """Median duration of its calls that ended; null if fewer than 3 did."""
+    is_over: bool
+    """It ended by itself; otherwise it goes on, or ended with its process."""
+    waiting: int
+    """Processes that waited for it."""
+    evidence: str
+    """Stacks and facts of the machine, as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from otel_rl.findings.judge import Findings
-from otel_rl.report.data.details import Flops, Ledger, MemoryParts, OpenStageRow, PendingRun, Requests
+from otel_rl.report.data.details import Flops, Ledger, MemoryParts, OpenStageRow, PendingRun, Requests, StallRow
 from otel_rl.report.data.ranks import OfRank, Rank
 from otel_rl.report.data.roles import RoleRow, Trajectories
 from otel_rl.report.data.time_use import Efficiency
@@ -339,6 +339,8 @@ class Report:
     """Empty if the ranks agree about their steps, or if spans were lost."""
     clocks_set: list[ClockSet]
     """In order of time. Times of a process are by its clock as that was when it began."""
+    stalls: list[StallRow]
+    """Of the last attempt, in the order in which they were found."""
     open_stages: list[OpenStageRow]
     pending: list[PendingRun]
     """Empty if the user named the run."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, Literal
 from otel_rl import vocabulary as v
 from otel_rl.analysis.ledger import Fault as Mismatch
 from otel_rl.findings.memory import Of, RankMemory
-from otel_rl.findings.mishaps import DataFault, Died, Failed, Hang, Health, LateLoop, RequestsOf, Updates
-from otel_rl.report.data.details import LedgerMismatch, OpenStageRow
+from otel_rl.findings.mishaps import DataFault, Died, Failed, Hang, Health, LateLoop, RequestsOf, Stalled, Updates
+from otel_rl.report.data.details import LedgerMismatch, OpenStageRow, StallRow
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Loss, MemoryKind
 from otel_rl.report.data.roles import ROLE_WORDS
@@ -50,6 +50,7 @@ def health(source: Source) -> Health:
         steps=last.steps if last is not None else 0,
         planned=int(source.settings.get(PLANNED, 0)),
         memory=list(_memory(source)),
+        stalls=[_stalled(source, row) for row in source.stalls],
         hangs=[_hang(source, row) for row in source.open_stages if row.is_hanging],
         failures=failures,
         ended_by=_ended_by(source) if is_failed and not any(one.is_end for one in failures) else "",
@@ -131,6 +132,12 @@ def _hang(source: Source, row: OpenStageRow) -> Hang:
         longest_s=row.longest_s or 0.0,
         is_comm=row.collective is not None or (row.attempt in source.found.led and row.stage in CALLERS_WAITS),
     )
+
+
+def _stalled(source: Source, row: StallRow) -> Stalled:
+    step = "" if row.step is None else f", step {row.step}"
+    where = f"{row.stage} of {_name(source, Rank(row.role, row.rank))}{step}"
+    return Stalled(chain=row.chain, where=where, age_s=row.age_s, is_over=row.is_over)
 
 
 def _where(row: OpenStageRow) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from otel_rl import vocabulary as v
+from otel_rl.journal.page import PageView, find_pages
 from otel_rl.journal.read import JournalNotFound, OpenView, Run, open_run
 from otel_rl.process.identity import is_made_of
 from otel_rl.report.data.details import OpenCollective, OpenStageRow, PendingRun
@@ -29,12 +31,21 @@ HANG_RATIO: Final = 3.0
 MOST_OPEN: Final = 16
 START_NS: Final = 60_000_000_000
 """The ranks of a launcher begin within this time, in any order: one may be there before the run is."""
+LATE_NS: Final = 5_000_000_000
+"""The flusher of a process beats every half second; when it is so late, the journal says nothing new."""
+SLACK_NS: Final = 1_000_000
+"""How far clocks of one process may be apart."""
 LAG_S: Final = 1.0
 """The journal is at most this late (docs/failures.md), so a shorter time says nothing."""
 
 
-def open_rows(views: Iterable[OpenView], now_ns: int, longest_ns: Mapping[str, int]) -> list[OpenStageRow]:
-    """Return the innermost open stage of each rank; those of a dead writer end at its last record."""
+def open_rows(
+    views: Iterable[OpenView], now_ns: int, longest_ns: Mapping[str, int], pages: Mapping[str, PageView]
+) -> list[OpenStageRow]:
+    """Return the innermost open stage of each rank; those of a dead writer end at its last record.
+
+    The status page of a process that died, or whose interpreter is held, shows what it was in last.
+    """
     by_writer: defaultdict[str, list[OpenView]] = defaultdict(list)
     for view in views:
         by_writer[view.journal.identity.writer].append(view)
@@ -45,8 +56,36 @@ def open_rows(views: Iterable[OpenView], now_ns: int, longest_ns: Mapping[str, i
     for group in groups:
         known, parents = {view.span_id: view for view in group}, {view.parent_id for view in group} | callers
         innermost = [view for view in group if view.span_id not in parents]
-        rows += [_open_row(view, _outer(view, known), now_ns, longest_ns) for view in innermost]
+        found = [_open_row(view, _outer(view, known), now_ns, longest_ns) for view in innermost]
+        page = pages.get(group[0].journal.identity.writer) if group else None
+        rows += found if page is None or not found else _as_shown(page, found, now_ns)
     return sorted(rows, key=lambda row: (row.role, row.rank, row.since_ns))
+
+
+def _as_shown(page: PageView, rows: list[OpenStageRow], now_ns: int) -> list[OpenStageRow]:
+    """Correct the open stages of a process by its page, if its flusher is gone or late."""
+    last_ns, since_ns = page.heartbeat_ns + page.anchor_ns, page.began_ns + page.anchor_ns
+    row = max(rows, key=lambda one: one.since_ns)
+    if row.is_alive and now_ns - last_ns < LATE_NS:
+        return rows
+    if since_ns < row.since_ns + SLACK_NS:  # nothing began or ended after what the journal knows
+        return [replace(one, is_certain=one.collective is None) for one in rows]
+    end_ns = now_ns if row.is_alive else max(last_ns, since_ns)
+    return [
+        replace(
+            row,
+            stage=page.stage or v.RANK_SPAN,
+            inside=[],
+            since_ns=since_ns,
+            open_s=max(0, end_ns - since_ns) / 1e9,
+            longest_s=None,
+            calls_known=False,
+            is_certain=True,
+            is_hanging=False,
+            iteration=page.step,
+            collective=None,
+        )
+    ]
 
 
 def _not_over(views: list[OpenView]) -> list[OpenView]:
@@ -82,6 +121,7 @@ def _open_row(view: OpenView, outer: list[OpenView], now_ns: int, longest_ns: Ma
         longest_s=longest_s,
         calls_known=bool(view.trace_id),
         is_alive=view.alive,
+        is_certain=False,
         is_hanging=view.alive and longest_s is not None and open_s >= max(HANG_S, HANG_RATIO * longest_s),
         iteration=numbers[0] if numbers else None,
         collective=_collective(view) if view.name == v.COMM else None,
@@ -105,7 +145,9 @@ def pending(run: Run, attempts: Iterable[Attempt], now_ns: int) -> list[PendingR
     return [
         PendingRun(
             path=str(other.path),
-            open_stages=open_rows(other.open_stages(), now_ns, collect(other.spans(KEYS)).longest_ns),
+            open_stages=open_rows(
+                other.open_stages(), now_ns, collect(other.spans(KEYS)).longest_ns, find_pages(other.path)
+            ),
         )
         for other in (_runs(path.parent / PENDING_RUNS) if times else ())
         if hosts & _hosts(other)
@@ -156,6 +198,8 @@ def _line(report: Report, row: OpenStageRow) -> Line:
     who, time = rank_name(report, row), seconds(row.open_s)
     where = _where(row) + attempt_name(report, row.attempt)
     since = f"{time} (since {clock(row.since_ns)})"
+    if not row.is_alive and row.is_certain:
+        return Line(f"{who} was in {where} when it died; it had been open for at least {since}", "warning")
     if not row.is_alive:
         seen = f"{who} was last seen in {where}, at most {LAG_S:.0f} s before it died"
         return Line(f"{seen}; it was open for at least {since}", "warning")
