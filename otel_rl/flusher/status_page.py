@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from time import monotonic_ns
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from otel_rl import vocabulary
 from otel_rl.comm.collectives import Collective
@@ -23,7 +23,7 @@ from otel_rl.guard import guard
 from otel_rl.journal.page import ANSWERED, ASKED, HEARTBEAT, SIGNAL, STALLED, SUFFIX, Page
 from otel_rl.journal.write import Writer
 from otel_rl.metrics.record import labels_of
-from otel_rl.probes.python_stacks import stacks
+from otel_rl.probes.python_stacks import catches, stacks
 from otel_rl.process.state import state
 from otel_rl.process.status import status
 from otel_rl.records import FinishedRequests, Value
@@ -51,6 +51,9 @@ would end the process: it is sent only to one whose kernel says that it is caugh
 
 class StatusPage:
     """Writes the page of this process; used by the flusher only."""
+
+    has_handler: ClassVar[bool] = False
+    """Whether the signal's handler in C is ours, also in a forked child."""
 
     def __init__(self) -> None:
         self._page: Page | None = None
@@ -130,10 +133,11 @@ class StatusPage:
             page.remove()
 
     def abandon(self) -> None:
-        """Leave the page to the parent: this is a forked child."""
-        if self._page is not None:
-            self._unregister(self._page, is_mine=False)
-            self._page.abandon()
+        """Leave the page to the parent: this is a forked child.
+
+        The handler in C stays: the parent's stall may be that of a child, such as a worker of a data loader.
+        """
+        self._page, self._has_failed = None, True
 
     def _make(self, writer: Writer) -> None:
         if self._has_failed or not writer.frames:
@@ -148,15 +152,15 @@ class StatusPage:
 
     def _register(self, page: Page) -> None:
         with guard("prepare the traces of stacks"):
-            if DUMP_SIGNAL and signal.getsignal(DUMP_SIGNAL) is signal.SIG_DFL:
+            if DUMP_SIGNAL and (StatusPage.has_handler or not catches("self", DUMP_SIGNAL)):
                 faulthandler.register(DUMP_SIGNAL, file=page.descriptor, all_threads=True)
                 page.words[SIGNAL] = DUMP_SIGNAL
+                StatusPage.has_handler = True
 
-    def _unregister(self, page: Page, *, is_mine: bool = True) -> None:
+    def _unregister(self, page: Page) -> None:
         if page.words[SIGNAL]:
             faulthandler.unregister(DUMP_SIGNAL)
-            if is_mine:
-                page.words[SIGNAL] = 0
+            page.words[SIGNAL], StatusPage.has_handler = 0, False
 
     def _mark(self, writer: Writer, began_ns: int, now: int) -> None:
         """Add an event to the open step: a stage of this process holds everybody up."""
