@@ -39,10 +39,8 @@ def evidence_of(process: Process) -> str:
         return "The process has ended."
     lines = [*_facts(process, pid), *_shown(*_stacks(process, pid))]
     for child in _forked(pid):
-        lines += [
-            f"Forked process {child}: state {state_letter(child)}",
-            *_shown("by faulthandler in C", _by_signal(process, child)),
-        ]
+        shown = _shown("by faulthandler in C", _by_signal(process, child))
+        lines += [f"Forked process {child}: state {state_letter(child)}", *shown]
     return "\n".join(lines)[:LONGEST] + "\n"
 
 
