@@ -79,10 +79,12 @@ class Trained:
         return Counter(span.name for run in self.recorded() for span in run.spans())
 
 
-def train(directory: Path, *settings: str, under: tuple[str, ...] = ()) -> Trained:
-    """Train two steps; ``under`` is the command that runs verl's, ``settings`` are verl's."""
+def train(directory: Path, *settings: str, under: tuple[str, ...] = (), **changes: str) -> Trained:
+    """Train two steps; ``under`` is the command that runs verl's, ``settings`` are verl's; change the environment by ``changes``."""
     command = [*under, str(SCRIPT), str(directory), *settings]
-    environ = environment(directory, PYTHON=sys.executable, RAY_ADDRESS="local")  # no cluster that runs already
+    environ = environment(
+        directory, PYTHON=sys.executable, RAY_ADDRESS="local", **changes
+    )  # no cluster that runs already
     with (directory / "output").open("w+", encoding="utf-8") as output:
         process = subprocess.Popen(command, env=environ, cwd=directory, stdout=output, stderr=subprocess.STDOUT)
         try:

@@ -13,6 +13,7 @@ import subprocess
 import time
 from types import SimpleNamespace
 
+import ray
 import wrapt
 
 FIRST_STEP = 3
@@ -256,7 +257,7 @@ def stopped_rank(lasts_s=40.0, step=6):
 
 
 def endless_request(lasts_s=40.0, step=6):
-    """Let one request to each server take long."""
+    """Let one request to the first server take long."""
 
     async def wait_for_engine():
         await asyncio.sleep(lasts_s)
@@ -264,7 +265,8 @@ def endless_request(lasts_s=40.0, step=6):
     @wrapping("verl_cpu.engine", "Server", "generate")
     def make(original):
         async def generate(self, *args, **kwargs):
-            if self.global_steps == step - 1 and not hasattr(self, "has_waited"):
+            name = ray.get_runtime_context().get_actor_name()
+            if name == "cpu_server_0" and self.global_steps == step - 1 and not hasattr(self, "has_waited"):
                 self.has_waited = True
                 await wait_for_engine()
             return await original(self, *args, **kwargs)
