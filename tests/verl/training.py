@@ -80,11 +80,10 @@ class Trained:
 
 
 def train(directory: Path, *settings: str, under: tuple[str, ...] = (), **changes: str) -> Trained:
-    """Train two steps; ``under`` is the command that runs verl's, ``settings`` are verl's; change the environment by ``changes``."""
+    """Train two steps; ``under`` is the command that runs verl's, ``settings`` verl's, ``changes`` the environment's."""
     command = [*under, str(SCRIPT), str(directory), *settings]
-    environ = environment(
-        directory, PYTHON=sys.executable, RAY_ADDRESS="local", **changes
-    )  # no cluster that runs already
+    changes = {"PYTHON": sys.executable, "RAY_ADDRESS": "local", **changes}  # no cluster that runs already
+    environ = environment(directory, **changes)
     with (directory / "output").open("w+", encoding="utf-8") as output:
         process = subprocess.Popen(command, env=environ, cwd=directory, stdout=output, stderr=subprocess.STDOUT)
         try:
