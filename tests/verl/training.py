@@ -80,7 +80,7 @@ class Trained:
 
 
 def train(directory: Path, *settings: str, under: tuple[str, ...] = (), **changes: str) -> Trained:
-    """Train two steps; ``under`` is the command that runs verl's, ``settings`` verl's, ``changes`` the environment's."""
+    """Train two steps; ``under`` runs verl, ``settings`` are its own, ``changes`` the environment's."""
     command = [*under, str(SCRIPT), str(directory), *settings]
     changes = {"PYTHON": sys.executable, "RAY_ADDRESS": "local", **changes}  # no cluster that runs already
     environ = environment(directory, **changes)
