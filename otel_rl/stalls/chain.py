@@ -29,7 +29,6 @@ class Link:
     process: Process
     leaf: Leaf
     bound: Bound
-    step: int | None = None
 
     @property
     def age_s(self) -> float:
@@ -75,11 +74,7 @@ class Situation:
         return [self._link(process, leaf) for process in self.processes for leaf in process.leaves]
 
     def _link(self, process: Process, leaf: Leaf) -> Link:
-        step = process.page.step
-        if process.is_quiet and not leaf.span_id:  # its page is from before that stage
-            steps = [one.page.step for one in self.processes if one.page.process != "worker"]
-            step = max((one for one in steps if one is not None), default=step)
-        return Link(process, leaf, process.bound(leaf, self.bounds), step)
+        return Link(process, leaf, process.bound(leaf, self.bounds))
 
     @cached_property
     def _by_rank(self) -> dict[tuple[str, int], Process]:
