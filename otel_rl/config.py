@@ -248,6 +248,9 @@ class Config:
         "",
         "a command that gets each stall as JSON on its standard input, or the `https://` address that it is posted to",
     )
+    event_loop_lag: bool = _setting(
+        "OTEL_RL_EVENT_LOOP_LAG", _boolean, False, "true: measure how late event loops are, by a call a second in each"
+    )
     peak_flops: float = _setting(
         "OTEL_RL_PEAK_FLOPS",
         _rate,

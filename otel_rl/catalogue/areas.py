@@ -136,6 +136,11 @@ AREAS: Final = (
         (v.PROVIDER, v.REPLICA),
     ),
     Area(
+        "Event loops",
+        "From every process that runs asyncio event loops, once a second, if you set `OTEL_RL_EVENT_LOOP_LAG=true`.",
+        of((v.EVENT_LOOP_LAG,)),
+    ),
+    Area(
         "The node",
         "From the sidecar, every five seconds. Two runs on one node report the same: `max by (host_name)` counts it "
         "once.",

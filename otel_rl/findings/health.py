@@ -7,7 +7,7 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.findings import mishaps
 from otel_rl.findings.memory import HORIZON, LEAST_BYTES, LEAST_SHARE
-from otel_rl.findings.mishaps import FAILED, FEW, HALF, ROW, SKIPPED, Health
+from otel_rl.findings.mishaps import FAILED, FEW, HALF, LATE_S, ROW, SKIPPED, Health
 from otel_rl.findings.rule import Rule, whole
 
 GROWS: Final = "{grows} by {per_step:size} per step ({first:size} to {last:size} in {steps:plural step}){where}{full}."
@@ -250,6 +250,16 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         find=mishaps.aborted_requests,
         sentence="{aborted:count} of {count:count} requests of {engine} were aborted ({share:percent}).",
         advice="Find who aborts them, and what training makes of answers that are cut.",
+    ),
+    Rule(
+        name="event_loop_late",
+        severity="warning",
+        reads=(v.EVENT_LOOP_LAG,),
+        condition=f"a call waited {LATE_S:.0f} s or longer in an asyncio event loop, if that is measured",
+        window="inside the steps of the last attempt",
+        find=mishaps.late_loop,
+        sentence="The event loop of {who} was late by up to {lag:seconds}, in step {step}.",
+        advice="Find the call that blocks it: `otel-rl stacks RUN` while it does. Move it to a thread.",
     ),
     Rule(
         name="telemetry_lost",

@@ -23,6 +23,8 @@ SKIPPED: Final = 0.05
 FAILED: Final = 0.01
 """Shares from which on skipped updates and failed requests are a warning."""
 HALF: Final = 0.5
+LATE_S: Final = 1.0
+"""An event loop that is late by so much serves nobody meanwhile."""
 FEW: Final = 3
 """Fewer skipped updates or failed requests say nothing."""
 
@@ -110,6 +112,16 @@ class RequestsOf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LateLoop:
+    """The event loop of a process that was late by `LATE_S` or more inside steps."""
+
+    who: str
+    lag_s: float
+    step: int
+    """In which it was latest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """What the rules of health read."""
 
@@ -140,6 +152,7 @@ class Health:
     """What of the telemetry was lost, such as `12 spans (queue_full)`."""
     updates: Updates | None = None
     requests: Sequence[RequestsOf] = field(default_factory=tuple)
+    late_loops: Sequence[LateLoop] = ()
 
 
 def stalled(health: Health) -> Found | None:
@@ -335,6 +348,14 @@ def aborted_requests(health: Health) -> Found | None:
     share = one.aborted / one.count
     values: dict[str, Value] = {"aborted": one.aborted, "count": one.count, "share": share}
     return Found({**values, "engine": one.engine or "the engine"}, weight=share)
+
+
+def late_loop(health: Health) -> Found | None:
+    if not health.late_loops:
+        return None
+    one, others = max(health.late_loops, key=lambda loop: loop.lag_s), len(health.late_loops) - 1
+    who = one.who + (f", like {others} more," if others else "")
+    return Found({"who": who, "lag": one.lag_s, "step": one.step}, weight=one.lag_s)
 
 
 def memory_full(health: Health) -> Found | None:

@@ -22,11 +22,12 @@ from otel_rl.journal.otlp.encode import OtlpRequest, SpanEncoder
 from otel_rl.journal.write import Writer
 from otel_rl.metrics.record import Fold
 from otel_rl.probes.device_id import learn_device
+from otel_rl.probes.event_loops import EventLoops
 from otel_rl.probes.memory import probes, use_memory_reader
 from otel_rl.process import directories
 from otel_rl.process.identity import folder_name, identifying, is_ray_worker
 from otel_rl.process.state import state
-from otel_rl.records import Span, Value
+from otel_rl.records import Point, Span, Value
 from otel_rl.sidecar.start import make_keeper
 from otel_rl.trace.attempt import meet, report_alone
 from otel_rl.trace.memory import tracing
@@ -94,6 +95,7 @@ class Flusher:
         self.dispatcher = Dispatcher(self.fold)
         self._keeper = make_keeper(is_forbidden=not state.config.sidecar)
         """Keeps the process alive that sends the records; None where nothing is to be sent."""
+        self._loops = EventLoops() if state.config.event_loop_lag else None
         self._first = 0.0
         self._pending_since = 0.0
         self._counts_written: tuple[int, ...] = ()
@@ -197,6 +199,11 @@ class Flusher:
         except directories.NowhereError as error:  # the next cycle tries again
             self._say_failure(str(error))
             return
+        if self._loops is not None:
+            with guard("measure how late event loops are"):
+                lag = self._loops.lag()
+                if lag is not None:
+                    self.fold.point(Point(vocabulary.EVENT_LOOP_LAG, lag, state.now()))
         opened, records = self._drain()
         result = self.dispatcher.dispatch(
             opened, records, is_asked=self._is_asked, is_all=len(records) < SLICE, is_last=self._stopping

@@ -14,7 +14,7 @@ from otel_rl.report.sections.header import DETAILS, HEADER, RATES
 from otel_rl.report.sections.learning_table import LEARNING
 from otel_rl.report.sections.ledger_faults import LEDGER
 from otel_rl.report.sections.memory_use import MEMORY, MEMORY_PARTS
-from otel_rl.report.sections.open_now import HANGING, OPEN_STAGES, PENDING, STALLS
+from otel_rl.report.sections.open_now import HANGING, OPEN_STAGES, PENDING
 from otel_rl.report.sections.rank_activity import RANKS, WORK
 from otel_rl.report.sections.request_times import REQUESTS
 from otel_rl.report.sections.role_tables import ROLES, TRAJECTORIES
@@ -23,6 +23,7 @@ from otel_rl.report.sections.stage_shares import STAGES
 from otel_rl.report.sections.step_series import NUMBERS, SERIES
 from otel_rl.report.sections.step_table import STEP
 from otel_rl.report.sections.three_findings import ALL_FINDINGS, FINDINGS
+from otel_rl.report.sections.told_stalls import STALLS
 from otel_rl.report.sections.wall_time import GOODPUT
 
 Part = Literal["ranks", "requests", "compute", "memory", "goodput", "all"]
@@ -63,7 +64,7 @@ class Trouble:
 MOST_LINES: Final = 4
 """Most lines on the screen for one kind of trouble."""
 TROUBLE: Final = (
-    Trouble(STALLS, ("stalled", "stood_still"), is_by_rank=True),
+    Trouble(STALLS, ("stalled", "stood_still")),
     Trouble(HANGING, ("hanging",), is_by_rank=True),
     Trouble(FAILURES, ("failed", "failed_and_went_on", "call_failed", "out_of_memory")),
     Trouble(LEDGER, ("other_data", "logprobs_apart")),

@@ -38,6 +38,7 @@ from otel_rl.report.read.average import (
 )
 from otel_rl.report.read.collect import FoldedSpans, collect
 from otel_rl.report.read.last_points import LastPoints
+from otel_rl.report.read.late_loops import EventLoopPoints
 from otel_rl.report.read.memory_readings import KEYS as MEMORY_KEYS
 from otel_rl.report.read.request_spans import KEYS as REQUEST_KEYS
 from otel_rl.report.read.said_settings import settings
@@ -45,7 +46,6 @@ from otel_rl.report.read.single_controller.guest_steps import DRIVER, drivers_fi
 from otel_rl.report.read.single_controller.held_steps import trajectories
 from otel_rl.report.read.single_controller.trajectories import KEYS as ROLLOUT_KEYS
 from otel_rl.report.read.span_attributes import KEYS, rank_of
-from otel_rl.report.read.told_stalls import told_stalls
 from otel_rl.report.sections.caveats import COUNTED, damage_rows, disagreements, loss_rows
 from otel_rl.report.sections.flops_rates import FlopsPoints
 from otel_rl.report.sections.ledger_faults import ledger
@@ -55,6 +55,7 @@ from otel_rl.report.sections.rank_activity import efficiency
 from otel_rl.report.sections.request_times import RequestPoints
 from otel_rl.report.sections.stage_shares import explained, stage_rows
 from otel_rl.report.sections.step_series import SeriesPoints, is_own
+from otel_rl.report.sections.told_stalls import told_stalls
 from otel_rl.runs.spans import text
 
 
@@ -69,6 +70,7 @@ class Points:
     requests: RequestPoints = field(default_factory=RequestPoints)
     memory: MemoryPoints = field(default_factory=MemoryPoints)
     flops: FlopsPoints = field(default_factory=FlopsPoints)
+    loops: EventLoopPoints = field(default_factory=EventLoopPoints)
     stepped: Counter[Rank] = field(default_factory=Counter)
     resource: Attributes = field(default_factory=dict)
     begin_ns: int = 0
@@ -81,7 +83,7 @@ def no_points(run: Run) -> Points:
 
 def read_points(run: Run) -> Points:
     points = no_points(run)
-    collectors = points.numbers, points.requests, points.flops, points.memory
+    collectors = points.numbers, points.requests, points.flops, points.memory, points.loops
     add_to = {name: one.add for one in collectors for name in one.NAMES} | dict.fromkeys(COUNTED, points.counts.add)
     add_to |= dict.fromkeys((v.GPU_MEMORY_LIMIT, v.SELF_SHIPPED), points.machine.add)
     for point in run.points(lambda name: name in add_to or name == v.STEP_TIME or name not in v.METRICS):

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Final, Literal
 
 from otel_rl import vocabulary as v
 from otel_rl.stalls.bounds import UNKNOWN_S, Bound, StallBounds
 from otel_rl.stalls.members import Leaf, Process
 
 Cause = Literal["stage", "collective", "silent", "stopped", "dead", "unseen"]
+Key = tuple[str, int]
+DOUBT_S: Final = 3.0
+"""A process whose heartbeat is older may be about to count as one that gives no sign of life."""
+CALLERS: Final = frozenset((v.SAMPLE, v.SAMPLE_GROUP, v.TRAJECTORY, v.SAMPLE_TURN))
+"""Stages that mostly wait for what other processes do."""
+STUCK: Final = 2
+"""The depth of a stall that waits for nobody."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +29,7 @@ class Link:
     process: Process
     leaf: Leaf
     bound: Bound
+    step: int | None = None
 
     @property
     def age_s(self) -> float:
@@ -33,7 +41,7 @@ class Link:
         return self.age_s > self.bound.seconds
 
     @property
-    def key(self) -> tuple[str, int]:
+    def key(self) -> Key:
         """What it is known by: its process, and when its stage began."""
         return self.process.writer, self.leaf.began_ns
 
@@ -52,21 +60,26 @@ class Stall:
     """All ranks that are inside the collective that does not end."""
 
 
+Waiting = defaultdict[Key, dict[Key, Link]]
+
+
 @dataclass
 class Situation:
     """All processes of an attempt at one moment."""
 
     processes: Sequence[Process]
     bounds: StallBounds
-    _found: dict[tuple[str, int], Stall] = field(default_factory=dict)
 
     @cached_property
     def links(self) -> list[Link]:
-        return [
-            Link(process, leaf, process.bound(leaf, self.bounds))
-            for process in self.processes
-            for leaf in process.leaves
-        ]
+        return [self._link(process, leaf) for process in self.processes for leaf in process.leaves]
+
+    def _link(self, process: Process, leaf: Leaf) -> Link:
+        step = process.page.step
+        if process.is_quiet and not leaf.span_id:  # its page is from before that stage
+            steps = [one.page.step for one in self.processes if one.page.process != "worker"]
+            step = max((one for one in steps if one is not None), default=step)
+        return Link(process, leaf, process.bound(leaf, self.bounds), step)
 
     @cached_property
     def _by_rank(self) -> dict[tuple[str, int], Process]:
@@ -83,17 +96,20 @@ class Situation:
 
     def stalls(self) -> list[Stall]:
         """Return what holds the attempt up, each with all who wait for it."""
-        waiting: defaultdict[tuple[str, int], dict[tuple[str, int], Link]] = defaultdict(dict)
-        found: dict[tuple[str, int], Stall] = {}
+        waiting: Waiting = defaultdict(dict)
+        found: dict[Key, Stall] = {}
         for link in self.links:
-            if not link.is_over or link.process.state == "dead":
+            if link.process.state == "dead":
                 continue
             path, stall = self._follow(link)
             if stall is not None:
                 found.setdefault(stall.last.key, stall)
                 inside = {stall.last.key, *(one.key for one in stall.together)}
                 waiting[stall.last.key].update({one.key: one for one in path if one.key not in inside})
-        self._absorb(found, waiting)
+        for key in list(found):
+            if not any(one.is_over for one in [found[key].last, *waiting[key].values()]):
+                del found[key]
+        self._join(found, waiting)
         return [
             Stall(one.last, one.cause, tuple(waiting[key].values()), one.unseen, one.together)
             for key, one in found.items()
@@ -126,7 +142,7 @@ class Situation:
         """
         if not last.is_over:
             return None
-        if last.process.page.process == "driver" or last.leaf.name == v.IDLE:
+        if last.process.is_driver or last.leaf.name == v.IDLE:
             for other in self.processes:
                 quiet_s = max(0, other.now_ns - other.moved_ns()) / 1e9
                 if other is not last.process and other.state == "working" and quiet_s < last.bound.seconds:
@@ -167,23 +183,64 @@ class Situation:
         links = [one for one in self.links if one.process in processes and one.process is not link.process]
         return max(links, key=lambda one: (one.is_over, one.process.is_quiet, one.age_s), default=None)
 
-    def _absorb(
-        self,
-        found: dict[tuple[str, int], Stall],
-        waiting: defaultdict[tuple[str, int], dict[tuple[str, int], Link]],
-    ) -> None:
-        """Let what only waits for work wait for the stall that is there."""
-        idle = [key for key, one in found.items() if _only_waits(one)]
-        others = [key for key in found if key not in idle]
-        for key in idle if others else ():
-            first = min(others, key=lambda one: found[one].last.leaf.touched_ns)
+    # --- who waits although nothing says for whom ---------------------------------------------------------------------
+
+    def _join(self, found: dict[Key, Stall], waiting: Waiting) -> None:
+        """Make one stall of those that are alike in a process, and let who only waits wait for what is stuck."""
+
+        def join(key: Key, first: Key) -> None:
             waiting[first].update(waiting.pop(key, {}) | {key: found.pop(key).last})
 
+        firsts: dict[tuple[str, str], Key] = {}
+        for key, stall in sorted(found.items(), key=_touched):
+            first = firsts.setdefault((key[0], stall.last.leaf.name), key)
+            if first != key:
+                join(key, first)
+        if not found:
+            return
+        if all(_depth(one) < STUCK for one in found.values()):
+            if any(one.state == "working" and one.is_local and one.silent_s() > DOUBT_S for one in self.processes):
+                found.clear()  # in a moment that process is known to be quiet, or says what it is in
+                return
+            gone = self._gone(min(one.last.leaf.touched_ns for one in found.values()))
+            if gone is not None:
+                found[gone.last.key] = gone
+        deepest = max(map(_depth, found.values()))
+        first, _ = min(((key, one) for key, one in found.items() if _depth(one) == deepest), key=_touched)
+        for key in [key for key, one in found.items() if _depth(one) < deepest]:
+            join(key, first)
+        waiting[first].update({one.key: one for one in self.links if _is_late_idle(one) and one.key != first})
 
-def _only_waits(stall: Stall) -> bool:
-    return stall.cause == "stage" and (
-        stall.last.process.page.process == "driver" or stall.last.leaf.name == v.IDLE or stall.last.leaf.is_container
-    )
+    def _gone(self, since_ns: int) -> Stall | None:
+        """Return the process that is stopped, gives no sign of life, or has died since then: somebody may want it."""
+        gone = [
+            one
+            for one in self.processes
+            if one.is_local and one.is_quiet and (one.state != "dead" or one.page.heartbeat_ns > since_ns - 1e9)
+        ]
+        if not gone:
+            return None
+        process = min(gone, key=lambda one: one.page.heartbeat_ns)
+        beat = process.page.heartbeat_ns
+        leaf = next(iter(process.leaves), Leaf(v.LOOP, v.LOOP, beat, beat))
+        return Stall(self._link(process, leaf), _quiet(process))
+
+
+def _touched(item: tuple[Key, Stall]) -> int:
+    return item[1].last.leaf.touched_ns
+
+
+def _depth(stall: Stall) -> int:
+    """Return how sure it is that a stage does not wait for something that is not seen: ``STUCK`` at most."""
+    last = stall.last
+    if stall.cause != "stage" or not (last.process.is_driver or last.leaf.name == v.IDLE or last.leaf.is_container):
+        return 1 if stall.cause == "stage" and last.leaf.name in CALLERS else STUCK
+    return 0
+
+
+def _is_late_idle(link: Link) -> bool:
+    normal_s = link.bound.normal_s
+    return link.leaf.name == v.IDLE and normal_s is not None and link.age_s > normal_s
 
 
 def _quiet(process: Process) -> Cause:

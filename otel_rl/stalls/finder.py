@@ -92,23 +92,25 @@ class StallFinder:
 
     def _ends(self, found: dict[Key, Stall], processes: Iterable[Process]) -> Iterable[StallChange]:
         by_writer = {one.writer: one for one in processes}
+        now_waiting = {one.key for stall in found.values() for one in stall.waiting}
         for key in [key for key in self._seen if key not in found]:
             seen = self._seen.pop(key)
             if seen.is_told:
-                yield _ended(seen.stall, by_writer.get(key[0]))
+                yield _ended(seen.stall, by_writer.get(key[0]), waits=key in now_waiting)
 
 
-def _ended(stall: Stall, process: Process | None) -> StallChange:
-    """Return the end of a stall: its stage ended, or goes on, or its process is gone."""
-    touched_ns = stall.last.leaf.touched_ns
+def _ended(stall: Stall, process: Process | None, *, waits: bool) -> StallChange:
+    """Return the end of a stall: its stage ended, or goes on, or waits for another, or its process is gone."""
+    last, leaf = stall.last, stall.last.leaf
     if process is None or (process.state == "dead" and stall.cause != "dead"):
-        return StallChange(stall, is_end=True, lasted_s=stall.last.age_s, how="its process has ended, too")
-    moved_ns = max([process.page.began_ns, *(leaf.touched_ns for leaf in process.leaves)])
-    lasted_s = (moved_ns if moved_ns > touched_ns else process.now_ns) - touched_ns
-    is_over = all(leaf.began_ns != stall.last.leaf.began_ns for leaf in process.leaves)
-    return StallChange(
-        stall, is_end=True, lasted_s=lasted_s / 1e9, how="the stage has ended" if is_over else "the stage goes on"
-    )
+        return StallChange(stall, is_end=True, lasted_s=last.age_s, how="its process has ended, too")
+    same = [row["touched"] for row in process.page.open if row["began"] == leaf.began_ns]
+    how = "it waits for another" if waits else "the stage goes on" if same else "the stage has ended"
+    moved_ns = max(same) if same else process.moved_ns()
+    lasted_s = (moved_ns - leaf.touched_ns) / 1e9
+    if lasted_s < last.age_s:  # that was before it was seen last
+        lasted_s = max(last.age_s, (process.now_ns - leaf.touched_ns) / 1e9)
+    return StallChange(stall, is_end=True, lasted_s=lasted_s, how=how)
 
 
 def newest_attempt(processes: list[Process]) -> list[Process]:

@@ -44,8 +44,7 @@ def chain_of(stall: Stall) -> str:
 def place_of(process: Process) -> str:
     """Return who a process is, and where it runs."""
     page = process.page
-    role = "rank" if page.process == "rank" else page.role
-    return f"{role} {page.rank}, process {page.identity.pid} on {page.identity.host}"
+    return f"{process.kind} {page.rank}, process {page.identity.pid} on {page.identity.host}"
 
 
 def _normally(link: Link) -> str:
@@ -54,14 +53,15 @@ def _normally(link: Link) -> str:
 
 def what_of(link: Link) -> str:
     """Return the stage that a process is in, with what says which call of it."""
-    leaf, step = link.leaf, link.process.page.step
-    where = "" if step is None else f" of step {step}"
+    leaf, step = link.leaf, link.step
+    where = "" if step is None else f" in step {step}"
     if leaf.name == v.COMM:
         group = f" of {leaf.get(v.COMM_GROUP)}" if leaf.get(v.COMM_GROUP) else ""
         return f"{leaf.get(v.COMM_OPERATION)} {leaf.get(v.COMM_SEQUENCE) or ''}".rstrip() + group + where
     if leaf.is_container:
         return ("set-up" if step is None else f"step {step}") + ", in no stage"
-    details = [text.format(_short(leaf.get(key))) for key, text in DETAILS if leaf.get(key) not in (None, "")]
+    said = [(text, _short(leaf.get(key))) for key, text in DETAILS if leaf.get(key) not in (None, "")]
+    details = [text.format(value) for text, value in said if value not in leaf.name]
     return leaf.name + (f" ({', '.join(details)})" if details else "") + where
 
 
@@ -83,8 +83,7 @@ def _people(links: Iterable[Link]) -> str:
     """Return the processes: ranks by their numbers, others after their role."""
     by_role: defaultdict[str, set[int]] = defaultdict(set)
     for link in links:
-        page = link.process.page
-        by_role["rank" if page.process == "rank" else page.role].add(page.rank)
+        by_role[link.process.kind].add(link.process.page.rank)
     names = [_numbered(role, sorted(ranks)) for role, ranks in by_role.items()]
     text = " and ".join(names)
     return text[:1].upper() + text[1:]

@@ -94,8 +94,7 @@ def ended_text(change: StallChange) -> str:
     last = change.stall.last
     normal_s = last.bound.normal_s
     cost = "" if normal_s is None else f", {seconds(max(0.0, change.lasted_s - normal_s))} more than normally"
-    role = "rank" if last.process.page.process == "rank" else last.process.page.role
-    who = f"{role} {last.process.page.rank}"
+    who = f"{last.process.kind} {last.process.page.rank}"
     return f"The stall of {who} in {last.leaf.name} is over: {change.how}, after {seconds(change.lasted_s)}{cost}."
 
 
@@ -124,8 +123,8 @@ def _attributes(change: StallChange) -> dict[str, Value]:
     }
     if last.bound.normal_s is not None:
         found[v.STALL_NORMAL] = last.bound.normal_s
-    if page.step is not None:
-        found[v.STALL_STEP] = page.step
+    if last.step is not None:
+        found[v.STALL_STEP] = last.step
     return found
 
 

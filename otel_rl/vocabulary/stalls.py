@@ -1,4 +1,4 @@
-"""Stalls: what is said of a stage that holds the run up."""
+"""Stalls: what is said of a stage that holds the run up, and of event loops that are late."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from otel_rl.vocabulary.kinds import attribute, event, gauge, log_attribute
 
 STALL: Final = event(
     "rl.stall",
-    "a stage that holds the run up, when it was found and when it ended; the body is who waits for whom, and the "
-    "stacks. As an event of a step's span: that stage is in this process",
+    "a stage that holds the run up, when it is found and when it ends; the body has the chain and the stacks. In a "
+    "step's span: the stage is in this process",
 )
 STALL_ACTIVE: Final = gauge(
     "rl.stall.active", "s", "age of the stall that goes on, by role and stage of what holds the run up; 0 once it ended"
+)
+EVENT_LOOP_LAG: Final = gauge(
+    "rl.event_loop.lag",
+    "s",
+    "how long a call waits in the asyncio event loop of this process that is latest, once a second; a call that still "
+    "waits counts with its age. Only with `OTEL_RL_EVENT_LOOP_LAG=true`",
 )
 STALL_ID: Final = attribute("rl.stall.id", "string", "the stall: writer of the journal, and when the stage began")
 STALL_AGE: Final = attribute("rl.stall.age", "double", "how long nothing has happened in the stage, s")

@@ -297,6 +297,7 @@ def test_a_killed_run_says_where_it_died(tmp_path: Path) -> None:
             longest_s=0.016,
             calls_known=True,
             is_alive=False,
+            is_certain=False,
             is_hanging=False,
             iteration=12,
             collective=None,

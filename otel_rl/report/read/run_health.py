@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from otel_rl import vocabulary as v
 from otel_rl.analysis.ledger import Fault as Mismatch
 from otel_rl.findings.memory import Of, RankMemory
-from otel_rl.findings.mishaps import DataFault, Died, Failed, Hang, Health, RequestsOf, Stalled, Updates
+from otel_rl.findings.mishaps import DataFault, Died, Failed, Hang, Health, LateLoop, RequestsOf, Stalled, Updates
 from otel_rl.report.data.details import LedgerMismatch, OpenStageRow, StallRow
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Loss, MemoryKind
@@ -70,7 +70,14 @@ def health(source: Source) -> Health:
         lost=[*_losses(source.losses), *_damage(source), *_not_taken(source)],
         updates=_updates(source),
         requests=list(_requests(source)),
+        late_loops=list(_late_loops(source)),
     )
+
+
+def _late_loops(source: Source) -> Iterable[LateLoop]:
+    last = source.attempts[-1].id if source.attempts else ""
+    for rank, lag_s, step in source.points.loops.latest(last, source.found.steps):
+        yield LateLoop(who=_name(source, rank), lag_s=lag_s, step=step)
 
 
 def _requests(source: Source) -> Iterable[RequestsOf]:

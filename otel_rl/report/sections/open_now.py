@@ -228,11 +228,6 @@ def _which(collective: OpenCollective) -> str:
     return f"({collective.operation}{number}{of}{ranks})"
 
 
-def _stall_lines(report: Report) -> list[Block]:
-    return [Line(row.chain, "" if row.is_over else "warning") for row in report.stalls]
-
-
-STALLS: Final = Section(title="Stalls", data={"stalls": lambda source: source.stalls}, blocks=_stall_lines)
 HANGING: Final = Section(
     title="Hanging", blocks=lambda report: _open_lines(report) if _is_hanging(report) and _has_more(report) else []
 )

@@ -6,7 +6,11 @@ has something to compare it with.
 
 import asyncio
 import functools
+import math
 import os
+import re
+import signal
+import subprocess
 import time
 from types import SimpleNamespace
 
@@ -15,6 +19,8 @@ import wrapt
 FIRST_STEP = 3
 CALLS_A_STEP = 8
 """Trajectories of a step of ``examples/verl_cpu``."""
+STALL_S = float(os.environ.get("FAULT_S", "40"))
+"""How long what stalls stalls."""
 
 
 def wrapping(module, owner, name):
@@ -185,6 +191,148 @@ def growing_sync():
             return await original(self, *args, global_steps=global_steps, **kwargs)
 
         return update_weights
+
+
+# --- stalls: in the sixth step, for some time --------------------------------------------------------------------------
+
+STALL_STEP = 6
+
+
+def _score(then):
+    """Do something in the user's reward function, before the second answer of the step that it scores."""
+    calls = iter(range(10_000))
+
+    def patch(module):
+        score = module.compute_score
+
+        @functools.wraps(score)
+        def compute_score(*args, **kwargs):
+            if next(calls) == CALLS_A_STEP * (STALL_STEP - 1) + 1:
+                then()
+            return score(*args, **kwargs)
+
+        module.compute_score = compute_score
+
+    wrapt.register_post_import_hook(patch, "verl_cpu.reward")
+
+
+def reward_sleeps():
+    """Let the reward function sleep in one call; its process goes on."""
+
+    def wait_for_judge():
+        time.sleep(STALL_S)
+
+    _score(wait_for_judge)
+
+
+def reward_backtracks():
+    """Let a regular expression backtrack in the reward function: no other thread of its process runs meanwhile."""
+
+    def parse_answer(length=20):
+        re.match(r"(a+)+$", "a" * length + "b")
+
+    def parse_long_answer():
+        began = time.monotonic()
+        parse_answer()
+        parse_answer(20 + round(math.log2(STALL_S / (time.monotonic() - began))))  # each letter takes twice the time
+
+    _score(parse_long_answer)
+
+
+def _in_rank_1(then):
+    """Do something in rank 1 before its first micro-batch of the step."""
+    calls = iter(range(10_000))
+
+    @wrapping("verl.workers.engine_workers", "ActorRolloutRefWorker", "update_actor")
+    def make(original):
+        def update_actor(self, *args, **kwargs):
+            if os.environ.get("RANK") == "1" and next(calls) == STALL_STEP - 1:
+                then()
+            return original(self, *args, **kwargs)
+
+        return update_actor
+
+
+def stopped_rank():
+    """Stop rank 1 like a debugger or an operator does; another process lets it go on."""
+
+    def stop():
+        subprocess.Popen(["sh", "-c", f"sleep {STALL_S}; kill -CONT {os.getpid()}"])
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    _in_rank_1(stop)
+
+
+def endless_request():
+    """Let one request to the first server take long."""
+
+    @wrapping("verl_cpu.engine", "Server", "generate")
+    def make(original):
+        async def wait_for_engine():
+            await asyncio.sleep(STALL_S)
+
+        async def generate(self, *args, **kwargs):
+            if self.global_steps == STALL_STEP - 1 and not hasattr(self, "changed"):
+                self.changed = True
+                await wait_for_engine()
+            return await original(self, *args, **kwargs)
+
+        return generate
+
+
+def dead_reward():
+    """Kill the worker that computes rewards in the middle of a call."""
+    _score(lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def dead_agent_loop():
+    """Kill the worker that holds trajectories."""
+
+    @wrapping("verl.experimental.agent_loop.agent_loop", "AgentLoopWorker", "_run_agent_loop")
+    def make(original):
+        async def run(self, sampling_params, trajectory, *args, **kwargs):
+            if trajectory["step"] == STALL_STEP:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return await original(self, sampling_params, trajectory, *args, **kwargs)
+
+        return run
+
+
+def blocked_sync():
+    """Let the transport of the weights to the first server wait."""
+
+    @wrapping("verl_cpu.engine", "Adapter", "update_weights")
+    def make(original):
+        async def wait_for_transport():
+            await asyncio.sleep(STALL_S)
+
+        async def update_weights(self, *args, global_steps=None, **kwargs):
+            if global_steps == STALL_STEP and self.is_first and self.replica_rank == 0:
+                await wait_for_transport()
+            return await original(self, *args, global_steps=global_steps, **kwargs)
+
+        return update_weights
+
+
+def blocked_checkpoint():
+    """Let the disk of rank 0 block while a checkpoint is written: a pipe that nobody reads for a while."""
+
+    @wrapping("verl.utils.checkpoint.fsdp_checkpoint_manager", "FSDPCheckpointManager", "save_checkpoint")
+    def make(original):
+        def write_to_disk(path):
+            os.mkfifo(path)
+            reader = subprocess.Popen(["sh", "-c", f"sleep {STALL_S}; cat '{path}'"])
+            with open(path, "w") as file:
+                file.write("x")
+            reader.wait()
+            os.unlink(path)
+
+        def save_checkpoint(self, local_path, *args, **kwargs):
+            if kwargs.get("global_step") == STALL_STEP and self.rank == 0:
+                write_to_disk(f"/tmp/blocked_disk.{os.getpid()}")
+            return original(self, local_path, *args, **kwargs)
+
+        return save_checkpoint
 
 
 if os.environ.get("FAULT"):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
 from otel_rl.journal.views import LogView
 from otel_rl.report.data.details import StallRow
+from otel_rl.report.data.report import Report
+from otel_rl.report.section import Block, Line, Section
 from otel_rl.runs.spans import integer, text
 from otel_rl.stalls.bounds import StallBounds
 from otel_rl.stalls.chain import Situation
@@ -60,3 +63,10 @@ def _bring_up_to_date(run: Run, rows: dict[str, StallRow]) -> None:
         found = rows.get(stall_id(stall.last))
         if found is not None and not found.is_over:
             rows[found.id] = replace(found, chain=chain_of(stall), age_s=stall.last.age_s, waiting=len(stall.waiting))
+
+
+def _lines(report: Report) -> list[Block]:
+    return [Line(row.chain, "" if row.is_over else "warning") for row in report.stalls]
+
+
+STALLS: Final = Section(title="Stalls", data={"stalls": lambda source: source.stalls}, blocks=_lines)

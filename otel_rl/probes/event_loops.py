@@ -1,0 +1,78 @@
+"""How late the asyncio event loops of this process are: a call is handed to each, and its wait is measured."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from time import monotonic_ns
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+PERIOD_NS: Final = 1_000_000_000
+"""The least time between two calls that a loop gets."""
+MOST_LOOPS: Final = 8
+MOST_TASKS: Final = 200
+"""Tasks that are asked for their loop; of more, every so-manieth."""
+TASKS: Final[Any] = getattr(asyncio.tasks, "_scheduled_tasks", getattr(asyncio.tasks, "_all_tasks", None))
+"""Weak references to all tasks of asyncio, also those of uvloop; Python 3.14 has only those written in Python here."""
+
+
+class _Probe:
+    """What a loop is asked to call."""
+
+    __slots__ = ("ran_ns", "sent_ns")
+
+    def __init__(self, sent_ns: int) -> None:
+        self.sent_ns = sent_ns
+        self.ran_ns = 0
+
+    def __call__(self) -> None:
+        self.ran_ns = monotonic_ns()
+
+
+class EventLoops:
+    """The running loops of this process; used by the flusher only.
+
+    uvloop shows nothing of its queue, so there is no way that leaves a loop alone. A loop gets one call more a second,
+    and none while that one waits; what the program itself has asked for keeps its order.
+    """
+
+    def __init__(self) -> None:
+        self._probes: WeakKeyDictionary[Any, _Probe | None] = WeakKeyDictionary()
+        """The last call that each loop got; none before the first, and after the loop stood still."""
+        self._sent_ns = 0
+
+    def lag(self) -> float | None:
+        """Return how long a call waits in the loop that is latest, s, once a second; None where no loop runs.
+
+        A call that still waits counts with its age. Cost: 15 us, and 10 us a loop; 45 us more with 10,000 tasks.
+        """
+        now = monotonic_ns()
+        for loop in [*self._probes]:
+            if loop.is_closed():
+                del self._probes[loop]
+            elif not loop.is_running():  # what waits in a loop that stands still is not late
+                self._probes[loop] = None
+        if now - self._sent_ns < PERIOD_NS:
+            return None
+        self._sent_ns = now
+        self._find()
+        found = [lag for loop, probe in [*self._probes.items()] if (lag := self._lag(loop, probe, now)) is not None]
+        return max(found, default=None)
+
+    def _find(self) -> None:
+        known = list(getattr(TASKS, "data", ()))
+        for reference in known[:: len(known) // MOST_TASKS + 1]:
+            task = reference()
+            loop = None if task is None else task.get_loop()
+            if loop is not None and loop not in self._probes and loop.is_running() and len(self._probes) < MOST_LOOPS:
+                self._probes[loop] = None
+
+    def _lag(self, loop: Any, probe: _Probe | None, now: int) -> float | None:
+        if probe is not None and not probe.ran_ns:
+            return (now - probe.sent_ns) / 1e9
+        if loop.is_running():
+            self._probes[loop] = sent = _Probe(monotonic_ns())
+            with suppress(RuntimeError):  # it was closed meanwhile
+                loop.call_soon_threadsafe(sent)
+        return None if probe is None else (probe.ran_ns - probe.sent_ns) / 1e9
