@@ -119,7 +119,7 @@ def main(losses: Path, planted: list[str]) -> None:
             args=trl.GRPOConfig(
                 output_dir=str(shared), max_steps=FIRST + EVERY * len(KINDS), seed=0, learning_rate=1e-3,
                 per_device_train_batch_size=8, num_generations=4, max_completion_length=32, beta=0.02,
-                logging_steps=1, save_strategy="no", report_to=[], dataloader_num_workers=1, disable_tqdm=True, use_cpu=True, bf16=False,
+                logging_steps=1, save_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True, bf16=False, dataloader_num_workers=1,
                 dataloader_pin_memory=False, gradient_checkpointing=False,
             ),
             train_dataset=task.prompts(256).with_transform(fetch),

@@ -193,7 +193,7 @@ def growing_sync():
         return update_weights
 
 
-# --- stalls: in the sixth step, for some time --------------------------------------------------------------------------
+# --- stalls: in the sixth step, for some time -------------------------------------------------------------------------
 
 STALL_STEP = 6
 
