@@ -34,9 +34,9 @@ def evidence_of(process: Process) -> str:
     """
     if not process.is_local:
         return f"The process runs on {process.page.identity.host}, whose stacks cannot be read from here."
-    pid = process.page.identity.local_pid
-    if process.state == "dead" or not pid:
+    if process.state == "dead":
         return "The process has ended."
+    pid = process.page.identity.local_pid  # 0 in another container: there only the process itself can tell
     lines = [*_facts(process, pid), *_shown(*_stacks(process, pid))]
     for child in _forked(pid):
         shown = _shown("by faulthandler in C", _by_signal(process, child))
@@ -64,7 +64,7 @@ def _stacks(process: Process, pid: int) -> tuple[str, str]:
         text = _by_signal(process, pid)
         if text:
             return "by faulthandler in C", text
-    return ("by py-spy", text) if (text := _by_spy(pid)) else (why, "")
+    return ("by py-spy", text) if pid and (text := _by_spy(pid)) else (why, "")
 
 
 def _by_itself(path: Path) -> str:
@@ -160,7 +160,8 @@ def _facts(process: Process, pid: int) -> Iterator[str]:
     before, began = _cpu_s(pid), time.monotonic()
     time.sleep(0.2)
     after, took_s = _cpu_s(pid), time.monotonic() - began
-    yield f"Process {pid} on {process.page.identity.host}: state {state_letter(pid) or 'unknown'}"
+    identity = process.page.identity
+    yield f"Process {pid or identity.pid} on {identity.host}: state {state_letter(pid) or 'unknown'}"
     if before is not None and after is not None:
         yield f"CPU: {(after - before) / took_s:.0%} of one core now, {after:.1f} s since it began"
     yield from _waits_in(pid)
