@@ -53,7 +53,7 @@ def _normally(link: Link) -> str:
 
 def what_of(link: Link) -> str:
     """Return the stage that a process is in, with what says which call of it."""
-    leaf, step = link.leaf, link.step
+    leaf, step = link.leaf, link.process.page.step
     where = "" if step is None else f" in step {step}"
     if leaf.name == v.COMM:
         group = f" of {leaf.get(v.COMM_GROUP)}" if leaf.get(v.COMM_GROUP) else ""
