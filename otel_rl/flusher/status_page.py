@@ -8,7 +8,6 @@ import signal
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from time import monotonic_ns
@@ -38,7 +37,7 @@ WRITE_NS: Final = 1_000_000_000
 """The least time between two writes."""
 MOST_LISTED: Final = 48
 MOST_KINDS: Final = 200
-LAST_CALLS: Final = 101
+LAST_CALLS: Final = 31
 """The median is of this many calls at most."""
 MOST_ATTRIBUTES: Final = 12
 LONGEST_VALUE: Final = 120
@@ -200,7 +199,7 @@ class StatusPage:
         identity = state.identity
         trace = guest.trace if tracing.container is None else tracing.container.trace
         return {
-            "identity": asdict(writer.identity),
+            "identity": vars(writer.identity),
             "anchor": state.clock.anchor,
             "role": identity.role,
             "process": identity.kind,
