@@ -6,10 +6,9 @@ import faulthandler
 import os
 import signal
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from statistics import median
 from time import monotonic_ns
 from typing import Any, ClassVar, Final
 
@@ -35,6 +34,8 @@ LISTED_NS: Final = 1_000_000_000
 """A stage is listed once it has been open for this time."""
 WRITE_NS: Final = 1_000_000_000
 """The least time between two writes."""
+MEDIANS_NS: Final = 5_000_000_000
+"""The same for what is normal."""
 MOST_LISTED: Final = 48
 MOST_KINDS: Final = 200
 LAST_CALLS: Final = 31
@@ -67,22 +68,21 @@ class StatusPage:
         self._touched: dict[int, int] = {}
         """When something directly inside one of them ended last (monotonic, ns), by span id."""
         self._written: dict[str, Any] = {}
-        self._written_ns = self._stalled_ns = 0
+        self._written_ns = self._medians_ns = self._stalled_ns = 0
 
-    def normal_collective(self, operation: str, durations: Iterable[float]) -> None:
+    def normal_collective(self, operation: str, durations: Sequence[float]) -> None:
         """Add the durations of collectives of one operation, s."""
         self.normal(_kind_of_collective(operation), durations)
 
-    def normal(self, kind: str, durations: Iterable[float]) -> None:
+    def normal(self, kind: str, durations: Sequence[float]) -> None:
         """Add the durations of calls that have ended, s. Cost: 1 us."""
         calls = self._calls.get(kind)
         if calls is None:
             if len(self._calls) >= MOST_KINDS:
                 return
             calls = self._calls[kind] = deque(maxlen=LAST_CALLS)
-        before = len(calls)
         calls.extend(durations)
-        self._counts[kind] += max(len(calls) - before, 1)
+        self._counts[kind] += len(durations)
         self._changed.add(kind)
 
     def touch(self, records: Iterable[Any]) -> None:
@@ -180,6 +180,8 @@ class StatusPage:
 
     def _write(self, page: Page, writer: Writer, opened: Iterable[Any], now: int) -> None:
         self._list(opened, now)
+        if now - self._medians_ns >= MEDIANS_NS:
+            self._update_medians(now)
         shown = self._state(writer)
         while shown != self._written and not page.write(shown) and shown["open"]:
             shown = {**shown, "open": shown["open"][: len(shown["open"]) // 2]}
@@ -192,10 +194,14 @@ class StatusPage:
         self._listed = {one.span_id: one for one in listed if one.span_id}
         self._touched = {span_id: at for span_id, at in self._touched.items() if span_id in self._listed}
 
-    def _state(self, writer: Writer) -> dict[str, Any]:
+    def _update_medians(self, now: int) -> None:
+        self._medians_ns = now
         for kind in self._changed:
-            self._medians[kind] = self._counts[kind], round(median(self._calls[kind]), 6)
+            calls = sorted(self._calls[kind])
+            self._medians[kind] = self._counts[kind], round(calls[len(calls) // 2], 6)
         self._changed.clear()
+
+    def _state(self, writer: Writer) -> dict[str, Any]:
         identity = state.identity
         trace = guest.trace if tracing.container is None else tracing.container.trace
         return {
