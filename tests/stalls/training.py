@@ -41,7 +41,7 @@ def parse_answer() -> None:
     """Backtrack for ever, nearly: the interpreter is not given up."""
     began = time.perf_counter()
     re.match(r"(a+)+$", "a" * 24 + "b")
-    length = 24 + round(math.log2(LASTS_S / (time.perf_counter() - began)))
+    length = 24 + math.ceil(math.log2(LASTS_S / (time.perf_counter() - began)))
     re.match(r"(a+)+$", "a" * length + "b")
 
 
