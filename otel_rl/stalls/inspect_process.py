@@ -14,6 +14,7 @@ from typing import Final
 
 from otel_rl.journal.page import ANSWERED, ASKED, SIZE, STALLED
 from otel_rl.probes.python_stacks import catches, process_status
+from otel_rl.stalls.flight_recorder import recorded
 from otel_rl.stalls.members import Process
 
 ANSWER_S: Final = 3.0
@@ -38,6 +39,9 @@ def evidence_of(process: Process) -> str:
         return "The process has ended."
     pid = process.page.identity.local_pid  # 0 in another container: there only the process itself can tell
     lines = [*_facts(process, pid), *_shown(*_stacks(process, pid))]
+    since_s = (process.page.began_ns + process.page.anchor_ns) / 1e9
+    if collectives := recorded(pid, process.page.rank, since_s):
+        lines += ["Collectives that have not ended, by torch's flight recorder:", *collectives]
     for child in _forked(pid):
         shown = _shown("by faulthandler in C", _by_signal(process, child))
         lines += [f"Forked process {child}: state {state_letter(child)}", *shown]
