@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from contextlib import suppress
 from typing import Any
 
 from otel_rl.comm.memory import comm
@@ -82,7 +83,7 @@ def _describe(process_group: Any) -> Group | None:
 
 
 def _ranks_of(process_group: Any) -> tuple[int, ...]:
-    with guard("read the ranks of a process group"):  # one that torch did not register has none
+    with guard("read the ranks of a process group"), suppress(KeyError, AttributeError):  # torch does not know it
         c10d = sys.modules["torch.distributed.distributed_c10d"]
         return tuple(map(int, c10d.get_process_group_ranks(process_group)))
     return ()

@@ -107,7 +107,7 @@ class Dispatcher:
             chunk = records[first : first + CHUNK]
             self._dispatch_chunk(chunk, chunk, result)
         with guard("see what goes on"):
-            self.page.touch(records, self._collectives.by_stage)
+            self.page.touch(records)
         self._fold_cycle(opened, result, is_all=is_all, is_last=is_last)
         with guard("name open stages"):
             result.logs += self.opened.keep({*opened, *self._pending})

@@ -6,9 +6,10 @@ import faulthandler
 import os
 import signal
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from statistics import median
 from time import monotonic_ns
 from typing import Any, Final
@@ -53,6 +54,7 @@ class StatusPage:
 
     def __init__(self) -> None:
         self._page: Page | None = None
+        self._directory: Path | None = None
         self._has_failed = False
         self._calls: dict[str, deque[float]] = {}
         self._counts: Counter[str] = Counter()
@@ -81,18 +83,17 @@ class StatusPage:
         self._counts[kind] += max(len(calls) - before, 1)
         self._changed.add(kind)
 
-    def touch(self, records: Iterable[Any], collectives: Collection[Any]) -> None:
+    def touch(self, records: Iterable[Any]) -> None:
         """See which listed stages go on: something directly inside them has ended."""
         if not self._listed:
             return
         now, touched = monotonic_ns(), self._touched
         for record in records:
-            if record.__class__ is Stage:
-                if record.parent_id in self._listed:
-                    touched[record.parent_id] = record.ended
-            elif record.__class__ is FinishedRequests:
+            kind = record.__class__
+            if (kind is Stage or kind is Collective) and record.parent_id in self._listed:
+                touched[record.parent_id] = record.ended
+            elif kind is FinishedRequests:
                 touched.update((one, now) for one, stage in self._listed.items() if stage.name.startswith(CLOSING))
-        touched.update((stage.span_id, now) for stage in collectives if stage is not None)
 
     def update(self, writer: Writer, opened: Iterable[Any]) -> None:
         """Show that the flusher works, answer who asks for stacks, and replace what has changed."""
@@ -102,13 +103,16 @@ class StatusPage:
         if page is None:
             return
         now = page.words[HEARTBEAT] = monotonic_ns()
-        if page.path.parent != writer.directory:
-            page.move(writer.directory)
+        if self._directory != writer.directory:
+            self._directory = writer.directory
+            with suppress(OSError):  # another file system, because its disk is full: it stays beside the other pages
+                page.move(writer.directory)
         if page.words[STALLED] != self._stalled_ns:
             self._mark(writer, page.words[STALLED], now)
         if page.words[ASKED] != page.words[ANSWERED]:
             self._answer(page)
-        if now - self._written_ns >= WRITE_NS:
+        has_ended = any(one.ended for one in self._listed.values())
+        if has_ended or now - self._written_ns >= WRITE_NS:
             self._write(page, writer, opened, now)
 
     def heartbeat(self) -> None:
@@ -137,6 +141,7 @@ class StatusPage:
         self._has_failed = True
         page = Page(writer.directory / f"{writer.identity.writer}{SUFFIX}")
         self._has_failed = False
+        self._directory = writer.directory
         self._register(page)
         status.show_on(page)
         self._page = page

@@ -106,9 +106,12 @@ class Page:
         Raises:
             OSError: it cannot be moved.
         """
-        path = directory / self.path.name
+        make_directory(directory)
+        left, path = self.path.parent, directory / self.path.name
         os.replace(self.path, path)
         self.path = path
+        with suppress(OSError):  # others are still in it
+            left.rmdir()
 
     def remove(self) -> None:
         """Remove the file: its process has journaled all."""

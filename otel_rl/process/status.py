@@ -24,9 +24,9 @@ class Codes(dict[str, int]):
         code = next(self._numbers)
         if code > MOST_NAMES:
             return 0
+        self[name] = code  # first: whoever sets the page meanwhile finds it here
         if self.page is not None:
             self.page.name(code, name)
-        self[name] = code
         return code
 
 
@@ -48,7 +48,7 @@ class ShownStage(Memory):
 
     def show_step(self, number: int | None) -> None:
         """Show in which step the process is; None: in none."""
-        self.words[STEP] = 0 if number is None else number + 1
+        self.words[STEP] = 0 if number is None else (number + 1) % (1 << 64)
 
 
 status = ShownStage.keep("status")

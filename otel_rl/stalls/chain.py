@@ -99,7 +99,8 @@ class Situation:
             path, stall = self._follow(link)
             if stall is not None:
                 found.setdefault(stall.last.key, stall)
-                waiting[stall.last.key].update({one.key: one for one in path if one.key != stall.last.key})
+                inside = {stall.last.key, *(one.key for one in stall.together)}
+                waiting[stall.last.key].update({one.key: one for one in path if one.key not in inside})
         for key in list(found):
             if not any(one.is_over for one in [found[key].last, *waiting[key].values()]):
                 del found[key]
@@ -165,10 +166,11 @@ class Situation:
                 missing += links
         if missing:
             return max(missing, key=lambda one: (one.process.is_quiet, one.age_s - one.bound.seconds)), None
+        first = min(inside, key=lambda one: one.process.page.rank, default=link)  # all ranks name the same one
         if unseen:
             late = link.is_over and link.age_s > UNKNOWN_S
-            return None, Stall(link, "unseen", unseen=unseen[0]) if late else None
-        return None, Stall(link, "collective", together=tuple(inside)) if link.is_over else None
+            return None, Stall(first, "unseen", unseen=unseen[0]) if late else None
+        return None, Stall(first, "collective", together=tuple(inside)) if link.is_over else None
 
     def _works_for(self, link: Link) -> Link | None:
         """Return what another process does for a stage; of several the one that takes too long for the longest time."""
@@ -200,7 +202,7 @@ class Situation:
                 found[gone.last.key] = gone
         deepest = max(map(_depth, found.values()))
         first, _ = min(((key, one) for key, one in found.items() if _depth(one) == deepest), key=_touched)
-        for key in [key for key, one in found.items() if _depth(one) < deepest]:
+        for key in [key for key, one in found.items() if _depth(one) < max(deepest, 1) and key != first]:
             join(key, first)
         waiting[first].update({one.key: one for one in self.links if _is_late_idle(one) and one.key != first})
 

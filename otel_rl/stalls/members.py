@@ -21,6 +21,8 @@ LATE_S: Final = 10.0
 """A process whose heartbeat is older gives no sign of life; the flusher beats every half second."""
 LATE_ELSEWHERE_S: Final = 120.0
 """The same for a process of another node: a file server shows its page half a minute late."""
+BEHIND_S: Final = 2.0
+"""A flusher that is so late has not seen what its threads have done since."""
 State = Literal["working", "silent", "stopped", "traced", "dead"]
 
 
@@ -73,8 +75,12 @@ class Process:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether it gives no sign of life, so that only its threads' own word of its stage counts."""
-        return self.state not in {"working", "traced"}
+        """Whether it gives no sign of life, so that only its threads' own word of its stage counts.
+
+        It is so early where its threads went on after the last heartbeat: then its open stages are out of date.
+        """
+        is_behind = self.page.began_ns > self.page.heartbeat_ns and self.silent_s() > BEHIND_S
+        return self.state not in {"working", "traced"} or (self.state == "working" and is_behind)
 
     @cached_property
     def leaves(self) -> list[Leaf]:

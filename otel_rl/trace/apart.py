@@ -13,8 +13,10 @@ from opentelemetry.trace import SpanContext, TraceFlags
 
 from otel_rl import ids, vocabulary
 from otel_rl.ids import random_bits
+from otel_rl.journal.page import BEGAN, STAGE
 from otel_rl.process.carrier import Carrier
 from otel_rl.process.state import Trace, state
+from otel_rl.process.status import status
 from otel_rl.records import Attributes
 from otel_rl.trace.carried import stand_in_of
 from otel_rl.trace.stage import Stage
@@ -71,3 +73,4 @@ def root_of(key: str) -> SpanContext:
 def _open(stage: Stage) -> None:
     stage.open(is_current=False)
     stage.make_current()
+    status.words[STAGE], status.words[BEGAN] = status.codes[stage.name], stage.began

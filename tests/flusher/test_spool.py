@@ -214,7 +214,7 @@ def test_a_process_is_found_by_its_spool(recording: Recording, monkeypatch: pyte
     directory = recording.root / RUN
     for path in directory.glob("*.logs.*"):
         path.unlink()
-    assert (["metrics"], 1) == (spooled(directory), len(list(directory.iterdir())))
+    assert (["metrics"], 1) == (spooled(directory), len(list(directory.glob("*.otlp"))))
     assert ([directory], directory) == (recorded_below(recording.root), find_run(None, recording.root))
     assert math.isfinite(written_at(directory))
     run = dead(directory, monkeypatch)
@@ -451,8 +451,8 @@ def test_a_full_journal_has_no_spool(rank_1: Recording, monkeypatch: pytest.Monk
 
 
 def total(directory: Path) -> int:
-    """How large the files of a directory are."""
-    return sum(path.stat().st_size for path in directory.iterdir())
+    """How large the journals of a directory are."""
+    return sum(path.stat().st_size for path in directory.glob("*.otlp"))
 
 
 def test_a_forked_child_has_a_spool_of_its_own(rank_1: Recording, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,7 +168,7 @@ def test_no_span_is_an_orphan_after_any_cycle(stubbed: Recording, tmp_path: Path
 
     def append(self: Writer, *args: Any) -> None:
         writer(self, *args)
-        frames.extend((path, path.stat().st_size) for path in self.directory.iterdir())
+        frames.extend((path, path.stat().st_size) for path in self.directory.glob("*.otlp"))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Writer, "append", append)

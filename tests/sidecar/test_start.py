@@ -268,9 +268,31 @@ def test_what_went_elsewhere_is_sent_from_there(
     assert f"otel-rl ship {elsewhere}" in caplog.text
 
 
-def test_nothing_is_kept_alive_without_an_endpoint() -> None:
-    """Nothing says whereto to send."""
-    assert make_keeper(is_forbidden=False) is None
+def test_without_an_endpoint_a_sidecar_watches_once_a_stall_is_possible(
+    tmp_path: Path, clock: dict[str, float], caplog: pytest.LogCaptureFixture, started: list[Path]
+) -> None:
+    """A short program starts none, and its end waits for none."""
+    keeper = make_keeper(is_forbidden=False)
+    assert keeper is not None
+    clock["s"] += start.WATCH_AFTER_S - 0.1
+    keeper.check(tmp_path, ME)
+    keeper.check_at_end(tmp_path, ME)
+    assert [] == started
+    clock["s"] += 0.2
+    keeper.check(tmp_path, ME)
+    assert ([tmp_path], "") == (started, caplog.text)
+
+
+def test_no_sidecar_watches_where_the_user_forbids_it(
+    tmp_path: Path, clock: dict[str, float], caplog: pytest.LogCaptureFixture, started: list[Path]
+) -> None:
+    """Nothing is said: nothing waits to be sent."""
+    keeper = make_keeper(is_forbidden=True)
+    assert keeper is not None
+    clock["s"] += 100
+    keeper.check(tmp_path, ME)
+    keeper.check_at_end(tmp_path, ME)
+    assert ([], "") == (started, caplog.text)
 
 
 @pytest.mark.parametrize("name", ["CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE"])
