@@ -18,6 +18,7 @@ DOUBT_S: Final = 3.0
 """A process whose heartbeat is older may be about to count as one that gives no sign of life."""
 CALLERS: Final = frozenset((v.SAMPLE, v.SAMPLE_GROUP, v.TRAJECTORY, v.SAMPLE_TURN))
 """Stages that mostly wait for what other processes do."""
+QUIET: Final = frozenset(("silent", "stopped", "dead"))
 STUCK: Final = 2
 """The depth of a stall that waits for nobody."""
 
@@ -211,7 +212,7 @@ class Situation:
         gone = [
             one
             for one in self.processes
-            if one.is_local and one.is_quiet and (one.state != "dead" or one.page.heartbeat_ns > since_ns - 1e9)
+            if one.is_local and one.state in QUIET and (one.state != "dead" or one.page.heartbeat_ns > since_ns - 1e9)
         ]
         if not gone:
             return None
