@@ -18,6 +18,7 @@ DOUBT_S: Final = 3.0
 """A process whose heartbeat is older may be about to count as one that gives no sign of life."""
 CALLERS: Final = frozenset((v.SAMPLE, v.SAMPLE_GROUP, v.TRAJECTORY, v.SAMPLE_TURN))
 """Stages that mostly wait for what other processes do."""
+QUIET: Final = frozenset(("silent", "stopped", "dead"))
 STUCK: Final = 2
 """The depth of a stall that waits for nobody."""
 
@@ -126,8 +127,10 @@ class Situation:
                 following, stall = self._works_for(last), None
             if following is None:
                 return path, stall if last.leaf.name == v.COMM else self._own(last)
-            if following.key in {one.key for one in path}:  # two wait for each other
-                return path, Stall(last, "stage")
+            keys = [one.key for one in path]
+            if following.key in keys:  # they wait for each other
+                first = max(path[keys.index(following.key) :], key=_overdue)
+                return path, Stall(first, "stage") if first.is_over else None
             path.append(following)
 
     def _own(self, last: Link) -> Stall | None:
@@ -147,8 +150,8 @@ class Situation:
     def _awaited(self, link: Link) -> tuple[Link | None, Stall | None]:
         """Return the rank that a collective waits for; else the stall, if the collective itself does not end."""
         page, leaf = link.process.page, link.leaf
-        group, sequence = str(leaf.get(v.COMM_GROUP) or ""), leaf.get(v.COMM_SEQUENCE)
-        members = page.groups.get(group, (0, ()))[1] or tuple(range(page.world_size))
+        group, sequence = leaf.get(v.COMM_GROUP), leaf.get(v.COMM_SEQUENCE)
+        members = page.groups.get(group or "", (0, ()))[1] or tuple(range(page.world_size))
         inside: list[Link] = []
         missing: list[Link] = []
         unseen: list[int] = []
@@ -157,7 +160,7 @@ class Situation:
             if process is None:
                 unseen.append(rank)
                 continue
-            links = [one for one in self.links if one.process is process]
+            links = [one for one in self.links if one.process is process] or [self._idle(process)]
             there = [one for one in links if one.leaf.get(v.COMM_GROUP) == group and not process.is_quiet]
             same = [one for one in there if one.leaf.name == v.COMM and one.leaf.get(v.COMM_SEQUENCE) == sequence]
             if same:
@@ -165,7 +168,9 @@ class Situation:
             else:
                 missing += links
         if missing:
-            return max(missing, key=lambda one: (one.process.is_quiet, one.age_s - one.bound.seconds)), None
+            return max(missing, key=_blame), None
+        if any(one.process.state == "traced" for one in inside):
+            return None, None
         first = min(inside, key=lambda one: one.process.page.rank, default=link)  # all ranks name the same one
         if unseen:
             late = link.is_over and link.age_s > UNKNOWN_S
@@ -202,7 +207,7 @@ class Situation:
                 found[gone.last.key] = gone
         deepest = max(map(_depth, found.values()))
         first, _ = min(((key, one) for key, one in found.items() if _depth(one) == deepest), key=_touched)
-        for key in [key for key, one in found.items() if _depth(one) < deepest]:
+        for key in [key for key, one in found.items() if _depth(one) < max(deepest, 1) and key != first]:
             join(key, first)
         waiting[first].update({one.key: one for one in self.links if _is_late_idle(one) and one.key != first})
 
@@ -211,7 +216,7 @@ class Situation:
         gone = [
             one
             for one in self.processes
-            if one.is_local and one.is_quiet and (one.state != "dead" or one.page.heartbeat_ns > since_ns - 1e9)
+            if one.is_local and one.state in QUIET and (one.state != "dead" or one.page.heartbeat_ns > since_ns - 1e9)
         ]
         if not gone:
             return None

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import time
+import timeit
 from types import SimpleNamespace
 
 import ray
@@ -229,9 +230,7 @@ def reward_backtracks(lasts_s=40.0, step=6):
         re.findall(r"(?:a+)+$", ("a" * 20 + "b") * parts)
 
     def parse_long_answer():
-        began = time.monotonic()
-        parse_answer(1)
-        parse_answer(round(lasts_s / (time.monotonic() - began)))
+        parse_answer(round(lasts_s / min(timeit.repeat(lambda: parse_answer(1), number=1))))
 
     _score(step, parse_long_answer)
 
@@ -307,6 +306,7 @@ def blocked_checkpoint(lasts_s=40.0, step=6):
     """Let the disk of rank 0 block while a checkpoint is written: a pipe that nobody reads for a while."""
 
     def write_to_disk(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         os.mkfifo(path)
         reader = subprocess.Popen(["sh", "-c", f"sleep {lasts_s}; cat '{path}'"])
         with open(path, "w") as file:
