@@ -46,7 +46,7 @@ class EventLoops:
     def lag(self) -> tuple[float, int] | None:
         """Return how long a call waits in the loop that is latest, s, and until when; None where no loop runs.
 
-        Once a second. A call that still waits counts with its age. Cost: 30 to 60 us, and 20 us of the loop's own thread
+        Once a second. A call that still waits counts with its age. Cost: 30 to 60 us, and 20 us of the loop's thread
         (uvloop: 8 us).
         """
         now = monotonic_ns()
