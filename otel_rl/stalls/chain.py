@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from otel_rl import vocabulary as v
 from otel_rl.stalls.bounds import UNKNOWN_S, Bound, StallBounds
@@ -91,7 +91,8 @@ class Situation:
             path, stall = self._follow(link)
             if stall is not None:
                 found.setdefault(stall.last.key, stall)
-                waiting[stall.last.key].update({one.key: one for one in path if one.key != stall.last.key})
+                named = {stall.last.key, *(one.key for one in stall.together)}
+                waiting[stall.last.key].update({one.key: one for one in path if one.key not in named})
         self._absorb(found, waiting)
         return [
             Stall(one.last, one.cause, tuple(waiting[key].values()), one.unseen, one.together)
@@ -114,8 +115,10 @@ class Situation:
                 following, stall = self._works_for(last), None
             if following is None:
                 return path, stall if last.leaf.name == v.COMM else self._own(last)
-            if following.key in {one.key for one in path}:  # two wait for each other
-                return path, Stall(last, "stage")
+            keys = [one.key for one in path]
+            if following.key in keys:  # they wait for each other
+                first = max(path[keys.index(following.key) :], key=_overdue)
+                return path, Stall(first, "stage") if first.is_over else None
             path.append(following)
 
     def _own(self, last: Link) -> Stall | None:
@@ -135,8 +138,8 @@ class Situation:
     def _awaited(self, link: Link) -> tuple[Link | None, Stall | None]:
         """Return the rank that a collective waits for; else the stall, if the collective itself does not end."""
         page, leaf = link.process.page, link.leaf
-        group, sequence = str(leaf.get(v.COMM_GROUP) or ""), leaf.get(v.COMM_SEQUENCE)
-        members = page.groups.get(group, (0, ()))[1] or tuple(range(page.world_size))
+        group, sequence = leaf.get(v.COMM_GROUP), leaf.get(v.COMM_SEQUENCE)
+        members = page.groups.get(group or "", (0, ()))[1] or tuple(range(page.world_size))
         inside: list[Link] = []
         missing: list[Link] = []
         unseen: list[int] = []
@@ -145,7 +148,7 @@ class Situation:
             if process is None:
                 unseen.append(rank)
                 continue
-            links = [one for one in self.links if one.process is process]
+            links = [one for one in self.links if one.process is process] or [self._idle(process)]
             there = [one for one in links if one.leaf.get(v.COMM_GROUP) == group and not process.is_quiet]
             same = [one for one in there if one.leaf.name == v.COMM and one.leaf.get(v.COMM_SEQUENCE) == sequence]
             if same:
@@ -153,35 +156,52 @@ class Situation:
             else:
                 missing += links
         if missing:
-            return max(missing, key=lambda one: (one.process.is_quiet, one.age_s - one.bound.seconds)), None
+            return max(missing, key=_blame), None
+        if any(one.process.state == "traced" for one in inside):
+            return None, None
+        first = inside[0] if inside else link  # it stands for all: that is one stall
         if unseen:
-            late = link.is_over and link.age_s > UNKNOWN_S
-            return None, Stall(link, "unseen", unseen=unseen[0]) if late else None
-        return None, Stall(link, "collective", together=tuple(inside)) if link.is_over else None
+            late = first.is_over and first.age_s > UNKNOWN_S
+            return None, Stall(first, "unseen", unseen=unseen[0]) if late else None
+        return None, Stall(first, "collective", together=tuple(inside)) if first.is_over else None
+
+    def _idle(self, process: Process) -> Link:
+        """Return what stands for a process that is in no stage that has been open for a second."""
+        leaf = Leaf("", "", process.page.began_ns, process.page.began_ns)
+        return Link(process, leaf, process.bound(leaf, self.bounds))
 
     def _works_for(self, link: Link) -> Link | None:
-        """Return what another process does for a stage; of several the one that takes too long for the longest time."""
+        """Return what another process does for a stage; of several the one that is to blame most."""
         processes = self._called.get(link.leaf.span_id, []) if link.leaf.span_id else []
         links = [one for one in self.links if one.process in processes and one.process is not link.process]
-        return max(links, key=lambda one: (one.is_over, one.process.is_quiet, one.age_s), default=None)
+        return max(links, key=_blame, default=None)
 
     def _absorb(
         self,
         found: dict[tuple[str, int], Stall],
         waiting: defaultdict[tuple[str, int], dict[tuple[str, int], Link]],
     ) -> None:
-        """Let what only waits for work wait for the stall that is there."""
+        """Let what only waits for work wait for the stall that is there; if all only wait, for the one that began first."""
         idle = [key for key, one in found.items() if _only_waits(one)]
         others = [key for key in found if key not in idle]
-        for key in idle if others else ():
-            first = min(others, key=lambda one: found[one].last.leaf.touched_ns)
-            waiting[first].update(waiting.pop(key, {}) | {key: found.pop(key).last})
+        first = max(others or idle, key=lambda one: (found[one].last.age_s, one), default=None)
+        for key in idle:
+            if first is not None and key != first:
+                waiting[first].update(waiting.pop(key, {}) | {key: found.pop(key).last})
 
 
 def _only_waits(stall: Stall) -> bool:
     return stall.cause == "stage" and (
         stall.last.process.page.process == "driver" or stall.last.leaf.name == v.IDLE or stall.last.leaf.is_container
     )
+
+
+def _overdue(link: Link) -> tuple[float, tuple[str, int]]:
+    return link.age_s - link.bound.seconds, link.key
+
+
+def _blame(link: Link) -> tuple[Any, ...]:
+    return link.process.state == "dead", link.is_over, link.process.is_quiet, *_overdue(link)
 
 
 def _quiet(process: Process) -> Cause:

@@ -104,11 +104,11 @@ def _ended(stall: Stall, process: Process | None) -> StallChange:
     if process is None or (process.state == "dead" and stall.cause != "dead"):
         return StallChange(stall, is_end=True, lasted_s=stall.last.age_s, how="its process has ended, too")
     moved_ns = max([process.page.began_ns, *(leaf.touched_ns for leaf in process.leaves)])
-    lasted_s = (moved_ns if moved_ns > touched_ns else process.now_ns) - touched_ns
-    is_over = all(leaf.began_ns != stall.last.leaf.began_ns for leaf in process.leaves)
-    return StallChange(
-        stall, is_end=True, lasted_s=lasted_s / 1e9, how="the stage has ended" if is_over else "the stage goes on"
-    )
+    has_moved = moved_ns > touched_ns
+    lasted_s = ((moved_ns if has_moved else process.now_ns) - touched_ns) / 1e9
+    is_open = stall.last.leaf.began_ns in {process.page.began_ns, *(row["began"] for row in process.page.open)}
+    how = "the stage has ended" if not is_open else "the stage goes on" if has_moved else "nobody waits for it any more"
+    return StallChange(stall, is_end=True, lasted_s=lasted_s, how=how)
 
 
 def newest_attempt(processes: list[Process]) -> list[Process]:
