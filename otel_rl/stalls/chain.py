@@ -178,10 +178,10 @@ class Situation:
         return None, Stall(first, "collective", together=tuple(inside)) if link.is_over else None
 
     def _works_for(self, link: Link) -> Link | None:
-        """Return what another process does for a stage; of several the one that takes too long for the longest time."""
+        """Return what another process does for a stage; of several the one that is to blame most."""
         processes = self._called.get(link.leaf.span_id, []) if link.leaf.span_id else []
         links = [one for one in self.links if one.process in processes and one.process is not link.process]
-        return max(links, key=lambda one: (one.is_over, one.process.is_quiet, one.age_s), default=None)
+        return max(links, key=_blame, default=None)
 
     # --- who waits although nothing says for whom ---------------------------------------------------------------------
 
@@ -241,6 +241,14 @@ def _depth(stall: Stall) -> int:
 def _is_late_idle(link: Link) -> bool:
     normal_s = link.bound.normal_s
     return link.leaf.name == v.IDLE and normal_s is not None and link.age_s > normal_s
+
+
+def _overdue(link: Link) -> tuple[float, tuple[str, int]]:
+    return link.age_s - link.bound.seconds, link.key
+
+
+def _blame(link: Link) -> tuple[Any, ...]:
+    return link.process.state == "dead", link.is_over, link.process.is_quiet, *_overdue(link)
 
 
 def _quiet(process: Process) -> Cause:

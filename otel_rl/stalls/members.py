@@ -88,7 +88,7 @@ class Process:
         if not self.is_quiet:
             return [_leaf(row) for row in self.page.open if row["id"] not in parents]
         page = self.page
-        known = [row for row in page.open if row["name"] == page.stage and row["began"] == page.began_ns]
+        known = [row for row in page.open if row["began"] == page.began_ns]
         if known:
             return [_leaf(known[0])]
         if page.stage:
