@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from otel_rl import vocabulary as v
 from otel_rl.stalls.bounds import UNKNOWN_S, Bound, StallBounds
@@ -176,6 +176,10 @@ class Situation:
             late = link.is_over and link.age_s > UNKNOWN_S
             return None, Stall(first, "unseen", unseen=unseen[0]) if late else None
         return None, Stall(first, "collective", together=tuple(inside)) if link.is_over else None
+
+    def _idle(self, process: Process) -> Link:
+        """Return what stands for a process that is in no stage that has been open for a second."""
+        return self._link(process, Leaf("", "", process.page.began_ns, process.page.began_ns))
 
     def _works_for(self, link: Link) -> Link | None:
         """Return what another process does for a stage; of several the one that is to blame most."""
