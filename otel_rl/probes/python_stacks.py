@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -83,3 +86,20 @@ def _of_task(task: Any) -> Iterator[tuple[CodeType, int]]:
             (found for kind in ("cr_await", "gi_yieldfrom", "ag_await") if (found := getattr(waited, kind, None))), None
         )
     return reversed(chain)
+
+
+# --- what the kernel says of a process --------------------------------------------------------------------------------
+
+
+def process_status(pid: int | str) -> dict[str, str]:
+    """Return what the kernel says of a process; nothing if it may not be asked."""
+    with suppress(OSError):
+        text = Path(f"/proc/{pid}/status").read_text("utf-8", "replace")
+        return dict(re.findall(r"^(\w+):\s*(.*)$", text, re.MULTILINE))
+    return {}
+
+
+def catches(pid: int | str, number: int) -> bool:
+    """Return whether a process has a handler for a signal, of Python or of C."""
+    mask = int(process_status(pid).get("SigCgt", "0"), 16)
+    return bool(number) and bool(mask >> (number - 1) & 1)

@@ -18,6 +18,7 @@ DOUBT_S: Final = 3.0
 """A process whose heartbeat is older may be about to count as one that gives no sign of life."""
 CALLERS: Final = frozenset((v.SAMPLE, v.SAMPLE_GROUP, v.TRAJECTORY, v.SAMPLE_TURN))
 """Stages that mostly wait for what other processes do."""
+QUIET: Final = frozenset(("silent", "stopped", "dead"))
 STUCK: Final = 2
 """The depth of a stall that waits for nobody."""
 
@@ -29,7 +30,6 @@ class Link:
     process: Process
     leaf: Leaf
     bound: Bound
-    step: int | None = None
 
     @property
     def age_s(self) -> float:
@@ -75,11 +75,7 @@ class Situation:
         return [self._link(process, leaf) for process in self.processes for leaf in process.leaves]
 
     def _link(self, process: Process, leaf: Leaf) -> Link:
-        step = process.page.step
-        if process.is_quiet and not leaf.span_id:  # its page is from before that stage
-            steps = [one.page.step for one in self.processes if one.page.process != "worker"]
-            step = max((one for one in steps if one is not None), default=step)
-        return Link(process, leaf, process.bound(leaf, self.bounds), step)
+        return Link(process, leaf, process.bound(leaf, self.bounds))
 
     @cached_property
     def _by_rank(self) -> dict[tuple[str, int], Process]:
@@ -131,8 +127,10 @@ class Situation:
                 following, stall = self._works_for(last), None
             if following is None:
                 return path, stall if last.leaf.name == v.COMM else self._own(last)
-            if following.key in {one.key for one in path}:  # two wait for each other
-                return path, Stall(last, "stage")
+            keys = [one.key for one in path]
+            if following.key in keys:  # they wait for each other
+                first = max(path[keys.index(following.key) :], key=_overdue)
+                return path, Stall(first, "stage") if first.is_over else None
             path.append(following)
 
     def _own(self, last: Link) -> Stall | None:
@@ -152,8 +150,8 @@ class Situation:
     def _awaited(self, link: Link) -> tuple[Link | None, Stall | None]:
         """Return the rank that a collective waits for; else the stall, if the collective itself does not end."""
         page, leaf = link.process.page, link.leaf
-        group, sequence = str(leaf.get(v.COMM_GROUP) or ""), leaf.get(v.COMM_SEQUENCE)
-        members = page.groups.get(group, (0, ()))[1] or tuple(range(page.world_size))
+        group, sequence = leaf.get(v.COMM_GROUP), leaf.get(v.COMM_SEQUENCE)
+        members = page.groups.get(group or "", (0, ()))[1] or tuple(range(page.world_size))
         inside: list[Link] = []
         missing: list[Link] = []
         unseen: list[int] = []
@@ -162,7 +160,7 @@ class Situation:
             if process is None:
                 unseen.append(rank)
                 continue
-            links = [one for one in self.links if one.process is process]
+            links = [one for one in self.links if one.process is process] or [self._idle(process)]
             there = [one for one in links if one.leaf.get(v.COMM_GROUP) == group and not process.is_quiet]
             same = [one for one in there if one.leaf.name == v.COMM and one.leaf.get(v.COMM_SEQUENCE) == sequence]
             if same:
@@ -170,7 +168,9 @@ class Situation:
             else:
                 missing += links
         if missing:
-            return max(missing, key=lambda one: (one.process.is_quiet, one.age_s - one.bound.seconds)), None
+            return max(missing, key=_blame), None
+        if any(one.process.state == "traced" for one in inside):
+            return None, None
         first = min(inside, key=lambda one: one.process.page.rank, default=link)  # all ranks name the same one
         if unseen:
             late = link.is_over and link.age_s > UNKNOWN_S
@@ -178,10 +178,10 @@ class Situation:
         return None, Stall(first, "collective", together=tuple(inside)) if link.is_over else None
 
     def _works_for(self, link: Link) -> Link | None:
-        """Return what another process does for a stage; of several the one that takes too long for the longest time."""
+        """Return what another process does for a stage; of several the one that is to blame most."""
         processes = self._called.get(link.leaf.span_id, []) if link.leaf.span_id else []
         links = [one for one in self.links if one.process in processes and one.process is not link.process]
-        return max(links, key=lambda one: (one.is_over, one.process.is_quiet, one.age_s), default=None)
+        return max(links, key=_blame, default=None)
 
     # --- who waits although nothing says for whom ---------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class Situation:
                 found[gone.last.key] = gone
         deepest = max(map(_depth, found.values()))
         first, _ = min(((key, one) for key, one in found.items() if _depth(one) == deepest), key=_touched)
-        for key in [key for key, one in found.items() if _depth(one) < deepest]:
+        for key in [key for key, one in found.items() if _depth(one) < max(deepest, 1) and key != first]:
             join(key, first)
         waiting[first].update({one.key: one for one in self.links if _is_late_idle(one) and one.key != first})
 
@@ -216,7 +216,7 @@ class Situation:
         gone = [
             one
             for one in self.processes
-            if one.is_local and one.is_quiet and (one.state != "dead" or one.page.heartbeat_ns > since_ns - 1e9)
+            if one.is_local and one.state in QUIET and (one.state != "dead" or one.page.heartbeat_ns > since_ns - 1e9)
         ]
         if not gone:
             return None
@@ -241,6 +241,14 @@ def _depth(stall: Stall) -> int:
 def _is_late_idle(link: Link) -> bool:
     normal_s = link.bound.normal_s
     return link.leaf.name == v.IDLE and normal_s is not None and link.age_s > normal_s
+
+
+def _overdue(link: Link) -> tuple[float, tuple[str, int]]:
+    return link.age_s - link.bound.seconds, link.key
+
+
+def _blame(link: Link) -> tuple[Any, ...]:
+    return link.process.state == "dead", link.is_over, link.process.is_quiet, *_overdue(link)
 
 
 def _quiet(process: Process) -> Cause:

@@ -113,7 +113,11 @@ def _ended(stall: Stall, process: Process | None, *, waits: bool) -> StallChange
     if process is None or (process.state == "dead" and stall.cause != "dead"):
         return StallChange(stall, is_end=True, lasted_s=last.age_s, how="its process has ended, too")
     same = [row["touched"] for row in process.page.open if row["began"] == leaf.began_ns]
-    how = "it waits for another" if waits else "the stage goes on" if same else "the stage has ended"
+    how = "the stage goes on" if same else "the stage has ended"
+    if waits:
+        how = "it waits for another"
+    elif process.state == "dead":
+        how = "nobody waits for it any more"
     moved_ns = max(same) if same else process.moved_ns()
     lasted_s = (moved_ns - leaf.touched_ns) / 1e9
     if lasted_s < last.age_s:  # that was before it was seen last

@@ -128,8 +128,8 @@ def _attributes(change: StallChange) -> dict[str, Value]:
     }
     if last.bound.normal_s is not None:
         found[v.STALL_NORMAL] = last.bound.normal_s
-    if last.step is not None:
-        found[v.STALL_STEP] = last.step
+    if page.step is not None:
+        found[v.STALL_STEP] = page.step
     return found
 
 

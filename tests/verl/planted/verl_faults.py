@@ -1,26 +1,25 @@
 """One fault in a training of verl, which the variable FAULT names. Every process of verl imports this module.
 
 It is on no package's path: ``tests`` is a package of verl's, too. A fault begins in the third step, so that a reader
-has something to compare it with.
+has something to compare it with; a stall in the step that is said.
 """
 
 import asyncio
 import functools
-import math
 import os
 import re
 import signal
 import subprocess
 import time
+import timeit
 from types import SimpleNamespace
 
+import ray
 import wrapt
 
 FIRST_STEP = 3
 CALLS_A_STEP = 8
 """Trajectories of a step of ``examples/verl_cpu``."""
-STALL_S = float(os.environ.get("FAULT_S", "40"))
-"""How long what stalls stalls."""
 
 
 def wrapping(module, owner, name):
@@ -39,6 +38,7 @@ def wrapping(module, owner, name):
 
 
 FSDP = "verl.workers.engine.fsdp.transformer_impl"
+WORKERS = "verl.workers.engine_workers"
 REWARD = "verl.experimental.reward_loop.reward_loop"
 
 
@@ -193,12 +193,10 @@ def growing_sync():
         return update_weights
 
 
-# --- stalls: in the sixth step, for some time -------------------------------------------------------------------------
-
-STALL_STEP = 6
+# --- stalls: they begin in a step, and last some seconds --------------------------------------------------------------
 
 
-def _score(then):
+def _score(step, then):
     """Do something in the user's reward function, before the second answer of the step that it scores."""
     calls = iter(range(10_000))
 
@@ -207,7 +205,7 @@ def _score(then):
 
         @functools.wraps(score)
         def compute_score(*args, **kwargs):
-            if next(calls) == CALLS_A_STEP * (STALL_STEP - 1) + 1:
+            if next(calls) == CALLS_A_STEP * (step - 1) + 1:
                 then()
             return score(*args, **kwargs)
 
@@ -216,124 +214,121 @@ def _score(then):
     wrapt.register_post_import_hook(patch, "verl_cpu.reward")
 
 
-def reward_sleeps():
+def reward_sleeps(lasts_s=40.0, step=6):
     """Let the reward function sleep in one call; its process goes on."""
 
     def wait_for_judge():
-        time.sleep(STALL_S)
+        time.sleep(lasts_s)
 
-    _score(wait_for_judge)
+    _score(step, wait_for_judge)
 
 
-def reward_backtracks():
+def reward_backtracks(lasts_s=40.0, step=6):
     """Let a regular expression backtrack in the reward function: no other thread of its process runs meanwhile."""
 
-    def parse_answer(length=20):
-        re.match(r"(a+)+$", "a" * length + "b")
+    def parse_answer(parts):
+        re.findall(r"(?:a+)+$", ("a" * 20 + "b") * parts)
 
     def parse_long_answer():
-        began = time.monotonic()
-        parse_answer()
-        parse_answer(20 + round(math.log2(STALL_S / (time.monotonic() - began))))  # each letter takes twice the time
+        parse_answer(round(lasts_s / min(timeit.repeat(lambda: parse_answer(1), number=1))))
 
-    _score(parse_long_answer)
+    _score(step, parse_long_answer)
 
 
-def _in_rank_1(then):
-    """Do something in rank 1 before its first micro-batch of the step."""
+def dead_reward(step=6):
+    """Kill the worker that computes rewards in the middle of a call."""
+    _score(step, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def stopped_rank(lasts_s=40.0, step=6):
+    """Stop rank 1 before it trains; another process lets it go on."""
     calls = iter(range(10_000))
 
-    @wrapping("verl.workers.engine_workers", "ActorRolloutRefWorker", "update_actor")
+    @wrapping(WORKERS, "ActorRolloutRefWorker", "update_actor")
     def make(original):
         def update_actor(self, *args, **kwargs):
-            if os.environ.get("RANK") == "1" and next(calls) == STALL_STEP - 1:
-                then()
+            if os.environ.get("RANK") == "1" and next(calls) == step - 1:
+                subprocess.Popen(["sh", "-c", f"sleep {lasts_s}; kill -CONT {os.getpid()}"])
+                os.kill(os.getpid(), signal.SIGSTOP)
             return original(self, *args, **kwargs)
 
         return update_actor
 
 
-def stopped_rank():
-    """Stop rank 1 like a debugger or an operator does; another process lets it go on."""
-
-    def stop():
-        subprocess.Popen(["sh", "-c", f"sleep {STALL_S}; kill -CONT {os.getpid()}"])
-        os.kill(os.getpid(), signal.SIGSTOP)
-
-    _in_rank_1(stop)
-
-
-def endless_request():
+def endless_request(lasts_s=40.0, step=6):
     """Let one request to the first server take long."""
+
+    async def wait_for_engine():
+        await asyncio.sleep(lasts_s)
 
     @wrapping("verl_cpu.engine", "Server", "generate")
     def make(original):
-        async def wait_for_engine():
-            await asyncio.sleep(STALL_S)
-
         async def generate(self, *args, **kwargs):
-            if self.global_steps == STALL_STEP - 1 and not hasattr(self, "changed"):
-                self.changed = True
+            name = ray.get_runtime_context().get_actor_name()
+            if name == "cpu_server_0" and self.global_steps == step - 1 and not hasattr(self, "has_waited"):
+                self.has_waited = True
                 await wait_for_engine()
             return await original(self, *args, **kwargs)
 
         return generate
 
 
-def dead_reward():
-    """Kill the worker that computes rewards in the middle of a call."""
-    _score(lambda: os.kill(os.getpid(), signal.SIGKILL))
-
-
-def dead_agent_loop():
+def dead_agent_loop(step=6):
     """Kill the worker that holds trajectories."""
 
     @wrapping("verl.experimental.agent_loop.agent_loop", "AgentLoopWorker", "_run_agent_loop")
     def make(original):
         async def run(self, sampling_params, trajectory, *args, **kwargs):
-            if trajectory["step"] == STALL_STEP:
+            if trajectory["step"] == step:
                 os.kill(os.getpid(), signal.SIGKILL)
             return await original(self, sampling_params, trajectory, *args, **kwargs)
 
         return run
 
 
-def blocked_sync():
+def blocked_sync(lasts_s=40.0, step=6):
     """Let the transport of the weights to the first server wait."""
+
+    async def wait_for_transport():
+        await asyncio.sleep(lasts_s)
 
     @wrapping("verl_cpu.engine", "Adapter", "update_weights")
     def make(original):
-        async def wait_for_transport():
-            await asyncio.sleep(STALL_S)
-
         async def update_weights(self, *args, global_steps=None, **kwargs):
-            if global_steps == STALL_STEP and self.is_first and self.replica_rank == 0:
+            if global_steps == step and self.is_first and self.replica_rank == 0:
                 await wait_for_transport()
             return await original(self, *args, global_steps=global_steps, **kwargs)
 
         return update_weights
 
 
-def blocked_checkpoint():
+def blocked_checkpoint(lasts_s=40.0, step=6):
     """Let the disk of rank 0 block while a checkpoint is written: a pipe that nobody reads for a while."""
+
+    def write_to_disk(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.mkfifo(path)
+        reader = subprocess.Popen(["sh", "-c", f"sleep {lasts_s}; cat '{path}'"])
+        with open(path, "w") as file:
+            file.write("x")
+        reader.wait()
+        os.unlink(path)
 
     @wrapping("verl.utils.checkpoint.fsdp_checkpoint_manager", "FSDPCheckpointManager", "save_checkpoint")
     def make(original):
-        def write_to_disk(path):
-            os.mkfifo(path)
-            reader = subprocess.Popen(["sh", "-c", f"sleep {STALL_S}; cat '{path}'"])
-            with open(path, "w") as file:
-                file.write("x")
-            reader.wait()
-            os.unlink(path)
-
         def save_checkpoint(self, local_path, *args, **kwargs):
-            if kwargs.get("global_step") == STALL_STEP and self.rank == 0:
-                write_to_disk(f"/tmp/blocked_disk.{os.getpid()}")
+            if kwargs.get("global_step") == step and self.rank == 0:
+                write_to_disk(f"{local_path}.pipe")
             return original(self, local_path, *args, **kwargs)
 
         return save_checkpoint
 
 
-if os.environ.get("FAULT"):
-    globals()[os.environ["FAULT"]]()
+def plant(faults):
+    """Plant ``fault``, ``fault:seconds:step`` or several of them, with a comma between them."""
+    for fault in filter(None, faults.split(",")):
+        name, *how = fault.split(":")
+        globals()[name](*map(float, how))
+
+
+plant(os.environ.get("FAULT", ""))
