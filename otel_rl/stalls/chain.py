@@ -205,7 +205,15 @@ class Situation:
         first, _ = min(((key, one) for key, one in found.items() if _depth(one) == deepest), key=_touched)
         for key in [key for key, one in found.items() if _depth(one) < max(deepest, 1) and key != first]:
             join(key, first)
-        waiting[first].update({one.key: one for one in self.links if _is_late_idle(one) and one.key != first})
+        late = [one for one in self.links if self._may_wait(one, found[first].cause)]
+        waiting[first].update({one.key: one for one in late if one.key != first})
+
+    def _may_wait(self, link: Link, cause: Cause) -> bool:
+        """Return whether a stage within its bound waits longer than normally, for nothing that is seen."""
+        names = {v.IDLE, *CALLERS} if cause in QUIET else {v.IDLE}
+        normal_s = link.bound.normal_s
+        is_late = link.leaf.name in names and normal_s is not None and link.age_s > normal_s
+        return is_late and self._works_for(link) is None
 
     def _gone(self, since_ns: int) -> Stall | None:
         """Return the process that is stopped, gives no sign of life, or has died since then: somebody may want it."""
@@ -232,11 +240,6 @@ def _depth(stall: Stall) -> int:
     if stall.cause != "stage" or not (last.process.is_driver or last.leaf.name == v.IDLE or last.leaf.is_container):
         return 1 if stall.cause == "stage" and last.leaf.name in CALLERS else STUCK
     return 0
-
-
-def _is_late_idle(link: Link) -> bool:
-    normal_s = link.bound.normal_s
-    return link.leaf.name == v.IDLE and normal_s is not None and link.age_s > normal_s
 
 
 def _quiet(process: Process) -> Cause:
