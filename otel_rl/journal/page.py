@@ -120,11 +120,6 @@ class Page:
         with suppress(OSError):
             os.close(self.descriptor)
 
-    def abandon(self) -> None:
-        """Close what a fork inherited; the file is the parent's."""
-        with suppress(OSError):
-            os.close(self.descriptor)
-
 
 @dataclass(frozen=True)
 class PageView:

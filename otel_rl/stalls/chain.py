@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from otel_rl import vocabulary as v
 from otel_rl.stalls.bounds import UNKNOWN_S, Bound, StallBounds
@@ -127,8 +127,10 @@ class Situation:
                 following, stall = self._works_for(last), None
             if following is None:
                 return path, stall if last.leaf.name == v.COMM else self._own(last)
-            if following.key in {one.key for one in path}:  # two wait for each other
-                return path, Stall(last, "stage")
+            keys = [one.key for one in path]
+            if following.key in keys:  # they wait for each other
+                first = max(path[keys.index(following.key) :], key=_overdue)
+                return path, Stall(first, "stage") if first.is_over else None
             path.append(following)
 
     def _own(self, last: Link) -> Stall | None:
@@ -148,8 +150,8 @@ class Situation:
     def _awaited(self, link: Link) -> tuple[Link | None, Stall | None]:
         """Return the rank that a collective waits for; else the stall, if the collective itself does not end."""
         page, leaf = link.process.page, link.leaf
-        group, sequence = str(leaf.get(v.COMM_GROUP) or ""), leaf.get(v.COMM_SEQUENCE)
-        members = page.groups.get(group, (0, ()))[1] or tuple(range(page.world_size))
+        group, sequence = leaf.get(v.COMM_GROUP), leaf.get(v.COMM_SEQUENCE)
+        members = page.groups.get(group or "", (0, ()))[1] or tuple(range(page.world_size))
         inside: list[Link] = []
         missing: list[Link] = []
         unseen: list[int] = []
@@ -158,7 +160,7 @@ class Situation:
             if process is None:
                 unseen.append(rank)
                 continue
-            links = [one for one in self.links if one.process is process]
+            links = [one for one in self.links if one.process is process] or [self._idle(process)]
             there = [one for one in links if one.leaf.get(v.COMM_GROUP) == group and not process.is_quiet]
             same = [one for one in there if one.leaf.name == v.COMM and one.leaf.get(v.COMM_SEQUENCE) == sequence]
             if same:
@@ -166,7 +168,9 @@ class Situation:
             else:
                 missing += links
         if missing:
-            return max(missing, key=lambda one: (one.process.is_quiet, one.age_s - one.bound.seconds)), None
+            return max(missing, key=_blame), None
+        if any(one.process.state == "traced" for one in inside):
+            return None, None
         first = min(inside, key=lambda one: one.process.page.rank, default=link)  # all ranks name the same one
         if unseen:
             late = link.is_over and link.age_s > UNKNOWN_S
@@ -174,10 +178,10 @@ class Situation:
         return None, Stall(first, "collective", together=tuple(inside)) if link.is_over else None
 
     def _works_for(self, link: Link) -> Link | None:
-        """Return what another process does for a stage; of several the one that takes too long for the longest time."""
+        """Return what another process does for a stage; of several the one that is to blame most."""
         processes = self._called.get(link.leaf.span_id, []) if link.leaf.span_id else []
         links = [one for one in self.links if one.process in processes and one.process is not link.process]
-        return max(links, key=lambda one: (one.is_over, one.process.is_quiet, one.age_s), default=None)
+        return max(links, key=_blame, default=None)
 
     # --- who waits although nothing says for whom ---------------------------------------------------------------------
 
@@ -240,6 +244,14 @@ def _depth(stall: Stall) -> int:
     if stall.cause != "stage" or not (last.process.is_driver or last.leaf.name == v.IDLE or last.leaf.is_container):
         return 1 if stall.cause == "stage" and last.leaf.name in CALLERS else STUCK
     return 0
+
+
+def _overdue(link: Link) -> tuple[float, tuple[str, int]]:
+    return link.age_s - link.bound.seconds, link.key
+
+
+def _blame(link: Link) -> tuple[Any, ...]:
+    return link.process.state == "dead", link.is_over, link.process.is_quiet, *_overdue(link)
 
 
 def _quiet(process: Process) -> Cause:

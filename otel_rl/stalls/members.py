@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +13,7 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.filesystem import silent_s
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.page import PageView, find_pages
+from otel_rl.probes.python_stacks import process_status
 from otel_rl.stalls.bounds import Bound, StallBounds
 
 LATE_S: Final = 10.0
@@ -89,7 +88,7 @@ class Process:
         if not self.is_quiet:
             return [_leaf(row) for row in self.page.open if row["id"] not in parents]
         page = self.page
-        known = [row for row in page.open if row["name"] == page.stage and row["began"] == page.began_ns]
+        known = [row for row in page.open if row["began"] == page.began_ns]
         if known:
             return [_leaf(known[0])]
         if page.stage:
@@ -151,28 +150,10 @@ def _process(page: PageView, is_local: bool) -> Process:
 def _state(page: PageView, now_ns: int, *, is_local: bool) -> State:
     if not page.identity.is_alive(lambda: silent_s(page.path)):
         return "dead"
-    status = dict(_status(page.identity.local_pid)) if is_local else {}
+    status = dict(process_status(page.identity.local_pid)) if is_local else {}
     if status.get("TracerPid", "0") != "0":
         return "traced"
     if status.get("State", "").startswith("T"):
         return "stopped"
     is_late = now_ns - page.heartbeat_ns > 1e9 * (LATE_S if is_local else LATE_ELSEWHERE_S)
     return "silent" if is_late else "working"
-
-
-def _status(pid: int) -> Iterator[tuple[str, str]]:
-    """Yield what the kernel says of a process; nothing if it may not be asked."""
-    with suppress(OSError):
-        text = Path(f"/proc/{pid}/status").read_text("utf-8", "replace")
-        yield from re.findall(r"^(\w+):\s*(.*)$", text, re.MULTILINE)
-
-
-def catches(pid: int, number: int) -> bool:
-    """Return whether a process has a handler for a signal, as the kernel says."""
-    mask = int(dict(_status(pid)).get("SigCgt", "0"), 16)
-    return bool(number) and bool(mask >> (number - 1) & 1)
-
-
-def state_letter(pid: int) -> str:
-    """Return the kernel's word for what a process does, such as ``D (disk sleep)``; empty if it is gone."""
-    return dict(_status(pid)).get("State", "")

@@ -54,10 +54,13 @@ def _normally(link: Link) -> str:
 
 def what_of(link: Link) -> str:
     """Return the stage that a process is in, with what says which call of it."""
-    leaf, step, where = link.leaf, link.process.page.step, _where(link)
+    leaf, step = link.leaf, link.process.page.step
+    where = "" if step is None else f" in step {step}"
     if leaf.name == v.COMM:
         group = f" of {leaf.get(v.COMM_GROUP)}" if leaf.get(v.COMM_GROUP) else ""
         return f"{leaf.get(v.COMM_OPERATION)} {leaf.get(v.COMM_SEQUENCE) or ''}".rstrip() + group + where
+    if not leaf.name:
+        return f"no stage{where}"
     if leaf.is_container:
         return ("set-up" if step is None else f"step {step}") + ", in no stage"
     said = [(text, _short(leaf.get(key))) for key, text in DETAILS if leaf.get(key) not in (None, "")]

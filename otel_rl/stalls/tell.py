@@ -104,7 +104,12 @@ def stall_id(link: Link) -> str:
 
 
 def _labels(link: Link) -> SampleLabels:
-    return (v.ROLE, link.process.page.role), (v.STAGE, link.leaf.name)
+    return (v.ROLE, link.process.page.role), (v.STAGE, _stage(link))
+
+
+def _stage(link: Link) -> str:
+    """Return the name of a stage; that of a step has the rank in it, which would make a series of each."""
+    return v.RANK_SPAN if link.leaf.name.startswith(v.CONTAINER) else link.leaf.name
 
 
 def _attributes(change: StallChange) -> dict[str, Value]:
@@ -115,7 +120,7 @@ def _attributes(change: StallChange) -> dict[str, Value]:
         v.STALL_STATE: "ended" if change.is_end else "found",
         v.STALL_AGE: change.lasted_s if change.is_end else last.age_s,
         v.STALL_CAUSE: stall.cause,
-        v.STAGE: last.leaf.name,
+        v.STAGE: _stage(last),
         v.STALL_ROLE: page.role,
         v.STALL_RANK: page.rank,
         v.STALL_WAITING: len(stall.waiting),

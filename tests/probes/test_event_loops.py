@@ -18,7 +18,7 @@ import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.probes import event_loops
 from otel_rl.probes.event_loops import MOST_LOOPS, EventLoops
-from tests.fixtures import Clock, Recording
+from tests.fixtures import WALL_NS, Clock, Recording
 
 KINDS = ["asyncio", *(["uvloop"] if find_spec("uvloop") else [])]
 Start = Callable[[], AbstractContextManager["Running"]]
@@ -105,6 +105,12 @@ def start(request: pytest.FixtureRequest) -> Start:
     return lambda: running(uvloop.new_event_loop())
 
 
+def lag(loops: EventLoops) -> float | None:
+    """Return how late they are, s."""
+    found = loops.lag()
+    return None if found is None else found[0]
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """A clock that moves when it is told to."""
@@ -117,18 +123,18 @@ def test_a_loop_that_is_blocked_is_late_while_it_is(clock: Clock, start: Start) 
     """By the age of the call that waits; afterwards it is as late as that call was, and then no more."""
     loops = EventLoops()
     with start() as run:
-        assert None is loops.lag()  # it has asked
+        assert None is lag(loops)  # it has asked
         run.settle()
         gate = run.block()
         found = []
         for ms in (1000, 1000, 10_000):
             clock.tick(ms)
-            found.append(loops.lag())
+            found.append(lag(loops))
         gate.set()
         run.settle()
         for _ in range(2):
             clock.tick(1000)
-            found.append(loops.lag())
+            found.append(lag(loops))
             run.settle()
     assert [0.0, 1.0, 11.0, 11.0, 0.0] == found
 
@@ -136,20 +142,25 @@ def test_a_loop_that_is_blocked_is_late_while_it_is(clock: Clock, start: Start) 
 def test_the_latest_of_several_loops_counts(clock: Clock, start: Start) -> None:
     """Whichever it is."""
     loops = EventLoops()
-    with start() as one, start() as other, start():
-        assert None is loops.lag()
-        for run in (one, other):
-            run.settle()
-            gate = run.block()
-            clock.tick(1000)
-            assert 0.0 == loops.lag()
+    found = []
+    with start() as one, start() as other, start() as third:
+        runs = [one, other, third]
+        for number in (0, 1):
+            gate = runs[number].block()
+            lag(loops)
+            for run in runs[:number] + runs[number + 1 :]:
+                run.settle()
             clock.tick(4000)
-            assert 4.0 == loops.lag()
+            found.append(lag(loops))
             gate.set()
-            run.settle()
+            for run in runs:
+                run.settle()
             clock.tick(1000)
-            assert 4.0 == loops.lag()
-            run.settle()
+            found.append(lag(loops))
+            for run in runs:
+                run.settle()
+            clock.tick(1000)
+    assert [4.0, 4.0, 4.0, 4.0] == found
 
 
 def test_a_loop_is_asked_once_a_second_and_not_while_it_owes_an_answer(clock: Clock) -> None:
@@ -158,14 +169,14 @@ def test_a_loop_is_asked_once_a_second_and_not_while_it_owes_an_answer(clock: Cl
     with running(noted) as run:
         noted.asked = 0
         for _ in range(10):
-            loops.lag()
+            lag(loops)
             clock.tick(99)
         assert 1 == noted.asked
         run.settle()
         gate = run.block()
         for _ in range(5):
             clock.tick(1000)
-            loops.lag()
+            lag(loops)
         assert 4 == noted.asked  # twice by the test itself
         gate.set()
 
@@ -175,36 +186,36 @@ def test_a_loop_that_stands_still_between_two_runs_is_not_late(clock: Clock, sta
     loops = EventLoops()
     with start() as run:
         gate = run.block(then_stop=True)
-        assert None is loops.lag()  # it has asked, and gets no answer before the loop stops
+        assert None is lag(loops)  # it has asked, and gets no answer before the loop stops
         gate.set()
         run.join()
         clock.tick(500)
-        assert None is loops.lag()
+        assert None is lag(loops)
         clock.tick(9000)
-        assert None is loops.lag()
+        assert None is lag(loops)
         run.start()
-        assert None is loops.lag()
+        assert None is lag(loops)
         clock.tick(1000)
-        assert None is loops.lag()  # it has asked again
+        assert None is lag(loops)  # it has asked again
         run.settle()
         clock.tick(1000)
-        assert 0.0 == loops.lag()
+        assert 0.0 == lag(loops)
 
 
 def test_a_loop_that_is_closed_is_forgotten(clock: Clock, start: Start) -> None:
     """Nothing keeps it alive."""
     loops = EventLoops()
     with start() as run:
-        loops.lag()
+        lag(loops)
         run.settle()
         clock.tick(1000)
-        assert 0.0 == loops.lag()
+        assert 0.0 == lag(loops)
     reference = weakref.ref(run.loop)
     del run
     gc.collect()
     assert None is reference()
     clock.tick(1000)
-    assert None is loops.lag()
+    assert None is lag(loops)
 
 
 def test_few_loops_are_asked(clock: Clock) -> None:
@@ -212,7 +223,7 @@ def test_few_loops_are_asked(clock: Clock) -> None:
     loops = EventLoops()
     runs = [Running(NotedLoop()) for _ in range(MOST_LOOPS + 2)]
     before = [run.loop.asked for run in runs]  # type: ignore[attr-defined]
-    loops.lag()
+    lag(loops)
     asked = [run.loop.asked for run in runs]  # type: ignore[attr-defined]
     for run in runs:
         run.stop()
@@ -225,13 +236,13 @@ def test_a_real_block_is_measured(monkeypatch: pytest.MonkeyPatch, start: Start)
     monkeypatch.setattr(event_loops, "PERIOD_NS", 0)
     loops = EventLoops()
     with start() as run:
-        loops.lag()
+        lag(loops)
         run.settle()
         run.loop.call_soon_threadsafe(time.sleep, 0.3)
-        loops.lag()
+        lag(loops)
         run.settle()
-        lag = loops.lag()
-    assert lag == pytest.approx(0.3, abs=0.25)
+        late = lag(loops)
+    assert late == pytest.approx(0.3, abs=0.25)
 
 
 def test_it_is_off_by_default(recording: Recording) -> None:
@@ -246,7 +257,7 @@ def test_it_is_off_by_default(recording: Recording) -> None:
 
 
 def test_it_is_journaled_where_it_is_on(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One point a second."""
+    """One point a second, of the time until which the call waited."""
     monkeypatch.setenv("OTEL_RL_EVENT_LOOP_LAG", "true")
     recording = stubbed.start()
     with running(asyncio.new_event_loop()) as run, otel_rl.step(1):
@@ -257,5 +268,9 @@ def test_it_is_journaled_where_it_is_on(stubbed: Recording, monkeypatch: pytest.
             recording.tick(ms)
             assert otel_rl.flush()
         gate.set()
-    points = recording.stop().points(v.EVENT_LOOP_LAG.__eq__)
-    assert [("gauge", 0.0), ("gauge", 3.0)] == [(point.kind, point.value) for point in points]
+        run.settle()
+        recording.tick(1000)
+        assert otel_rl.flush()
+    points = [*recording.stop().points(v.EVENT_LOOP_LAG.__eq__)]
+    times = [round((point.time_ns - WALL_NS) / 1e9, 3) for point in points]
+    assert ([0.0, 3.0, 3.0], [1.0, 5.0, 5.0]) == ([point.value for point in points], times)

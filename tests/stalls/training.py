@@ -40,8 +40,8 @@ def sleep_before_collective() -> None:
 def parse_answer() -> None:
     """Backtrack for ever, nearly: the interpreter is not given up."""
     began = time.perf_counter()
-    re.match(r"(a+)+$", "a" * 20 + "b")
-    length = 20 + round(math.log2(LASTS_S / (time.perf_counter() - began)))
+    re.match(r"(a+)+$", "a" * 24 + "b")
+    length = 24 + math.ceil(math.log2(LASTS_S / (time.perf_counter() - began)))
     re.match(r"(a+)+$", "a" * length + "b")
 
 
@@ -119,8 +119,8 @@ def main(losses: Path, planted: list[str]) -> None:
             args=trl.GRPOConfig(
                 output_dir=str(shared), max_steps=FIRST + EVERY * len(KINDS), seed=0, learning_rate=1e-3,
                 per_device_train_batch_size=8, num_generations=4, max_completion_length=32, beta=0.02,
-                logging_steps=1, save_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True, bf16=False, dataloader_num_workers=1,
-                dataloader_pin_memory=False, gradient_checkpointing=False,
+                logging_steps=1, save_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True, bf16=False,
+                dataloader_num_workers=1, dataloader_pin_memory=False, gradient_checkpointing=False,
             ),
             train_dataset=task.prompts(256).with_transform(fetch),
             processing_class=task.tokenizer(),
