@@ -177,6 +177,10 @@ class Situation:
             return None, Stall(first, "unseen", unseen=unseen[0]) if late else None
         return None, Stall(first, "collective", together=tuple(inside)) if link.is_over else None
 
+    def _idle(self, process: Process) -> Link:
+        """Return what stands for a process that is in no stage that has been open for a second."""
+        return self._link(process, Leaf("", "", process.page.began_ns, process.page.began_ns))
+
     def _works_for(self, link: Link) -> Link | None:
         """Return what another process does for a stage; of several the one that is to blame most."""
         processes = self._called.get(link.leaf.span_id, []) if link.leaf.span_id else []

@@ -109,8 +109,14 @@ def _by_signal(process: Process, pid: int) -> str:
             before, size = size, path.stat().st_size
             if size == before > begin:
                 break
-        return _read(path, begin)
+        return _interrupted_first(_read(path, begin))
     return ""
+
+
+def _interrupted_first(text: str) -> str:
+    """Put the thread that the signal interrupted first: it is the main one, as a rule."""
+    threads = text.strip().split("\n\n")
+    return "\n\n".join(sorted(threads, key=lambda one: not one.startswith("Current")))
 
 
 def _forked(pid: int) -> Iterator[int]:
