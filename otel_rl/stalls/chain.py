@@ -95,7 +95,7 @@ class Situation:
         waiting: Waiting = defaultdict(dict)
         found: dict[Key, Stall] = {}
         for link in self.links:
-            if link.process.state == "dead":
+            if link.process.state == "dead" or (link.leaf.is_container and not link.is_over):
                 continue
             path, stall = self._follow(link)
             if stall is not None:
