@@ -196,7 +196,7 @@ class Situation:
             waiting[first].update(waiting.pop(key, {}) | {key: found.pop(key).last})
 
         firsts: dict[tuple[str, str], Key] = {}
-        for key, stall in sorted(found.items(), key=_touched):
+        for key, stall in sorted(found.items(), key=_longest):
             first = firsts.setdefault((key[0], stall.last.leaf.name), key)
             if first != key:
                 join(key, first)
@@ -210,7 +210,7 @@ class Situation:
             if gone is not None:
                 found[gone.last.key] = gone
         deepest = max(map(_depth, found.values()))
-        first, _ = min(((key, one) for key, one in found.items() if _depth(one) == deepest), key=_touched)
+        first, _ = min(((key, one) for key, one in found.items() if _depth(one) == deepest), key=_longest)
         for key in [key for key, one in found.items() if _depth(one) < max(deepest, 1) and key != first]:
             join(key, first)
         late = [one for one in self.links if self._may_wait(one, found[first].cause)]
@@ -232,14 +232,14 @@ class Situation:
         ]
         if not gone:
             return None
-        process = min(gone, key=lambda one: one.page.heartbeat_ns)
+        process = min(gone, key=lambda one: (one.page.heartbeat_ns, one.writer))
         beat = process.page.heartbeat_ns
         leaf = next(iter(process.leaves), Leaf(v.LOOP, v.LOOP, beat, beat))
         return Stall(self._link(process, leaf), _quiet(process))
 
 
-def _touched(item: tuple[Key, Stall]) -> int:
-    return item[1].last.leaf.touched_ns
+def _longest(item: tuple[Key, Stall]) -> tuple[float, Key]:
+    return -item[1].last.age_s, item[0]
 
 
 def _depth(stall: Stall) -> int:
