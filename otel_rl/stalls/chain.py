@@ -181,7 +181,7 @@ class Situation:
         found: dict[tuple[str, int], Stall],
         waiting: defaultdict[tuple[str, int], dict[tuple[str, int], Link]],
     ) -> None:
-        """Let what only waits for work wait for the stall that is there; if all only wait, for the one that began first."""
+        """Let what only waits for work wait for the stall that is there, or else for the one that waits longest."""
         idle = [key for key, one in found.items() if _only_waits(one)]
         others = [key for key in found if key not in idle]
         first = max(others or idle, key=lambda one: (found[one].last.age_s, one), default=None)

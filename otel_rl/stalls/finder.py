@@ -107,7 +107,7 @@ def _ended(stall: Stall, process: Process | None) -> StallChange:
     has_moved = moved_ns > touched_ns
     lasted_s = ((moved_ns if has_moved else process.now_ns) - touched_ns) / 1e9
     is_open = stall.last.leaf.began_ns in {process.page.began_ns, *(row["began"] for row in process.page.open)}
-    how = "the stage has ended" if not is_open else "the stage goes on" if has_moved else "nobody waits for it any more"
+    how = "the stage has ended" if not is_open else "the stage goes on" if has_moved else "it holds nobody up any more"
     return StallChange(stall, is_end=True, lasted_s=lasted_s, how=how)
 
 

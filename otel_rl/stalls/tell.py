@@ -95,8 +95,8 @@ def ended_text(change: StallChange) -> str:
     normal_s = last.bound.normal_s
     cost = "" if normal_s is None else f", {seconds(max(0.0, change.lasted_s - normal_s))} more than normally"
     role = "rank" if last.process.page.process == "rank" else last.process.page.role
-    who = f"{role} {last.process.page.rank}"
-    return f"The stall of {who} in {last.leaf.name or 'no stage'} is over: {change.how}, after {seconds(change.lasted_s)}{cost}."
+    where = f"{role} {last.process.page.rank} in {last.leaf.name or 'no stage'}"
+    return f"The stall of {where} is over: {change.how}, after {seconds(change.lasted_s)}{cost}."
 
 
 def stall_id(link: Link) -> str:

@@ -14,12 +14,33 @@ import pytest
 from otel_rl.journal import page as pages
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.page import (
-    BEGAN, HEARTBEAT, LENGTH, MOST_NAMES, MOST_STATE, SIGNAL, SIZE, STAGE, STATE_AT, STEP, VERSION, Page, PageView,
-    find_pages, read_page,
+    BEGAN,
+    HEARTBEAT,
+    LENGTH,
+    MOST_NAMES,
+    MOST_STATE,
+    SIGNAL,
+    SIZE,
+    STAGE,
+    STATE_AT,
+    STEP,
+    VERSION,
+    Page,
+    PageView,
+    find_pages,
+    read_page,
 )  # fmt: skip
 
 WHO = WriterIdentity("trainer-3-42-abcd", "boot", "namespace", 42, 7, "node", 99, "1.0")
-ROW = {"name": "rl.reward", "kind": "rl.reward{f}", "id": "1", "parent": "2", "began": 5, "touched": 6, "attributes": {}}
+ROW = {
+    "name": "rl.reward",
+    "kind": "rl.reward{f}",
+    "id": "1",
+    "parent": "2",
+    "began": 5,
+    "touched": 6,
+    "attributes": {},
+}
 STATE: dict[str, Any] = {
     "identity": asdict(WHO),
     "anchor": 1_000,
@@ -94,6 +115,7 @@ def test_a_state_replaces_the_one_before(page: Page) -> None:
 
 def test_a_state_that_is_too_large_is_not_written(page: Page) -> None:
     """The one before stays; the largest that fits has all bytes up to the end of the page."""
+
     def of(length: int) -> dict[str, Any]:
         return {**STATE, "role": "r" * (length - len(json.dumps({**STATE, "role": ""}, separators=(",", ":"))))}
 
@@ -257,6 +279,7 @@ def test_two_processes_cannot_have_one_page(page: Page) -> None:
 
 def test_a_full_disk_leaves_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write into a mapped page without a block would end the program."""
+
     def full(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
