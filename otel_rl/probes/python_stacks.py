@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import sys
 import threading
@@ -77,11 +78,12 @@ def _of_task(task: Any) -> Iterator[tuple[CodeType, int]]:
     """Yield what a task waits in, the innermost first: a coroutine awaits another one, down to a future."""
     chain: list[tuple[CodeType, int]] = []
     waited = task.get_coro()
-    while waited is not None and len(chain) < MOST_FRAMES:
+    for _ in range(2 * MOST_FRAMES):
+        if type(waited).__name__ == "coroutine_wrapper":  # what Cython awaits, such as Ray's
+            waited = next(iter(gc.get_referents(waited)), None)
         frame = next((found for kind in ("cr", "gi", "ag") if (found := getattr(waited, f"{kind}_frame", None))), None)
-        if frame is None:
-            break
-        chain.append((frame.f_code, frame.f_lineno or 0))
+        if frame is not None:  # one of Cython has none
+            chain.append((frame.f_code, frame.f_lineno or 0))
         waited = next(
             (found for kind in ("cr_await", "gi_yieldfrom", "ag_await") if (found := getattr(waited, kind, None))), None
         )

@@ -95,7 +95,7 @@ class Situation:
         waiting: Waiting = defaultdict(dict)
         found: dict[Key, Stall] = {}
         for link in self.links:
-            if link.process.state == "dead":
+            if link.process.state == "dead" or (link.leaf.is_container and not link.is_over):
                 continue
             path, stall = self._follow(link)
             if stall is not None:
@@ -196,7 +196,7 @@ class Situation:
             waiting[first].update(waiting.pop(key, {}) | {key: found.pop(key).last})
 
         firsts: dict[tuple[str, str], Key] = {}
-        for key, stall in sorted(found.items(), key=_touched):
+        for key, stall in sorted(found.items(), key=_longest):
             first = firsts.setdefault((key[0], stall.last.leaf.name), key)
             if first != key:
                 join(key, first)
@@ -210,10 +210,18 @@ class Situation:
             if gone is not None:
                 found[gone.last.key] = gone
         deepest = max(map(_depth, found.values()))
-        first, _ = min(((key, one) for key, one in found.items() if _depth(one) == deepest), key=_touched)
+        first, _ = min(((key, one) for key, one in found.items() if _depth(one) == deepest), key=_longest)
         for key in [key for key, one in found.items() if _depth(one) < max(deepest, 1) and key != first]:
             join(key, first)
-        waiting[first].update({one.key: one for one in self.links if _is_late_idle(one) and one.key != first})
+        late = [one for one in self.links if self._may_wait(one, found[first].cause)]
+        waiting[first].update({one.key: one for one in late if one.key != first})
+
+    def _may_wait(self, link: Link, cause: Cause) -> bool:
+        """Return whether a stage within its bound waits longer than normally, for nothing that is seen."""
+        names = {v.IDLE, *CALLERS} if cause in QUIET else {v.IDLE}
+        normal_s = link.bound.normal_s
+        is_late = link.leaf.name in names and normal_s is not None and link.age_s > normal_s
+        return is_late and self._works_for(link) is None
 
     def _gone(self, since_ns: int) -> Stall | None:
         """Return the process that is stopped, gives no sign of life, or has died since then: somebody may want it."""
@@ -224,14 +232,14 @@ class Situation:
         ]
         if not gone:
             return None
-        process = min(gone, key=lambda one: one.page.heartbeat_ns)
+        process = min(gone, key=lambda one: (one.page.heartbeat_ns, one.writer))
         beat = process.page.heartbeat_ns
         leaf = next(iter(process.leaves), Leaf(v.LOOP, v.LOOP, beat, beat))
         return Stall(self._link(process, leaf), _quiet(process))
 
 
-def _touched(item: tuple[Key, Stall]) -> int:
-    return item[1].last.leaf.touched_ns
+def _longest(item: tuple[Key, Stall]) -> tuple[float, Key]:
+    return -item[1].last.age_s, item[0]
 
 
 def _depth(stall: Stall) -> int:
@@ -240,11 +248,6 @@ def _depth(stall: Stall) -> int:
     if stall.cause != "stage" or not (last.process.is_driver or last.leaf.name == v.IDLE or last.leaf.is_container):
         return 1 if stall.cause == "stage" and last.leaf.name in CALLERS else STUCK
     return 0
-
-
-def _is_late_idle(link: Link) -> bool:
-    normal_s = link.bound.normal_s
-    return link.leaf.name == v.IDLE and normal_s is not None and link.age_s > normal_s
 
 
 def _overdue(link: Link) -> tuple[float, tuple[str, int]]:
