@@ -133,7 +133,7 @@ GONE = process(3, normal=NORMAL, stage=("", -5.0))
     ("after", "expected"),
     [
         ((GONE,), ("the stage has ended", 45.0)),
-        ((rewarding(touched_s=-3.0),), ("the stage goes on", 43.0)),
+        ((rewarding(touched_s=-3.0),), ("the stage goes on", 44.0)),
         (
             (process(3, row(v.REWARD, 40, id="r"), row("tool", -4, parent="r"), stage=("tool", -4), normal=NORMAL),),
             ("the stage goes on", 44.0),
@@ -173,7 +173,7 @@ def test_a_stall_that_becomes_another_one(looks: Looks) -> None:
     assert [
         [],
         [("found", "stage", 44.0)],
-        [("ended", "it holds nobody up any more", 46.0)],
+        [("ended", "it waits for another", 46.0)],
         [("found", "stage", 603.0)],
         [],
     ] == both
