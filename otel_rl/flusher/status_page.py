@@ -115,6 +115,8 @@ class StatusPage:
             self._answer(page)
         has_ended = any(one.ended for one in self._listed.values())
         if has_ended or now - self._written_ns >= WRITE_NS:
+            if page.words[SIGNAL] and not _is_default():  # the host has taken it since
+                page.words[SIGNAL] = 0
             self._write(page, writer, opened, now)
 
     def heartbeat(self) -> None:
@@ -151,7 +153,8 @@ class StatusPage:
 
     def _register(self, page: Page) -> None:
         with guard("prepare the traces of stacks"):
-            if DUMP_SIGNAL and (StatusPage.has_handler or not catches("self", DUMP_SIGNAL)):
+            is_free = StatusPage.has_handler or not catches(os.getpid(), DUMP_SIGNAL)
+            if DUMP_SIGNAL and _is_default() and is_free:
                 faulthandler.register(DUMP_SIGNAL, file=page.descriptor, all_threads=True)
                 page.words[SIGNAL] = DUMP_SIGNAL
                 StatusPage.has_handler = True
@@ -189,7 +192,7 @@ class StatusPage:
 
     def _list(self, opened: Iterable[Any], now: int) -> None:
         long = [one for one in opened if not one.ended and now - one.began >= LISTED_NS]
-        long.sort(key=lambda one: one.began)
+        long.sort(key=lambda one: (one.began, one.name))  # a step and its container begin together
         listed = [one if isinstance(one, Stage) else one.as_span() for one in long[:MOST_LISTED]]
         self._listed = {one.span_id: one for one in listed if one.span_id}
         self._touched = {span_id: at for span_id, at in self._touched.items() if span_id in self._listed}
@@ -229,6 +232,10 @@ class StatusPage:
             "touched": max(stage.began, self._touched.get(stage.span_id, 0)),
             "attributes": dict(_short(dict(stage.attributes or {}))),
         }
+
+
+def _is_default() -> bool:
+    return signal.getsignal(DUMP_SIGNAL) is signal.SIG_DFL
 
 
 def _kind(stage: Stage | Collective) -> str:

@@ -47,6 +47,8 @@ class StallFinder:
     directory: Path
     is_mine: Callable[[WriterIdentity], bool]
     bounds: StallBounds = field(default_factory=StallBounds)
+    is_watched: Callable[[WriterIdentity], bool] = lambda _: True
+    """Whether somebody watches the node of a process of another node."""
     clock: Callable[[], float] = monotonic
     _seen: dict[Key, _Seen] = field(default_factory=dict)
     _looked_s: float = 0.0
@@ -75,8 +77,7 @@ class StallFinder:
         processes = newest_attempt(find_processes(self.directory, self.is_mine))
         self._traced_s.update({one.writer: now for one in processes if one.state == "traced"})
         stalls = Situation(processes, self.bounds).stalls()
-        # Of several nodes the one tells on which the last link is.
-        found = {stall.last.key: stall for stall in stalls if stall.last.process.is_local}
+        found = {stall.last.key: stall for stall in stalls if self._tells(stall)}
         changes = [*self._ends(found, processes)]
         for key, stall in found.items():
             seen = self._seen.setdefault(key, _Seen(stall))
@@ -85,6 +86,13 @@ class StallFinder:
                 seen.is_told = True
                 changes.append(StallChange(stall))
         return changes
+
+    def _tells(self, stall: Stall) -> bool:
+        """Return whether this node tells: that of the last link, or where that is gone, that of the first who waits."""
+        last = stall.last.process
+        if last.is_local or last.state != "dead" or self.is_watched(last.page.identity):
+            return last.is_local
+        return min(stall.waiting, key=lambda one: one.process.writer).process.is_local
 
     def _free_s(self, writer: str) -> float:
         """Return from when on a process that a debugger has held may be found to stall."""

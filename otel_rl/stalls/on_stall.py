@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
+from http.client import HTTPException
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -63,7 +64,7 @@ class StallHook:
                 problem = f"HTTP {error.code}"
                 if error.code < 500 and error.code not in {408, 429}:
                     break
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, HTTPException) as error:  # their texts may have the address
                 problem = type(error).__name__
             if number < len(PAUSES_S):
                 time.sleep(PAUSES_S[number])

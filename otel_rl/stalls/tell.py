@@ -108,8 +108,9 @@ def _labels(link: Link) -> SampleLabels:
 
 
 def _stage(link: Link) -> str:
-    """Return the name of a stage; that of a step has the rank in it, which would make a series of each."""
-    return v.RANK_SPAN if link.leaf.name.startswith(v.CONTAINER) else link.leaf.name
+    """Return the name of a stage; in no stage that of a step, without the rank, which would make a series of each."""
+    name = link.leaf.name
+    return v.RANK_SPAN if not name or name.startswith(v.CONTAINER) else name
 
 
 def _attributes(change: StallChange) -> dict[str, Value]:

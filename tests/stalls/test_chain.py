@@ -266,13 +266,18 @@ ROWS = st.builds(
     touched_s=st.sampled_from([None, 0.5, 35.0]),
     id=st.sampled_from("abcdef"),
     parent=st.sampled_from(["", *"abcdef"]),
-) | st.builds(
-    collective, st.sampled_from([1.0, 40.0, 90.0, 700.0]), st.sampled_from([None, 6, 7]), st.sampled_from([None, "g", "h"])
-)  # fmt: skip
+)
+GATHERS = st.builds(
+    collective,
+    st.sampled_from([1.0, 40.0, 90.0, 700.0]),
+    st.sampled_from([None, 6, 7]),
+    st.sampled_from([None, "g", "h"]),
+)
+SHORT = {v.REWARD: (9, 1.0), "update": (9, 10.0), v.IDLE: (9, 1.0), GATHER: (9, 1.0)}
 PROCESSES = st.builds(
     lambda rank, rows, more: process(rank, *rows, **more),
     st.integers(0, 4),
-    st.lists(ROWS, max_size=4, unique_by=lambda made: made["began"]),
+    st.lists(ROWS | GATHERS, max_size=4, unique_by=lambda made: made["began"]),
     st.fixed_dictionaries(
         {
             "state": st.sampled_from(["working", "working", "silent", "stopped", "traced", "dead"]),
@@ -281,7 +286,7 @@ PROCESSES = st.builds(
             "process": st.sampled_from(["driver", "rank", "worker"]),
             "role": st.sampled_from(["trainer", "actor"]),
             "step": st.sampled_from([None, 3]),
-            "normal": st.sampled_from([{}, {v.REWARD: (9, 1.0), "update": (9, 10.0), v.IDLE: (9, 1.0), GATHER: (9, 1.0)}]),
+            "normal": st.sampled_from([{}, SHORT]),
             "groups": st.sampled_from([{}, {"g": (7, (0, 1, 2)), "h": (6, (1, 3))}]),
             "is_local": st.booleans(),
         }
