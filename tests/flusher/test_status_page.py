@@ -408,9 +408,8 @@ def test_a_disk_without_room_for_a_page_costs_the_page_only(
                 otel_rl.flush()
     names = [span.name for span in recording.stop().spans(None)]
     assert ([SIZE], {"show the open stages": 1}, 3) == (tries, dict(errors), names.count("tool"))
-    assert ["otel_rl could not show the open stages; training is not affected (further errors of this kind are counted)"] == [
-        record.getMessage() for record in caplog.records
-    ]  # fmt: skip
+    said = "otel_rl could not show the open stages; training is not affected (further errors of this kind are counted)"
+    assert [said] == [record.getMessage() for record in caplog.records]
 
 
 def test_a_page_that_somebody_removed_harms_nothing(recording: Recording, page: StatusPage) -> None:
