@@ -15,7 +15,7 @@ from otel_rl.comm.collectives import SPANS_PER_STAGE
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.write import Writer
-from otel_rl.records import Log
+from otel_rl.records import Log, MetricPoints
 from tests.made_runs import FakeSpan
 
 MS = 1_000_000
@@ -120,6 +120,11 @@ class Peer:
     def write(self, spans: Sequence[FakeSpan]) -> None:
         """Journal spans."""
         for request in self._encoder.encode(spans):
+            self._writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)
+
+    def measure(self, *metrics: MetricPoints) -> None:
+        """Journal points."""
+        for request in self._encoder.encode_metrics(metrics):
             self._writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)
 
     def spool(self, spans: Sequence[FakeSpan]) -> None:

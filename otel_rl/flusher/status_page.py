@@ -6,13 +6,11 @@ import faulthandler
 import os
 import signal
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 from time import monotonic_ns
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from otel_rl import vocabulary
 from otel_rl.comm.collectives import Collective
@@ -23,12 +21,11 @@ from otel_rl.guard import guard
 from otel_rl.journal.page import ANSWERED, ASKED, HEARTBEAT, SIGNAL, STALLED, SUFFIX, Page
 from otel_rl.journal.write import Writer
 from otel_rl.metrics.record import labels_of
-from otel_rl.probes.python_stacks import stacks
+from otel_rl.probes.python_stacks import catches, stacks
 from otel_rl.process.state import state
 from otel_rl.process.status import status
 from otel_rl.records import FinishedRequests, Value
 from otel_rl.requests.memory import generation
-from otel_rl.stalls.members import catches
 from otel_rl.trace.guest import guest
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
@@ -37,9 +34,11 @@ LISTED_NS: Final = 1_000_000_000
 """A stage is listed once it has been open for this time."""
 WRITE_NS: Final = 1_000_000_000
 """The least time between two writes."""
+MEDIANS_NS: Final = 5_000_000_000
+"""The same for what is normal."""
 MOST_LISTED: Final = 48
 MOST_KINDS: Final = 200
-LAST_CALLS: Final = 101
+LAST_CALLS: Final = 31
 """The median is of this many calls at most."""
 MOST_ATTRIBUTES: Final = 12
 LONGEST_VALUE: Final = 120
@@ -52,6 +51,9 @@ would end the process: it is sent only to one whose kernel says that it is caugh
 
 class StatusPage:
     """Writes the page of this process; used by the flusher only."""
+
+    has_handler: ClassVar[bool] = False
+    """Whether the signal's handler in C is ours, also in a forked child."""
 
     def __init__(self) -> None:
         self._page: Page | None = None
@@ -66,22 +68,21 @@ class StatusPage:
         self._touched: dict[int, int] = {}
         """When something directly inside one of them ended last (monotonic, ns), by span id."""
         self._written: dict[str, Any] = {}
-        self._written_ns = self._stalled_ns = 0
+        self._written_ns = self._medians_ns = self._stalled_ns = 0
 
-    def normal_collective(self, operation: str, durations: Iterable[float]) -> None:
+    def normal_collective(self, operation: str, durations: Sequence[float]) -> None:
         """Add the durations of collectives of one operation, s."""
         self.normal(_kind_of_collective(operation), durations)
 
-    def normal(self, kind: str, durations: Iterable[float]) -> None:
+    def normal(self, kind: str, durations: Sequence[float]) -> None:
         """Add the durations of calls that have ended, s. Cost: 1 us."""
         calls = self._calls.get(kind)
         if calls is None:
             if len(self._calls) >= MOST_KINDS:
                 return
             calls = self._calls[kind] = deque(maxlen=LAST_CALLS)
-        before = len(calls)
         calls.extend(durations)
-        self._counts[kind] += max(len(calls) - before, 1)
+        self._counts[kind] += len(durations)
         self._changed.add(kind)
 
     def touch(self, records: Iterable[Any]) -> None:
@@ -112,7 +113,8 @@ class StatusPage:
             self._mark(writer, page.words[STALLED], now)
         if page.words[ASKED] != page.words[ANSWERED]:
             self._answer(page)
-        if now - self._written_ns >= WRITE_NS:
+        has_ended = any(one.ended for one in self._listed.values())
+        if has_ended or now - self._written_ns >= WRITE_NS:
             if page.words[SIGNAL] and not _is_default():  # the host has taken it since
                 page.words[SIGNAL] = 0
             self._write(page, writer, opened, now)
@@ -132,10 +134,11 @@ class StatusPage:
             page.remove()
 
     def abandon(self) -> None:
-        """Leave the page to the parent: this is a forked child."""
-        if self._page is not None:
-            self._unregister(self._page, is_mine=False)
-            self._page.abandon()
+        """Leave the page to the parent: this is a forked child.
+
+        The handler in C stays: the parent's stall may be that of a child, such as a worker of a data loader.
+        """
+        self._page, self._has_failed = None, True
 
     def _make(self, writer: Writer) -> None:
         if self._has_failed or not writer.frames:
@@ -150,15 +153,16 @@ class StatusPage:
 
     def _register(self, page: Page) -> None:
         with guard("prepare the traces of stacks"):
-            if DUMP_SIGNAL and _is_default() and not catches(os.getpid(), DUMP_SIGNAL):
+            is_free = StatusPage.has_handler or not catches(os.getpid(), DUMP_SIGNAL)
+            if DUMP_SIGNAL and _is_default() and is_free:
                 faulthandler.register(DUMP_SIGNAL, file=page.descriptor, all_threads=True)
                 page.words[SIGNAL] = DUMP_SIGNAL
+                StatusPage.has_handler = True
 
-    def _unregister(self, page: Page, *, is_mine: bool = True) -> None:
+    def _unregister(self, page: Page) -> None:
         if page.words[SIGNAL]:
             faulthandler.unregister(DUMP_SIGNAL)
-            if is_mine:
-                page.words[SIGNAL] = 0
+            page.words[SIGNAL], StatusPage.has_handler = 0, False
 
     def _mark(self, writer: Writer, began_ns: int, now: int) -> None:
         """Add an event to the open step: a stage of this process holds everybody up."""
@@ -179,6 +183,8 @@ class StatusPage:
 
     def _write(self, page: Page, writer: Writer, opened: Iterable[Any], now: int) -> None:
         self._list(opened, now)
+        if now - self._medians_ns >= MEDIANS_NS:
+            self._update_medians(now)
         shown = self._state(writer)
         while shown != self._written and not page.write(shown) and shown["open"]:
             shown = {**shown, "open": shown["open"][: len(shown["open"]) // 2]}
@@ -191,14 +197,18 @@ class StatusPage:
         self._listed = {one.span_id: one for one in listed if one.span_id}
         self._touched = {span_id: at for span_id, at in self._touched.items() if span_id in self._listed}
 
-    def _state(self, writer: Writer) -> dict[str, Any]:
+    def _update_medians(self, now: int) -> None:
+        self._medians_ns = now
         for kind in self._changed:
-            self._medians[kind] = self._counts[kind], round(median(self._calls[kind]), 6)
+            calls = sorted(self._calls[kind])
+            self._medians[kind] = self._counts[kind], round(calls[len(calls) // 2], 6)
         self._changed.clear()
+
+    def _state(self, writer: Writer) -> dict[str, Any]:
         identity = state.identity
         trace = guest.trace if tracing.container is None else tracing.container.trace
         return {
-            "identity": asdict(writer.identity),
+            "identity": vars(writer.identity),
             "anchor": state.clock.anchor,
             "role": identity.role,
             "process": identity.kind,

@@ -201,9 +201,10 @@ class Flusher:
             return
         if self._loops is not None:
             with guard("measure how late event loops are"):
-                lag = self._loops.lag()
-                if lag is not None:
-                    self.fold.point(Point(vocabulary.EVENT_LOOP_LAG, lag, state.now()))
+                found = self._loops.lag()
+                if found is not None:
+                    lag, at_ns = found
+                    self.fold.point(Point(vocabulary.EVENT_LOOP_LAG, lag, at_ns + state.clock.anchor))
         opened, records = self._drain()
         result = self.dispatcher.dispatch(
             opened, records, is_asked=self._is_asked, is_all=len(records) < SLICE, is_last=self._stopping

@@ -120,13 +120,6 @@ class Page:
         with suppress(OSError):
             os.close(self.descriptor)
 
-    def abandon(self) -> None:
-        """Close what a fork inherited; the file is the parent's."""
-        self.words.release()  # nobody writes them in the child, which has one thread and words of its own
-        self._map.close()
-        with suppress(OSError):
-            os.close(self.descriptor)
-
 
 @dataclass(frozen=True)
 class PageView:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import re
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -74,12 +78,30 @@ def _of_task(task: Any) -> Iterator[tuple[CodeType, int]]:
     """Yield what a task waits in, the innermost first: a coroutine awaits another one, down to a future."""
     chain: list[tuple[CodeType, int]] = []
     waited = task.get_coro()
-    while waited is not None and len(chain) < MOST_FRAMES:
+    for _ in range(2 * MOST_FRAMES):
+        if type(waited).__name__ == "coroutine_wrapper":  # what Cython awaits, such as Ray's
+            waited = next(iter(gc.get_referents(waited)), None)
         frame = next((found for kind in ("cr", "gi", "ag") if (found := getattr(waited, f"{kind}_frame", None))), None)
-        if frame is None:
-            break
-        chain.append((frame.f_code, frame.f_lineno or 0))
+        if frame is not None:  # one of Cython has none
+            chain.append((frame.f_code, frame.f_lineno or 0))
         waited = next(
             (found for kind in ("cr_await", "gi_yieldfrom", "ag_await") if (found := getattr(waited, kind, None))), None
         )
     return reversed(chain)
+
+
+# --- what the kernel says of a process --------------------------------------------------------------------------------
+
+
+def process_status(pid: int | str) -> dict[str, str]:
+    """Return what the kernel says of a process; nothing if it may not be asked."""
+    with suppress(OSError):
+        text = Path(f"/proc/{pid}/status").read_text("utf-8", "replace")
+        return dict(re.findall(r"^(\w+):\s*(.*)$", text, re.MULTILINE))
+    return {}
+
+
+def catches(pid: int | str, number: int) -> bool:
+    """Return whether a process has a handler for a signal, of Python or of C."""
+    mask = int(process_status(pid).get("SigCgt", "0"), 16)
+    return bool(number) and bool(mask >> (number - 1) & 1)

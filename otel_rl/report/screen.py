@@ -64,7 +64,7 @@ class Trouble:
 MOST_LINES: Final = 4
 """Most lines on the screen for one kind of trouble."""
 TROUBLE: Final = (
-    Trouble(STALLS, ("stalled", "stood_still"), is_by_rank=True),
+    Trouble(STALLS, ("stalled", "stood_still")),
     Trouble(HANGING, ("hanging",), is_by_rank=True),
     Trouble(FAILURES, ("failed", "failed_and_went_on", "call_failed", "out_of_memory")),
     Trouble(LEDGER, ("other_data", "logprobs_apart")),

@@ -21,6 +21,8 @@ from otel_rl.version import __version__
 
 PERIOD_S: Final = 5.0
 MAX_BYTES: Final = 256 << 20
+LONGEST_TEXT: Final = 128 << 10
+"""Stacks are long."""
 
 
 class OwnJournal:
@@ -28,7 +30,7 @@ class OwnJournal:
 
     def __init__(self, directory: Path, identity: WriterIdentity) -> None:
         self._writer = Writer(directory, identity, MAX_BYTES)
-        self._encoder = SpanEncoder(_resource(directory, identity), __version__)
+        self._encoder = SpanEncoder(_resource(directory, identity), __version__, max_text=LONGEST_TEXT)
         self._sampler = Sampler()
         self._start_ns = time.time_ns()
 

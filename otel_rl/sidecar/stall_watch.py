@@ -11,6 +11,7 @@ from otel_rl.guard import guard
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.probes.sample import Sample
 from otel_rl.records import Log
+from otel_rl.sidecar.owner import living
 from otel_rl.stalls.bounds import StallBounds
 from otel_rl.stalls.finder import StallFinder
 from otel_rl.stalls.on_stall import StallHook
@@ -24,7 +25,9 @@ class StallWatch:
     """Watches the processes of one run on one node."""
 
     def __init__(self, directory: Path, is_mine: Callable[[WriterIdentity], bool], say: Callable[[str], None]) -> None:
-        self._watch = StallFinder(directory, is_mine, StallBounds.from_env())
+        self._watch = StallFinder(
+            directory, is_mine, StallBounds.from_env(), lambda one: living(directory, one.boot_id) is not None
+        )
         self._teller = Teller(directory.name, StallHook(Config.from_env().on_stall, say), say)
 
     def look(self) -> list[Log]:

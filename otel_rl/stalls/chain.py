@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from otel_rl import vocabulary as v
 from otel_rl.stalls.bounds import UNKNOWN_S, Bound, StallBounds
 from otel_rl.stalls.members import Leaf, Process
 
 Cause = Literal["stage", "collective", "silent", "stopped", "dead", "unseen"]
+Key = tuple[str, int]
+DOUBT_S: Final = 3.0
+"""A process whose heartbeat is older may be about to count as one that gives no sign of life."""
+CALLERS: Final = frozenset((v.SAMPLE, v.SAMPLE_GROUP, v.TRAJECTORY, v.SAMPLE_TURN))
+"""Stages that mostly wait for what other processes do."""
+QUIET: Final = frozenset(("silent", "stopped", "dead"))
+STUCK: Final = 2
+"""The depth of a stall that waits for nobody."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,7 @@ class Link:
         return self.age_s > self.bound.seconds
 
     @property
-    def key(self) -> tuple[str, int]:
+    def key(self) -> Key:
         """What it is known by: its process, and when its stage began."""
         return self.process.writer, self.leaf.began_ns
 
@@ -52,21 +60,22 @@ class Stall:
     """All ranks that are inside the collective that does not end."""
 
 
+Waiting = defaultdict[Key, dict[Key, Link]]
+
+
 @dataclass
 class Situation:
     """All processes of an attempt at one moment."""
 
     processes: Sequence[Process]
     bounds: StallBounds
-    _found: dict[tuple[str, int], Stall] = field(default_factory=dict)
 
     @cached_property
     def links(self) -> list[Link]:
-        return [
-            Link(process, leaf, process.bound(leaf, self.bounds))
-            for process in self.processes
-            for leaf in process.leaves
-        ]
+        return [self._link(process, leaf) for process in self.processes for leaf in process.leaves]
+
+    def _link(self, process: Process, leaf: Leaf) -> Link:
+        return Link(process, leaf, process.bound(leaf, self.bounds))
 
     @cached_property
     def _by_rank(self) -> dict[tuple[str, int], Process]:
@@ -83,17 +92,20 @@ class Situation:
 
     def stalls(self) -> list[Stall]:
         """Return what holds the attempt up, each with all who wait for it."""
-        waiting: defaultdict[tuple[str, int], dict[tuple[str, int], Link]] = defaultdict(dict)
-        found: dict[tuple[str, int], Stall] = {}
+        waiting: Waiting = defaultdict(dict)
+        found: dict[Key, Stall] = {}
         for link in self.links:
-            if not link.is_over or link.process.state == "dead":
+            if link.process.state == "dead" or (link.leaf.is_container and not link.is_over):
                 continue
             path, stall = self._follow(link)
             if stall is not None:
                 found.setdefault(stall.last.key, stall)
-                named = {stall.last.key, *(one.key for one in stall.together)}
-                waiting[stall.last.key].update({one.key: one for one in path if one.key not in named})
-        self._absorb(found, waiting)
+                inside = {stall.last.key, *(one.key for one in stall.together)}
+                waiting[stall.last.key].update({one.key: one for one in path if one.key not in inside})
+        for key in list(found):
+            if not any(one.is_over for one in [found[key].last, *waiting[key].values()]):
+                del found[key]
+        self._join(found, waiting)
         return [
             Stall(one.last, one.cause, tuple(waiting[key].values()), one.unseen, one.together)
             for key, one in found.items()
@@ -128,7 +140,7 @@ class Situation:
         """
         if not last.is_over:
             return None
-        if last.process.page.process == "driver" or last.leaf.name == v.IDLE:
+        if last.process.is_driver or last.leaf.name == v.IDLE:
             for other in self.processes:
                 quiet_s = max(0, other.now_ns - other.moved_ns()) / 1e9
                 if other is not last.process and other.state == "working" and quiet_s < last.bound.seconds:
@@ -159,16 +171,15 @@ class Situation:
             return max(missing, key=_blame), None
         if any(one.process.state == "traced" for one in inside):
             return None, None
-        first = inside[0] if inside else link  # it stands for all: that is one stall
+        first = min(inside, key=lambda one: one.process.page.rank, default=link)  # all ranks name the same one
         if unseen:
-            late = first.is_over and first.age_s > UNKNOWN_S
+            late = link.is_over and link.age_s > UNKNOWN_S
             return None, Stall(first, "unseen", unseen=unseen[0]) if late else None
-        return None, Stall(first, "collective", together=tuple(inside)) if first.is_over else None
+        return None, Stall(first, "collective", together=tuple(inside)) if link.is_over else None
 
     def _idle(self, process: Process) -> Link:
         """Return what stands for a process that is in no stage that has been open for a second."""
-        leaf = Leaf("", "", process.page.began_ns, process.page.began_ns)
-        return Link(process, leaf, process.bound(leaf, self.bounds))
+        return self._link(process, Leaf("", "", process.page.began_ns, process.page.began_ns))
 
     def _works_for(self, link: Link) -> Link | None:
         """Return what another process does for a stage; of several the one that is to blame most."""
@@ -176,24 +187,67 @@ class Situation:
         links = [one for one in self.links if one.process in processes and one.process is not link.process]
         return max(links, key=_blame, default=None)
 
-    def _absorb(
-        self,
-        found: dict[tuple[str, int], Stall],
-        waiting: defaultdict[tuple[str, int], dict[tuple[str, int], Link]],
-    ) -> None:
-        """Let what only waits for work wait for the stall that is there, or else for the one that waits longest."""
-        idle = [key for key, one in found.items() if _only_waits(one)]
-        others = [key for key in found if key not in idle]
-        first = max(others or idle, key=lambda one: (found[one].last.age_s, one), default=None)
-        for key in idle:
-            if first is not None and key != first:
-                waiting[first].update(waiting.pop(key, {}) | {key: found.pop(key).last})
+    # --- who waits although nothing says for whom ---------------------------------------------------------------------
+
+    def _join(self, found: dict[Key, Stall], waiting: Waiting) -> None:
+        """Make one stall of those that are alike in a process, and let who only waits wait for what is stuck."""
+
+        def join(key: Key, first: Key) -> None:
+            waiting[first].update(waiting.pop(key, {}) | {key: found.pop(key).last})
+
+        firsts: dict[tuple[str, str], Key] = {}
+        for key, stall in sorted(found.items(), key=_longest):
+            first = firsts.setdefault((key[0], stall.last.leaf.name), key)
+            if first != key:
+                join(key, first)
+        if not found:
+            return
+        if all(_depth(one) < STUCK for one in found.values()):
+            if any(one.state == "working" and one.is_local and one.silent_s() > DOUBT_S for one in self.processes):
+                found.clear()  # in a moment that process is known to be quiet, or says what it is in
+                return
+            gone = self._gone(min(one.last.leaf.touched_ns for one in found.values()))
+            if gone is not None:
+                found[gone.last.key] = gone
+        deepest = max(map(_depth, found.values()))
+        first, _ = min(((key, one) for key, one in found.items() if _depth(one) == deepest), key=_longest)
+        for key in [key for key, one in found.items() if _depth(one) < max(deepest, 1) and key != first]:
+            join(key, first)
+        late = [one for one in self.links if self._may_wait(one, found[first].cause)]
+        waiting[first].update({one.key: one for one in late if one.key != first})
+
+    def _may_wait(self, link: Link, cause: Cause) -> bool:
+        """Return whether a stage within its bound waits longer than normally, for nothing that is seen."""
+        names = {v.IDLE, *CALLERS} if cause in QUIET else {v.IDLE}
+        normal_s = link.bound.normal_s
+        is_late = link.leaf.name in names and normal_s is not None and link.age_s > normal_s
+        return is_late and self._works_for(link) is None
+
+    def _gone(self, since_ns: int) -> Stall | None:
+        """Return the process that is stopped, gives no sign of life, or has died since then: somebody may want it."""
+        gone = [
+            one
+            for one in self.processes
+            if one.is_local and one.state in QUIET and (one.state != "dead" or one.page.heartbeat_ns > since_ns - 1e9)
+        ]
+        if not gone:
+            return None
+        process = min(gone, key=lambda one: (one.page.heartbeat_ns, one.writer))
+        beat = process.page.heartbeat_ns
+        leaf = next(iter(process.leaves), Leaf(v.LOOP, v.LOOP, beat, beat))
+        return Stall(self._link(process, leaf), _quiet(process))
 
 
-def _only_waits(stall: Stall) -> bool:
-    return stall.cause == "stage" and (
-        stall.last.process.page.process == "driver" or stall.last.leaf.name == v.IDLE or stall.last.leaf.is_container
-    )
+def _longest(item: tuple[Key, Stall]) -> tuple[float, Key]:
+    return -item[1].last.age_s, item[0]
+
+
+def _depth(stall: Stall) -> int:
+    """Return how sure it is that a stage does not wait for something that is not seen: ``STUCK`` at most."""
+    last = stall.last
+    if stall.cause != "stage" or not (last.process.is_driver or last.leaf.name == v.IDLE or last.leaf.is_container):
+        return 1 if stall.cause == "stage" and last.leaf.name in CALLERS else STUCK
+    return 0
 
 
 def _overdue(link: Link) -> tuple[float, tuple[str, int]]:

@@ -47,6 +47,8 @@ class StallFinder:
     directory: Path
     is_mine: Callable[[WriterIdentity], bool]
     bounds: StallBounds = field(default_factory=StallBounds)
+    is_watched: Callable[[WriterIdentity], bool] = lambda _: True
+    """Whether somebody watches the node of a process of another node."""
     clock: Callable[[], float] = monotonic
     _seen: dict[Key, _Seen] = field(default_factory=dict)
     _looked_s: float = 0.0
@@ -75,8 +77,7 @@ class StallFinder:
         processes = newest_attempt(find_processes(self.directory, self.is_mine))
         self._traced_s.update({one.writer: now for one in processes if one.state == "traced"})
         stalls = Situation(processes, self.bounds).stalls()
-        # Of several nodes the one tells on which the last link is.
-        found = {stall.last.key: stall for stall in stalls if stall.last.process.is_local}
+        found = {stall.last.key: stall for stall in stalls if self._tells(stall)}
         changes = [*self._ends(found, processes)]
         for key, stall in found.items():
             seen = self._seen.setdefault(key, _Seen(stall))
@@ -86,28 +87,41 @@ class StallFinder:
                 changes.append(StallChange(stall))
         return changes
 
+    def _tells(self, stall: Stall) -> bool:
+        """Return whether this node tells: that of the last link, or where that is gone, that of the first who waits."""
+        last = stall.last.process
+        if last.is_local or last.state != "dead" or self.is_watched(last.page.identity):
+            return last.is_local
+        return min(stall.waiting, key=lambda one: one.process.writer).process.is_local
+
     def _free_s(self, writer: str) -> float:
         """Return from when on a process that a debugger has held may be found to stall."""
         return self._traced_s[writer] + self.bounds.after_s if writer in self._traced_s else 0.0
 
     def _ends(self, found: dict[Key, Stall], processes: Iterable[Process]) -> Iterable[StallChange]:
         by_writer = {one.writer: one for one in processes}
+        now_waiting = {one.key for stall in found.values() for one in stall.waiting}
         for key in [key for key in self._seen if key not in found]:
             seen = self._seen.pop(key)
             if seen.is_told:
-                yield _ended(seen.stall, by_writer.get(key[0]))
+                yield _ended(seen.stall, by_writer.get(key[0]), waits=key in now_waiting)
 
 
-def _ended(stall: Stall, process: Process | None) -> StallChange:
-    """Return the end of a stall: its stage ended, or goes on, or its process is gone."""
-    touched_ns = stall.last.leaf.touched_ns
+def _ended(stall: Stall, process: Process | None, *, waits: bool) -> StallChange:
+    """Return the end of a stall: its stage ended, or goes on, or waits for another, or its process is gone."""
+    last, leaf = stall.last, stall.last.leaf
     if process is None or (process.state == "dead" and stall.cause != "dead"):
-        return StallChange(stall, is_end=True, lasted_s=stall.last.age_s, how="its process has ended, too")
-    moved_ns = max([process.page.began_ns, *(leaf.touched_ns for leaf in process.leaves)])
-    has_moved = moved_ns > touched_ns
-    lasted_s = ((moved_ns if has_moved else process.now_ns) - touched_ns) / 1e9
-    is_open = stall.last.leaf.began_ns in {process.page.began_ns, *(row["began"] for row in process.page.open)}
-    how = "the stage has ended" if not is_open else "the stage goes on" if has_moved else "it holds nobody up any more"
+        return StallChange(stall, is_end=True, lasted_s=last.age_s, how="its process has ended, too")
+    same = [row["touched"] for row in process.page.open if row["began"] == leaf.began_ns]
+    how = "the stage goes on" if same else "the stage has ended"
+    if waits:
+        how = "it waits for another"
+    elif process.state == "dead":
+        how = "nobody waits for it any more"
+    moved_ns = max(same) if same else process.moved_ns()
+    lasted_s = (moved_ns - leaf.touched_ns) / 1e9
+    if lasted_s < last.age_s:  # that was before it was seen last
+        lasted_s = max(last.age_s, (process.now_ns - leaf.touched_ns) / 1e9)
     return StallChange(stall, is_end=True, lasted_s=lasted_s, how=how)
 
 

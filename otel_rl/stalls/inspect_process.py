@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Final
 
 from otel_rl.journal.page import ANSWERED, ASKED, SIZE, STALLED
-from otel_rl.stalls.members import Process, catches, state_letter
+from otel_rl.probes.python_stacks import catches, process_status
+from otel_rl.stalls.flight_recorder import recorded
+from otel_rl.stalls.members import Process
 
 ANSWER_S: Final = 3.0
 """How long the flusher of a process may take to answer: it looks every half second."""
 DUMP_S: Final = 1.0
 SPY_S: Final = 15.0
 LONGEST: Final = 64 << 10
+MOST_CHILDREN: Final = 8
 LONGEST_FILE: Final = 4 << 20
 """Stacks at the end of a page's file are removed beyond this size."""
 
@@ -32,15 +35,24 @@ def evidence_of(process: Process) -> str:
     """
     if not process.is_local:
         return f"The process runs on {process.page.identity.host}, whose stacks cannot be read from here."
-    pid = process.page.identity.local_pid
-    if process.state == "dead" or not pid:
+    if process.state == "dead":
         return "The process has ended."
-    how, text = _stacks(process, pid)
+    pid = process.page.identity.local_pid  # 0 in another container: there only the process itself can tell
+    lines = [*_facts(process, pid), *_shown(*_stacks(process, pid))]
+    since_s = (process.page.began_ns + process.page.anchor_ns) / 1e9
+    if collectives := recorded(pid, process.page.rank, since_s):
+        lines += ["Collectives that have not ended, by torch's flight recorder:", *collectives]
+    for child in _forked(pid):
+        shown = _shown("by faulthandler in C", _by_signal(process, child))
+        lines += [f"Forked process {child}: state {state_letter(child)}", *shown]
+    return "\n".join(lines)[:LONGEST] + "\n"
+
+
+def _shown(how: str, text: str) -> list[str]:
     if text:
-        facts = "\n".join(_facts(process, pid))
-        return f"{facts}\nStacks, {how}:\n{text[:LONGEST].rstrip()}\n"
+        return [f"Stacks, {how}:", text.rstrip()]
     hint = "" if shutil.which("py-spy") else "; with py-spy installed they can be read from outside"
-    return "\n".join([*_facts(process, pid), f"No stacks: {how}{hint}."])
+    return [f"No stacks: {how}{hint}."]
 
 
 def _stacks(process: Process, pid: int) -> tuple[str, str]:
@@ -56,7 +68,7 @@ def _stacks(process: Process, pid: int) -> tuple[str, str]:
         text = _by_signal(process, pid)
         if text:
             return "by faulthandler in C", text
-    return ("by py-spy", text) if (text := _by_spy(pid)) else (why, "")
+    return ("by py-spy", text) if pid and (text := _by_spy(pid)) else (why, "")
 
 
 def _by_itself(path: Path) -> str:
@@ -97,8 +109,28 @@ def _by_signal(process: Process, pid: int) -> str:
             before, size = size, path.stat().st_size
             if size == before > begin:
                 break
-        return _read(path, begin)
+        return _interrupted_first(_read(path, begin))
     return ""
+
+
+def _interrupted_first(text: str) -> str:
+    """Put the thread that the signal interrupted first: it is the main one, as a rule."""
+    threads = text.strip().split("\n\n")
+    return "\n\n".join(sorted(threads, key=lambda one: not one.startswith("Current")))
+
+
+def _forked(pid: int) -> Iterator[int]:
+    """Yield the processes that it has forked and that run the same program, such as workers of a data loader.
+
+    They have inherited its handler in C, which appends to the same file.
+    """
+    with suppress(OSError):
+        program = Path(f"/proc/{pid}/cmdline").read_bytes()
+        tasks = Path(f"/proc/{pid}/task").glob("*/children")
+        children = [int(child) for task in tasks for child in task.read_text("ascii").split()]
+        for child in sorted(children)[:MOST_CHILDREN]:
+            if Path(f"/proc/{child}/cmdline").read_bytes() == program:
+                yield child
 
 
 def _by_spy(pid: int) -> str:
@@ -138,7 +170,8 @@ def _facts(process: Process, pid: int) -> Iterator[str]:
     before, began = _cpu_s(pid), time.monotonic()
     time.sleep(0.2)
     after, took_s = _cpu_s(pid), time.monotonic() - began
-    yield f"Process {pid} on {process.page.identity.host}: state {state_letter(pid) or 'unknown'}"
+    identity = process.page.identity
+    yield f"Process {pid or identity.pid} on {identity.host}: state {state_letter(pid) or 'unknown'}"
     if before is not None and after is not None:
         yield f"CPU: {(after - before) / took_s:.0%} of one core now, {after:.1f} s since it began"
     yield from _waits_in(pid)
@@ -148,6 +181,11 @@ def _facts(process: Process, pid: int) -> Iterator[str]:
     killed = _oom_kills(pid)
     if killed:
         yield f"Processes of its control group that were killed for memory: {killed}"
+
+
+def state_letter(pid: int) -> str:
+    """Return the kernel's word for what a process does, such as ``D (disk sleep)``; empty if it is gone."""
+    return process_status(pid).get("State", "")
 
 
 def _cpu_s(pid: int) -> float | None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +13,15 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.filesystem import silent_s
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.page import PageView, find_pages
+from otel_rl.probes.python_stacks import process_status
 from otel_rl.stalls.bounds import Bound, StallBounds
 
 LATE_S: Final = 10.0
 """A process whose heartbeat is older gives no sign of life; the flusher beats every half second."""
 LATE_ELSEWHERE_S: Final = 120.0
 """The same for a process of another node: a file server shows its page half a minute late."""
+BEHIND_S: Final = 2.0
+"""A flusher that is so late has not seen what its threads have done since."""
 State = Literal["working", "silent", "stopped", "traced", "dead"]
 
 
@@ -62,9 +63,23 @@ class Process:
         return self.page.identity.writer
 
     @property
+    def is_driver(self) -> bool:
+        """Whether it holds the steps and lets others work."""
+        return "driver" in {self.page.process, self.page.role}
+
+    @property
+    def kind(self) -> str:
+        """What it is in words: ``rank``, or its role."""
+        return "rank" if self.page.process == "rank" and not self.is_driver else self.page.role
+
+    @property
     def is_quiet(self) -> bool:
-        """Whether it gives no sign of life, so that only its threads' own word of its stage counts."""
-        return self.state not in {"working", "traced"}
+        """Whether it gives no sign of life, so that only its threads' own word of its stage counts.
+
+        It is so early where its threads went on after the last heartbeat: then its open stages are out of date.
+        """
+        is_behind = self.page.began_ns > self.page.heartbeat_ns and self.silent_s() > BEHIND_S
+        return self.state not in {"working", "traced"} or (self.state == "working" and is_behind)
 
     @cached_property
     def leaves(self) -> list[Leaf]:
@@ -135,28 +150,10 @@ def _process(page: PageView, is_local: bool) -> Process:
 def _state(page: PageView, now_ns: int, *, is_local: bool) -> State:
     if not page.identity.is_alive(lambda: silent_s(page.path)):
         return "dead"
-    status = dict(_status(page.identity.local_pid)) if is_local else {}
+    status = dict(process_status(page.identity.local_pid)) if is_local else {}
     if status.get("TracerPid", "0") != "0":
         return "traced"
     if status.get("State", "").startswith("T"):
         return "stopped"
     is_late = now_ns - page.heartbeat_ns > 1e9 * (LATE_S if is_local else LATE_ELSEWHERE_S)
     return "silent" if is_late else "working"
-
-
-def _status(pid: int) -> Iterator[tuple[str, str]]:
-    """Yield what the kernel says of a process; nothing if it may not be asked."""
-    with suppress(OSError):
-        text = Path(f"/proc/{pid}/status").read_text("utf-8", "replace")
-        yield from re.findall(r"^(\w+):\s*(.*)$", text, re.MULTILINE)
-
-
-def catches(pid: int, number: int) -> bool:
-    """Return whether a process has a handler for a signal, as the kernel says."""
-    mask = int(dict(_status(pid)).get("SigCgt", "0"), 16)
-    return bool(number) and bool(mask >> (number - 1) & 1)
-
-
-def state_letter(pid: int) -> str:
-    """Return the kernel's word for what a process does, such as ``D (disk sleep)``; empty if it is gone."""
-    return dict(_status(pid)).get("State", "")

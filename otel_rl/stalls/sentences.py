@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -13,7 +13,8 @@ from otel_rl.stalls.members import Process
 
 DETAILS: Final = (
     (v.REWARD_FUNCTION, "function {}"), (v.TOOL_NAME, "tool {}"), (v.SAMPLE_ID, "sample {}"), (v.GROUP_ID, "group {}"),
-    (v.RESPONSE_ID, "request {}"), (v.IDLE_REASON, "{}"), (v.REPLICA, "engine {}"),
+    (v.RESPONSE_ID, "request {}"), (v.IDLE_REASON, "{}"), (v.REPLICA, "engine {}"), (v.SYNC_OPERATION, "{}"),
+    (v.TRAIN_MODEL, "{}"), (v.LOGPROB_KIND, "{}"),
 )  # fmt: skip
 """Attributes that say which call of a stage it is."""
 LONGEST: Final = 60
@@ -44,8 +45,7 @@ def chain_of(stall: Stall) -> str:
 def place_of(process: Process) -> str:
     """Return who a process is, and where it runs."""
     page = process.page
-    role = "rank" if page.process == "rank" else page.role
-    return f"{role} {page.rank}, process {page.identity.pid} on {page.identity.host}"
+    return f"{process.kind} {page.rank}, process {page.identity.pid} on {page.identity.host}"
 
 
 def _normally(link: Link) -> str:
@@ -55,7 +55,7 @@ def _normally(link: Link) -> str:
 def what_of(link: Link) -> str:
     """Return the stage that a process is in, with what says which call of it."""
     leaf, step = link.leaf, link.process.page.step
-    where = "" if step is None else f" of step {step}"
+    where = "" if step is None else f" in step {step}"
     if leaf.name == v.COMM:
         group = f" of {leaf.get(v.COMM_GROUP)}" if leaf.get(v.COMM_GROUP) else ""
         return f"{leaf.get(v.COMM_OPERATION)} {leaf.get(v.COMM_SEQUENCE) or ''}".rstrip() + group + where
@@ -63,8 +63,13 @@ def what_of(link: Link) -> str:
         return f"no stage{where}"
     if leaf.is_container:
         return ("set-up" if step is None else f"step {step}") + ", in no stage"
-    details = [text.format(_short(leaf.get(key))) for key, text in DETAILS if leaf.get(key) not in (None, "")]
+    said = [(text, _short(leaf.get(key))) for key, text in DETAILS if leaf.get(key) not in (None, "")]
+    details = [text.format(value) for text, value in said if value not in leaf.name]
     return leaf.name + (f" ({', '.join(details)})" if details else "") + where
+
+
+def _where(link: Link) -> str:
+    return "" if link.process.page.step is None else f" in step {link.process.page.step}"
 
 
 def _short(value: Any) -> str:
@@ -73,9 +78,12 @@ def _short(value: Any) -> str:
 
 def _waiting(links: Sequence[Link]) -> Iterator[str]:
     """Yield a sentence for all who wait in the same, those first that wait longest."""
+    calls = Counter((link.process.writer, link.leaf.name) for link in links)
     alike: defaultdict[str, list[Link]] = defaultdict(list)
     for link in links:
-        alike[what_of(link)].append(link)
+        number = calls[link.process.writer, link.leaf.name]
+        what = what_of(link) if number == 1 else f"{number} calls of {link.leaf.name}{_where(link)}"
+        alike[what].append(link)
     for what, some in sorted(alike.items(), key=lambda item: -max(one.age_s for one in item[1])):
         verb = "wait" if len(some) > 1 else "waits"
         yield f"{_people(some)} {verb} in {what} for {seconds(max(one.age_s for one in some))}."
@@ -85,8 +93,7 @@ def _people(links: Iterable[Link]) -> str:
     """Return the processes: ranks by their numbers, others after their role."""
     by_role: defaultdict[str, set[int]] = defaultdict(set)
     for link in links:
-        page = link.process.page
-        by_role["rank" if page.process == "rank" else page.role].add(page.rank)
+        by_role[link.process.kind].add(link.process.page.rank)
     names = [_numbered(role, sorted(ranks)) for role, ranks in by_role.items()]
     text = " and ".join(names)
     return text[:1].upper() + text[1:]

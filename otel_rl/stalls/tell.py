@@ -94,9 +94,8 @@ def ended_text(change: StallChange) -> str:
     last = change.stall.last
     normal_s = last.bound.normal_s
     cost = "" if normal_s is None else f", {seconds(max(0.0, change.lasted_s - normal_s))} more than normally"
-    role = "rank" if last.process.page.process == "rank" else last.process.page.role
-    where = f"{role} {last.process.page.rank} in {last.leaf.name or 'no stage'}"
-    return f"The stall of {where} is over: {change.how}, after {seconds(change.lasted_s)}{cost}."
+    who = f"{last.process.kind} {last.process.page.rank}"
+    return f"The stall of {who} in {last.leaf.name} is over: {change.how}, after {seconds(change.lasted_s)}{cost}."
 
 
 def stall_id(link: Link) -> str:
@@ -105,7 +104,13 @@ def stall_id(link: Link) -> str:
 
 
 def _labels(link: Link) -> SampleLabels:
-    return (v.ROLE, link.process.page.role), (v.STAGE, link.leaf.name)
+    return (v.ROLE, link.process.page.role), (v.STAGE, _stage(link))
+
+
+def _stage(link: Link) -> str:
+    """Return the name of a stage; in no stage that of a step, without the rank, which would make a series of each."""
+    name = link.leaf.name
+    return v.RANK_SPAN if not name or name.startswith(v.CONTAINER) else name
 
 
 def _attributes(change: StallChange) -> dict[str, Value]:
@@ -116,7 +121,7 @@ def _attributes(change: StallChange) -> dict[str, Value]:
         v.STALL_STATE: "ended" if change.is_end else "found",
         v.STALL_AGE: change.lasted_s if change.is_end else last.age_s,
         v.STALL_CAUSE: stall.cause,
-        v.STAGE: last.leaf.name,
+        v.STAGE: _stage(last),
         v.STALL_ROLE: page.role,
         v.STALL_RANK: page.rank,
         v.STALL_WAITING: len(stall.waiting),

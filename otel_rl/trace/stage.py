@@ -222,7 +222,7 @@ class Stage(Settable):
         tracing.open.discard(self)
         if token is not None:
             outer, words = token.old_value, status.words
-            if outer.__class__ is Stage and not outer.ended and outer is not tracing.container:
+            if outer.__class__ is Stage and outer.began and not outer.ended and outer is not tracing.container:
                 words[STAGE] = status.codes[outer.name]
                 words[BEGAN] = outer.began
             else:

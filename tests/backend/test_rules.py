@@ -141,6 +141,20 @@ def test_a_run_without_steps_is_found_by_these_names(tmp_path: Path) -> None:
         assert [] == store.query(expr.replace("600", "60").replace("== 0", "== 1"))
 
 
+def test_the_alert_of_a_stall_names_who_holds_the_run_up(tmp_path: Path) -> None:
+    """The role is that of the stall, not of the sidecar that tells it, and one that is over fires nothing."""
+    now_ns = time.time_ns()
+    (expr,) = [rule["expr"] for rule in alerts() if rule["alert"] == "OtelRlStall"]
+    sidecar = {v.SERVICE_NAME: "otel_rl-sidecar", v.SERVICE_INSTANCE_ID: "s", v.RUN_ID: "r", v.ROLE: "sidecar"}
+    ages = {"rl.reward": 40.0, "rl.sync": 0.0}
+    points = [Number(now_ns, age_s, {v.ROLE: "trainer", v.STAGE: stage}) for stage, age_s in ages.items()]
+    with prometheus(tmp_path) as store:
+        _send(store, {**sidecar, v.HOST_NAME: "n"}, [MetricPoints(v.STALL_ACTIVE, "gauge", "s", "", points)])
+        assert wait_for(lambda: store.query('rl_stall_active_seconds{rl_stage="rl.sync"}'))
+        found = [(each["metric"], each["value"][1]) for each in store.query(expr)]
+    assert [({"rl_run_id": "r", "host_name": "n", "rl_role": "trainer", "rl_stage": "rl.reward"}, "40")] == found
+
+
 def _send(store: Prometheus, resource: Mapping[str, Value], made: list[MetricPoints]) -> None:
     """Send metrics of one resource as the Collector does."""
     for request in SpanEncoder(resource, "1.0").encode_metrics(made):

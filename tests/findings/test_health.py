@@ -11,7 +11,7 @@ from otel_rl import vocabulary as v
 from otel_rl.findings.health import HEALTH
 from otel_rl.findings.judge import apply
 from otel_rl.findings.memory import RankMemory
-from otel_rl.findings.mishaps import DataFault, Died, Failed, Hang, Health, RequestsOf, Updates
+from otel_rl.findings.mishaps import DataFault, Died, Failed, Hang, Health, LateLoop, RequestsOf, Updates
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -228,6 +228,16 @@ UPDATES = Updates(steps=100, skipped=30, last_row=0, since=4)
             {"requests": [RequestsOf(engine="vllm", count=100, errors=0, timed_out=0, aborted=4)]},
             "warning",
             "4 of 100 requests of vllm were aborted (4.0 %).",
+        ),
+        (
+            {
+                "late_loops": [
+                    LateLoop(who="agent loop 1", lag_s=1.5, step=3),
+                    LateLoop(who="rollout server 0", lag_s=12.0, step=7),
+                ]
+            },
+            "warning",
+            "The event loop of rollout server 0, like 1 more, was late by up to 12.0 s, in step 7.",
         ),
     ],
 )

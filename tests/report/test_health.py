@@ -168,6 +168,21 @@ def test_what_a_sidecar_says_is_read(tmp_path: Path) -> None:
     assert "Lost: 7 spans that the server refused. What depends on them may be too low." == second
 
 
+def test_an_event_loop_that_is_late_inside_a_step_is_told(tmp_path: Path) -> None:
+    """Not one that was late before the first step, while its process loaded, or by less than a second."""
+    for rank, lags in enumerate(((30.0, 0.1, 2.5, 2.0), (30.0, 0.1, 0.9, 0.1))):
+        peer = Peer(tmp_path, rank)
+        points = []
+        for number, lag in enumerate(lags):
+            if number:
+                peer.step(number, [Did("rl.sample", 5000)])
+            points.append(Number(peer.now_ns - 1, lag))
+        peer.measure(MetricPoints(v.EVENT_LOOP_LAG, "gauge", "s", "", points))
+    assert [("warning", "The event loop of rank 0 was late by up to 2.50 s, in step 2.")] == [
+        (one.severity, one.sentence) for one in build_report(open_run(tmp_path), 10**19).findings.health
+    ]
+
+
 def test_ranks_share_the_memory_of_their_host(tmp_path: Path) -> None:
     """Both grow, and their host is full twice as soon."""
     for rank in (0, 1):

@@ -20,7 +20,8 @@ NORMAL = {v.REWARD: (100, 0.3), GATHER: (900, 0.1), "rl.rank 3": (11, 5.0)}
 
 def gathering(*ranks: int, age_s: float = 214, **more: Any) -> list[Process]:
     """Make ranks that are in a gather."""
-    return [process(rank, row("rl.rank", 300, id="c"), collective(age_s), normal=NORMAL, **more) for rank in ranks]
+    inside = {**collective(age_s), "parent": "c"}
+    return [process(rank, row(f"rl.rank {rank}", 300, id="c"), inside, normal=NORMAL, **more) for rank in ranks]
 
 
 def rewarding(rank: int, age_s: float = 214, **more: Any) -> Process:

@@ -79,10 +79,11 @@ class Trained:
         return Counter(span.name for run in self.recorded() for span in run.spans())
 
 
-def train(directory: Path, *settings: str, under: tuple[str, ...] = ()) -> Trained:
-    """Train two steps; ``under`` is the command that runs verl's, ``settings`` are verl's."""
+def train(directory: Path, *settings: str, under: tuple[str, ...] = (), **changes: str) -> Trained:
+    """Train two steps; ``under`` runs verl, ``settings`` are its own, ``changes`` the environment's."""
     command = [*under, str(SCRIPT), str(directory), *settings]
-    environ = environment(directory, PYTHON=sys.executable, RAY_ADDRESS="local")  # no cluster that runs already
+    changes = {"PYTHON": sys.executable, "RAY_ADDRESS": "local", **changes}  # no cluster that runs already
+    environ = environment(directory, **changes)
     with (directory / "output").open("w+", encoding="utf-8") as output:
         process = subprocess.Popen(command, env=environ, cwd=directory, stdout=output, stderr=subprocess.STDOUT)
         try:

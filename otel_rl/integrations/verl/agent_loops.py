@@ -132,7 +132,8 @@ def _serve_stage(args: Args, kwargs: Kwargs) -> str | None:
 
 def _say_serve(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     used = IN_USE.get()
-    return {vocabulary.MODE: used.mode} if used is not None and used.mode else {}
+    mode = {vocabulary.MODE: used.mode} if used is not None and used.mode else {}
+    return {vocabulary.RESPONSE_ID: str(kwargs["request_id"]), **mode}
 
 
 def _served(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
@@ -143,7 +144,6 @@ def _served(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
         record_requests(made, kwargs, result, parent=stage)
     finish = _finish(result)
     return {
-        vocabulary.RESPONSE_ID: str(kwargs["request_id"]),
         vocabulary.TOKENS_PROMPT: len(kwargs["prompt_ids"]),
         vocabulary.TOKENS_RESPONSE: len(result.token_ids),
         vocabulary.FINISH_REASONS: (finish,),

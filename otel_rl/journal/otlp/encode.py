@@ -204,6 +204,6 @@ class SpanEncoder:
             trace_id=log.trace_id.to_bytes(16, "big") if log.trace_id else b"",
             span_id=log.span_id.to_bytes(8, "big") if log.span_id else b"",
         )
-        message.body.string_value = clean.name(log.body)
+        message.body.string_value = clean.text(log.body, max(clean.max_text, MAX_TEXT))
         message.dropped_attributes_count = clean.fill(message.attributes, log.attributes)
         return message

@@ -1,15 +1,20 @@
 """One fault in a training of verl, which the variable FAULT names. Every process of verl imports this module.
 
 It is on no package's path: ``tests`` is a package of verl's, too. A fault begins in the third step, so that a reader
-has something to compare it with.
+has something to compare it with; a stall in the step that is said.
 """
 
 import asyncio
 import functools
 import os
+import re
+import signal
+import subprocess
 import time
+import timeit
 from types import SimpleNamespace
 
+import ray
 import wrapt
 
 FIRST_STEP = 3
@@ -33,6 +38,7 @@ def wrapping(module, owner, name):
 
 
 FSDP = "verl.workers.engine.fsdp.transformer_impl"
+WORKERS = "verl.workers.engine_workers"
 REWARD = "verl.experimental.reward_loop.reward_loop"
 
 
@@ -187,5 +193,142 @@ def growing_sync():
         return update_weights
 
 
-if os.environ.get("FAULT"):
-    globals()[os.environ["FAULT"]]()
+# --- stalls: they begin in a step, and last some seconds --------------------------------------------------------------
+
+
+def _score(step, then):
+    """Do something in the user's reward function, before the second answer of the step that it scores."""
+    calls = iter(range(10_000))
+
+    def patch(module):
+        score = module.compute_score
+
+        @functools.wraps(score)
+        def compute_score(*args, **kwargs):
+            if next(calls) == CALLS_A_STEP * (step - 1) + 1:
+                then()
+            return score(*args, **kwargs)
+
+        module.compute_score = compute_score
+
+    wrapt.register_post_import_hook(patch, "verl_cpu.reward")
+
+
+def reward_sleeps(lasts_s=40.0, step=6):
+    """Let the reward function sleep in one call; its process goes on."""
+
+    def wait_for_judge():
+        time.sleep(lasts_s)
+
+    _score(step, wait_for_judge)
+
+
+def reward_backtracks(lasts_s=40.0, step=6):
+    """Let a regular expression backtrack in the reward function: no other thread of its process runs meanwhile."""
+
+    def parse_answer(parts):
+        re.findall(r"(?:a+)+$", ("a" * 20 + "b") * parts)
+
+    def parse_long_answer():
+        parse_answer(round(lasts_s / min(timeit.repeat(lambda: parse_answer(1), number=1))))
+
+    _score(step, parse_long_answer)
+
+
+def dead_reward(step=6):
+    """Kill the worker that computes rewards in the middle of a call."""
+    _score(step, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def stopped_rank(lasts_s=40.0, step=6):
+    """Stop rank 1 before it trains; another process lets it go on."""
+    calls = iter(range(10_000))
+
+    @wrapping(WORKERS, "ActorRolloutRefWorker", "update_actor")
+    def make(original):
+        def update_actor(self, *args, **kwargs):
+            if os.environ.get("RANK") == "1" and next(calls) == step - 1:
+                subprocess.Popen(["sh", "-c", f"sleep {lasts_s}; kill -CONT {os.getpid()}"])
+                os.kill(os.getpid(), signal.SIGSTOP)
+            return original(self, *args, **kwargs)
+
+        return update_actor
+
+
+def endless_request(lasts_s=40.0, step=6):
+    """Let one request to the first server take long."""
+
+    async def wait_for_engine():
+        await asyncio.sleep(lasts_s)
+
+    @wrapping("verl_cpu.engine", "Server", "generate")
+    def make(original):
+        async def generate(self, *args, **kwargs):
+            name = ray.get_runtime_context().get_actor_name()
+            if name == "cpu_server_0" and self.global_steps == step - 1 and not hasattr(self, "has_waited"):
+                self.has_waited = True
+                await wait_for_engine()
+            return await original(self, *args, **kwargs)
+
+        return generate
+
+
+def dead_agent_loop(step=6):
+    """Kill the worker that holds trajectories."""
+
+    @wrapping("verl.experimental.agent_loop.agent_loop", "AgentLoopWorker", "_run_agent_loop")
+    def make(original):
+        async def run(self, sampling_params, trajectory, *args, **kwargs):
+            if trajectory["step"] == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return await original(self, sampling_params, trajectory, *args, **kwargs)
+
+        return run
+
+
+def blocked_sync(lasts_s=40.0, step=6):
+    """Let the transport of the weights to the first server wait."""
+
+    async def wait_for_transport():
+        await asyncio.sleep(lasts_s)
+
+    @wrapping("verl_cpu.engine", "Adapter", "update_weights")
+    def make(original):
+        async def update_weights(self, *args, global_steps=None, **kwargs):
+            if global_steps == step and self.is_first and self.replica_rank == 0:
+                await wait_for_transport()
+            return await original(self, *args, global_steps=global_steps, **kwargs)
+
+        return update_weights
+
+
+def blocked_checkpoint(lasts_s=40.0, step=6):
+    """Let the disk of rank 0 block while a checkpoint is written: a pipe that nobody reads for a while."""
+
+    def write_to_disk(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.mkfifo(path)
+        reader = subprocess.Popen(["sh", "-c", f"sleep {lasts_s}; cat '{path}'"])
+        with open(path, "w") as file:
+            file.write("x")
+        reader.wait()
+        os.unlink(path)
+
+    @wrapping("verl.utils.checkpoint.fsdp_checkpoint_manager", "FSDPCheckpointManager", "save_checkpoint")
+    def make(original):
+        def save_checkpoint(self, local_path, *args, **kwargs):
+            if kwargs.get("global_step") == step and self.rank == 0:
+                write_to_disk(f"{local_path}.pipe")
+            return original(self, local_path, *args, **kwargs)
+
+        return save_checkpoint
+
+
+def plant(faults):
+    """Plant ``fault``, ``fault:seconds:step`` or several of them, with a comma between them."""
+    for fault in filter(None, faults.split(",")):
+        name, *how = fault.split(":")
+        globals()[name](*map(float, how))
+
+
+plant(os.environ.get("FAULT", ""))
