@@ -39,9 +39,9 @@ def sleep_before_collective() -> None:
 
 def parse_answer() -> None:
     """Backtrack for ever, nearly: the interpreter is not given up."""
-    began = time.perf_counter()
+    began = time.thread_time()
     re.match(r"(a+)+$", "a" * 24 + "b")
-    length = 24 + math.ceil(math.log2(LASTS_S / (time.perf_counter() - began)))
+    length = 24 + math.ceil(math.log2(LASTS_S / (time.thread_time() - began)))
     re.match(r"(a+)+$", "a" * length + "b")
 
 
