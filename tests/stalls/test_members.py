@@ -14,8 +14,9 @@ import pytest
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.probes.python_stacks import catches
 from otel_rl.stalls import members
-from otel_rl.stalls.members import Leaf, State, catches
+from otel_rl.stalls.members import Leaf, State
 from tests.stuck import NOW_NS, ago, process, row
 
 STEP = row("rl.rank 3", 100, id="c")

@@ -29,7 +29,7 @@ def words(*processes: Process) -> str:
     return chain_of(stall)
 
 
-WAIT = " Ranks 0-2 wait in gather 215 of default_pg of step 12 for 3 min 33 s."
+WAIT = " Ranks 0-2 wait in gather 215 of default_pg in step 12 for 3 min 33 s."
 QUIET = {"stage": (v.REWARD, 214), "silent_s": 210, "normal": NORMAL}
 
 
@@ -38,7 +38,7 @@ QUIET = {"stage": (v.REWARD, 214), "silent_s": 210, "normal": NORMAL}
     [
         (
             process(3, REWARD, normal=NORMAL),
-            "Rank 3 holds everybody up: rl.reward (function parse_answer, sample 17) of step 12, for 3 min 34 s "
+            "Rank 3 holds everybody up: rl.reward (function parse_answer, sample 17) in step 12, for 3 min 34 s "
             "(normally 300 ms)." + WAIT,
         ),
         (
@@ -47,28 +47,28 @@ QUIET = {"stage": (v.REWARD, 214), "silent_s": 210, "normal": NORMAL}
         ),
         (
             process(3, state="silent", **QUIET),
-            "Rank 3 holds everybody up: rl.reward of step 12, for 3 min 34 s (normally 300 ms). The process gives no "
+            "Rank 3 holds everybody up: rl.reward in step 12, for 3 min 34 s (normally 300 ms). The process gives no "
             "sign of life for 3 min 30 s: something holds its interpreter, or it does not run." + WAIT,
         ),
         (
             process(3, REWARD, state="silent", **QUIET),
-            "Rank 3 holds everybody up: rl.reward (function parse_answer, sample 17) of step 12, for 3 min 34 s "
+            "Rank 3 holds everybody up: rl.reward (function parse_answer, sample 17) in step 12, for 3 min 34 s "
             "(normally 300 ms). The process gives no sign of life for 3 min 30 s: something holds its interpreter, or "
             "it does not run." + WAIT,
         ),
         (
             process(3, state="stopped", **QUIET),
-            "Rank 3 holds everybody up: rl.reward of step 12, for 3 min 34 s (normally 300 ms). The process is "
+            "Rank 3 holds everybody up: rl.reward in step 12, for 3 min 34 s (normally 300 ms). The process is "
             "stopped (SIGSTOP), for 3 min 30 s at most." + WAIT,
         ),
         (
             process(3, state="dead", **QUIET),
-            "Rank 3 holds everybody up: rl.reward of step 12, for 3 min 34 s (normally 300 ms). The process has "
+            "Rank 3 holds everybody up: rl.reward in step 12, for 3 min 34 s (normally 300 ms). The process has "
             "ended, at the earliest 3 min 30 s ago." + WAIT,
         ),
         (
             process(3, state="dead", stage=("", 220), silent_s=210),
-            "Rank 3 holds everybody up: no stage of step 12, for 3 min 40 s. The process has ended, at the earliest "
+            "Rank 3 holds everybody up: no stage in step 12, for 3 min 40 s. The process has ended, at the earliest "
             "3 min 30 s ago." + WAIT,
         ),
     ],
@@ -93,7 +93,7 @@ def test_a_set_up_for_which_nobody_waits() -> None:
 def test_all_are_in_the_collective() -> None:
     """Nobody waits then."""
     assert (
-        "Ranks 0-3 are all inside gather 215 of default_pg of step 12, which does not end, for 3 min 33 s (normally "
+        "Ranks 0-3 are all inside gather 215 of default_pg in step 12, which does not end, for 3 min 33 s (normally "
         "100 ms)."
     ) == words(*gathering(0, 1, 2, 3))
 
@@ -102,15 +102,15 @@ def test_one_is_alone_in_its_collective() -> None:
     """A group of one."""
     (alone,) = gathering(0, world_size=1)
     assert (
-        "Rank 0 is inside gather 215 of default_pg of step 12, which does not end, for 3 min 33 s (normally 100 ms)."
+        "Rank 0 is inside gather 215 of default_pg in step 12, which does not end, for 3 min 33 s (normally 100 ms)."
     ) == words(alone)
 
 
 def test_a_rank_of_another_node_is_waited_for() -> None:
     """One says it, and the others follow."""
     assert (
-        "Rank 0 waits in gather 215 of default_pg of step 12 for rank 1, for 11 min 40 s. That rank has no status page "
-        "here: it runs on another node, or has ended. Ranks 2-3 wait in gather 215 of default_pg of step 12 for "
+        "Rank 0 waits in gather 215 of default_pg in step 12 for rank 1, for 11 min 40 s. That rank has no status page "
+        "here: it runs on another node, or has ended. Ranks 2-3 wait in gather 215 of default_pg in step 12 for "
         "11 min 38 s."
     ) == words(*gathering(0, 2, 3, age_s=700))
 
@@ -131,9 +131,9 @@ def test_those_who_wait_in_different_stages_get_a_sentence_each() -> None:
         process(4, inside, process="worker", role="actor", normal=NORMAL, world_size=5),
     ]  # fmt: skip
     assert (
-        "Actor 1 holds everybody up: rl.reward of step 12, for 4 min 10 s (normally 300 ms). "
-        "Driver 0 waits in update of step 12 for 5 min 00 s. "
-        "Actors 0, 2-4 wait in gather 215 of default_pg of step 12 for 3 min 20 s."
+        "Actor 1 holds everybody up: rl.reward in step 12, for 4 min 10 s (normally 300 ms). "
+        "Driver 0 waits in update in step 12 for 5 min 00 s. "
+        "Actors 0, 2-4 wait in gather 215 of default_pg in step 12 for 3 min 20 s."
     ) == words(driver, *workers, *stuck)
 
 
