@@ -113,15 +113,16 @@ def _ended(stall: Stall, process: Process | None, *, waits: bool) -> StallChange
     if process is None or (process.state == "dead" and stall.cause != "dead"):
         return StallChange(stall, is_end=True, lasted_s=last.age_s, how="its process has ended, too")
     same = [row["touched"] for row in process.page.open if row["began"] == leaf.began_ns]
-    how = "the stage goes on" if same else "the stage has ended"
+    is_open = bool(same) or leaf.began_ns == process.page.began_ns
+    moved_ns = max([*same, process.moved_ns()])
     if waits:
         how = "it waits for another"
-    elif process.state == "dead":
-        how = "nobody waits for it any more"
-    moved_ns = max(same) if same else process.moved_ns()
-    lasted_s = (moved_ns - leaf.touched_ns) / 1e9
-    if lasted_s < last.age_s:  # that was before it was seen last
-        lasted_s = max(last.age_s, (process.now_ns - leaf.touched_ns) / 1e9)
+    elif not is_open:
+        how = "the stage has ended"
+    else:
+        how = "the stage goes on" if moved_ns > leaf.touched_ns else "it holds nobody up any more"
+    until_ns = moved_ns if moved_ns > leaf.touched_ns else process.now_ns
+    lasted_s = max(last.age_s, (until_ns - leaf.touched_ns) / 1e9)  # another thread may have moved before
     return StallChange(stall, is_end=True, lasted_s=lasted_s, how=how)
 
 

@@ -85,7 +85,7 @@ def _waiting(links: Sequence[Link]) -> Iterator[str]:
         what = what_of(link) if number == 1 else f"{number} calls of {link.leaf.name}{_where(link)}"
         alike[what].append(link)
     for what, some in sorted(alike.items(), key=lambda item: -max(one.age_s for one in item[1])):
-        verb = "wait" if len(some) > 1 else "waits"
+        verb = "wait" if len({one.process.writer for one in some}) > 1 else "waits"
         yield f"{_people(some)} {verb} in {what} for {seconds(max(one.age_s for one in some))}."
 
 

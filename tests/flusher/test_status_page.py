@@ -132,13 +132,14 @@ def test_the_normal_duration_is_the_median_of_what_has_ended(recording: Recordin
     } == {key: value for key, value in view.normal.items() if not key.startswith(("rl.rank", v.LOOP, v.SETUP))}
 
 
-def test_the_last_31_calls_of_200_kinds_count(page: StatusPage, recording: Recording) -> None:
+def test_the_last_calls_of_200_kinds_count(page: StatusPage, recording: Recording) -> None:
     """A program that names its stages by sample has no more."""
     page.normal("a", [1.0] * 300)
     page.normal("a", [9.0] * 60)
     for number in range(MOST_KINDS + 5):
         page.normal(f"kind {number}", [1.0])
-    normal = look(recording, 6 * S).normal  # medians are written every 5 s
+    recording.tick(5_000)
+    normal = look(recording).normal
     assert (9.0, MOST_KINDS, False) == (normal["a"][1], len(normal), "kind 204" in normal)
 
 
@@ -408,8 +409,8 @@ def test_a_disk_without_room_for_a_page_costs_the_page_only(
                 otel_rl.flush()
     names = [span.name for span in recording.stop().spans(None)]
     assert ([SIZE], {"show the open stages": 1}, 3) == (tries, dict(errors), names.count("tool"))
-    said = "otel_rl could not show the open stages; training is not affected (further errors of this kind are counted)"
-    assert [said] == [record.getMessage() for record in caplog.records]
+    (record,) = caplog.records
+    assert record.getMessage().startswith("otel_rl could not show the open stages; training is not affected")
 
 
 def test_a_page_that_somebody_removed_harms_nothing(recording: Recording, page: StatusPage) -> None:
@@ -425,12 +426,13 @@ def test_a_page_that_somebody_removed_harms_nothing(recording: Recording, page: 
 
 
 def test_a_forked_child_leaves_the_page_to_its_parent(recording: Recording, words: Any) -> None:
-    """What it records is on no page of the parent."""
+    """What it records is on no page of the parent; its handler in C stays, for a parent that waits for it."""
     with otel_rl.step(3), otel_rl.stage("outer"):
         view = look(recording)
         before = view.path.read_bytes()
 
         def work() -> None:
+            assert catches(os.getpid(), DUMP_SIGNAL) == bool(words[SIGNAL])
             with otel_rl.stage("of the child"):
                 pass
             os.write(channel[1], b"well")

@@ -133,14 +133,14 @@ GONE = process(3, normal=NORMAL, stage=("", -5.0))
     ("after", "expected"),
     [
         ((GONE,), ("the stage has ended", 45.0)),
-        ((rewarding(touched_s=-3.0),), ("the stage goes on", 46.0)),
+        ((rewarding(touched_s=-3.0),), ("the stage goes on", 44.0)),
         (
             (process(3, row(v.REWARD, 40, id="r"), row("tool", -4, parent="r"), stage=("tool", -4), normal=NORMAL),),
-            ("the stage goes on", 46.0),
+            ("the stage goes on", 44.0),
         ),
         ((), ("its process has ended, too", 44.0)),
         ((replace(rewarding(), state="dead"), process(0)), ("its process has ended, too", 44.0)),
-        ((replace(STUCK, state="traced"),), ("the stage goes on", 46.0)),
+        ((replace(STUCK, state="traced"),), ("it holds nobody up any more", 46.0)),
     ],
 )
 def test_a_stall_ends(looks: Looks, after: tuple[Process, ...], expected: tuple[str, float]) -> None:
@@ -154,7 +154,7 @@ def test_a_dead_process_for_which_nobody_waits_any_more(looks: Looks) -> None:
     """Those who waited have gone on without it."""
     dead = process(3, state="dead", stage=(v.REWARD, 40), silent_s=40, normal=NORMAL)
     found(looks, process(0, collective(40), normal=NORMAL), dead)
-    assert [("ended", "nobody waits for it any more", 46.0)] == looks.look(process(0), dead)
+    assert [("ended", "it holds nobody up any more", 46.0)] == looks.look(process(0), dead)
 
 
 def test_a_silent_process_that_goes_on(looks: Looks) -> None:
