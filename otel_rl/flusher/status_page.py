@@ -116,7 +116,7 @@ class StatusPage:
         has_ended = any(one.ended for one in self._listed.values())
         if has_ended or now - self._written_ns >= WRITE_NS:
             if page.words[SIGNAL] and not _is_default():  # the host has taken it since
-                page.words[SIGNAL] = 0
+                page.words[SIGNAL], StatusPage.has_handler = 0, False
             self._write(page, writer, opened, now)
 
     def heartbeat(self) -> None:
