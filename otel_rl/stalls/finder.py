@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -81,7 +81,8 @@ class StallFinder:
         changes = [*self._ends(found, processes)]
         for key, stall in found.items():
             seen = self._seen.setdefault(key, _Seen(stall))
-            seen.stall, seen.looks = stall, seen.looks + 1
+            cause = seen.stall.cause if seen.is_told else stall.cause  # its end is told under what was told before
+            seen.stall, seen.looks = replace(stall, cause=cause), seen.looks + 1
             if not seen.is_told and seen.looks >= LOOKS and now >= max(self._held_until_s, self._free_s(key[0])):
                 seen.is_told = True
                 changes.append(StallChange(stall))
