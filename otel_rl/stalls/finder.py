@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 from typing import Final
 
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.page import keep
 from otel_rl.stalls.bounds import StallBounds
 from otel_rl.stalls.chain import Situation, Stall
 from otel_rl.stalls.members import Process, find_processes
@@ -74,7 +76,12 @@ class StallFinder:
         if self._looked_s and now - self._looked_s > PAUSE_S:
             self._held_until_s = now + self.bounds.after_s
         self._looked_s = now
-        processes = newest_attempt(find_processes(self.directory, self.is_mine))
+        everyone = find_processes(self.directory, self.is_mine)
+        for process in everyone:
+            if process.state == "dead" and process.is_local:
+                with suppress(OSError):  # its disk is full
+                    keep(process.page)
+        processes = newest_attempt(everyone)
         self._traced_s.update({one.writer: now for one in processes if one.state == "traced"})
         stalls = Situation(processes, self.bounds).stalls()
         found = {stall.last.key: stall for stall in stalls if self._tells(stall)}
