@@ -155,6 +155,7 @@ class StatusPage:
         with guard("prepare the traces of stacks"):
             is_free = StatusPage.has_handler or not catches(os.getpid(), DUMP_SIGNAL)
             if DUMP_SIGNAL and _is_default() and is_free:
+                faulthandler.unregister(DUMP_SIGNAL)  # where it was replaced, it would take itself for registered
                 faulthandler.register(DUMP_SIGNAL, file=page.descriptor, all_threads=True)
                 page.words[SIGNAL] = DUMP_SIGNAL
                 StatusPage.has_handler = True
