@@ -29,6 +29,8 @@ class StallChange:
 
     stall: Stall
     is_end: bool = False
+    has_died: bool = False
+    """At an end: its process was killed in it."""
     lasted_s: float = 0.0
     """At an end: how long nothing happened in the stage."""
     how: str = ""
@@ -118,8 +120,10 @@ class StallFinder:
 def _ended(stall: Stall, process: Process | None, *, waits: bool) -> StallChange:
     """Return the end of a stall: its stage ended, or goes on, or waits for another, or its process is gone."""
     last, leaf = stall.last, stall.last.leaf
-    if process is None or (process.state == "dead" and stall.cause != "dead"):
+    if process is None:  # its page was removed: it closed its journal
         return StallChange(stall, is_end=True, lasted_s=last.age_s, how="its process has ended, too")
+    if process.state == "dead" and stall.cause != "dead":
+        return StallChange(stall, is_end=True, has_died=True, lasted_s=last.age_s, how="its process was killed in it")
     same = [row["touched"] for row in process.page.open if row["began"] == leaf.began_ns]
     is_open = bool(same) or leaf.began_ns == process.page.began_ns
     moved_ns = max([*same, process.moved_ns()])
