@@ -11,6 +11,7 @@ import pytest
 from opentelemetry.context import Context, attach
 
 from otel_rl import entry, guard
+from otel_rl.journal import page
 from otel_rl.trace.current import CURRENT
 from tests.fixtures import rank_1, recording, stubbed
 
@@ -43,6 +44,9 @@ def isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tm
     for name in [*LAUNCHER, *filter(lambda name: name.startswith("OTEL_"), tuple(os.environ))]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OTEL_RL_DIR", str(tmp_path / "runs"))
+    memory = tmp_path.with_name(f"{tmp_path.name}-memory")
+    memory.mkdir()
+    monkeypatch.setattr(page, "MEMORY", memory)
     monkeypatch.setattr(entry, "EXIT_LIMIT_S", 60.0)  # a busy machine lets a thread wait for seconds
     monkeypatch.setattr(entry.flush, "__defaults__", (60.0,))
     guard.errors.clear()

@@ -18,7 +18,7 @@ from otel_rl.comm.memory import comm
 from otel_rl.flusher.completers import CLOSING
 from otel_rl.flusher.stage_metrics import LABELS, kind_of
 from otel_rl.guard import guard
-from otel_rl.journal.page import ANSWERED, ASKED, HEARTBEAT, SIGNAL, STALLED, SUFFIX, Page
+from otel_rl.journal.page import ANSWERED, ASKED, HEARTBEAT, MEMORY, SIGNAL, STALLED, SUFFIX, Page
 from otel_rl.journal.write import Writer
 from otel_rl.metrics.record import labels_of
 from otel_rl.probes.python_stacks import catches, stacks
@@ -120,10 +120,10 @@ class StatusPage:
             self._write(page, writer, opened, now)
 
     def heartbeat(self) -> None:
-        """Touch the file, so that readers who cannot look this process up see that it lives."""
+        """Save the page, also so that readers who cannot look this process up see that it lives."""
         if self._page is not None:
-            with suppress(OSError):  # somebody removed it
-                os.utime(self._page.path)
+            with suppress(OSError):  # its disk is full
+                self._page.save()
 
     def close(self) -> None:
         """Remove the page: the journal is closed."""
@@ -141,7 +141,7 @@ class StatusPage:
         self._page, self._has_failed = None, True
 
     def _make(self, writer: Writer) -> None:
-        if self._has_failed or not writer.frames:
+        if self._has_failed or not writer.frames or not MEMORY.is_dir():
             return
         self._has_failed = True
         page = Page(writer.directory / f"{writer.identity.writer}{SUFFIX}")
@@ -155,6 +155,7 @@ class StatusPage:
         with guard("prepare the traces of stacks"):
             is_free = StatusPage.has_handler or not catches(os.getpid(), DUMP_SIGNAL)
             if DUMP_SIGNAL and _is_default() and is_free:
+                faulthandler.unregister(DUMP_SIGNAL)  # where it was replaced, it would take itself for registered
                 faulthandler.register(DUMP_SIGNAL, file=page.descriptor, all_threads=True)
                 page.words[SIGNAL] = DUMP_SIGNAL
                 StatusPage.has_handler = True
@@ -188,7 +189,10 @@ class StatusPage:
         shown = self._state(writer)
         while shown != self._written and not page.write(shown) and shown["open"]:
             shown = {**shown, "open": shown["open"][: len(shown["open"]) // 2]}
+        is_first = not self._written
         self._written, self._written_ns = shown, now
+        if is_first:
+            self.heartbeat()
 
     def _list(self, opened: Iterable[Any], now: int) -> None:
         long = [one for one in opened if not one.ended and now - one.began >= LISTED_NS]

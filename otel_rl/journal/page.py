@@ -1,8 +1,12 @@
-"""The status page of a process: a file, mapped into memory, that shows what the process does without its interpreter.
+"""The status page of a process: shared memory that shows what the process does without its interpreter.
 
 The threads of the program write the current stage into it, and the flusher a heartbeat, the open stages and how long
 each kind of stage takes normally. Other processes of the machine read it at any time, also while its process is
 stopped, spins in C, or is dead. Stack traces are appended to the same file after the page.
+
+It is a file of ``/dev/shm``: a page of a disk's file can be locked while the disk writes it, and a store into it would
+hold the program up. Every few seconds the flusher copies it into the run's directory, for readers of other nodes, and
+for those who come when the process is dead.
 """
 
 from __future__ import annotations
@@ -11,9 +15,10 @@ import json
 import mmap
 import os
 import struct
+import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +26,9 @@ from otel_rl.journal.filesystem import make_directory
 from otel_rl.journal.identity import WriterIdentity
 
 SUFFIX: Final = ".page"
+MEMORY: Final = Path("/dev/shm")
+LEFT_S: Final = 86_400.0
+"""The memory of a process that was killed is freed after this time at the latest."""
 MAGIC: Final = int.from_bytes(b"otelrlp1", "little")
 SIZE: Final = 1 << 16
 WORD: Final = 8
@@ -58,19 +66,21 @@ class Page:
     """The page of this process."""
 
     def __init__(self, path: Path) -> None:
-        """Make the file, for its owner only.
+        """Make it, for its owner only.
+
+        Args:
+            path: of its copy in the run's directory, which ``save`` makes.
 
         Raises:
-            OSError: the file cannot be made, or its disk is full.
+            OSError: there is no shared memory left.
         """
-        make_directory(path.parent)
         self.path = path
-        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self.memory = memory_of(path, os.getuid())
+        _free_left()
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        self.descriptor = os.open(self.memory, flags, 0o600)
         try:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(self.descriptor, 0, SIZE)  # a write to a page that has no block would be a SIGBUS
-            else:
-                os.write(self.descriptor, bytes(SIZE))
+            os.posix_fallocate(self.descriptor, 0, SIZE)  # a write to a page that has no block would be a SIGBUS
             self._map = mmap.mmap(self.descriptor, SIZE)
         except OSError:
             self.remove()
@@ -86,7 +96,7 @@ class Page:
 
     def write(self, state: dict[str, Any]) -> bool:
         """Replace the state; return False, and leave it as it was, if it does not fit."""
-        data = json.dumps(state, separators=(",", ":"), default=str).encode("utf-8", "replace")
+        data = json.dumps({"user": os.getuid(), **state}, separators=(",", ":"), default=str).encode("utf-8", "replace")
         if len(data) > MOST_STATE:
             return False
         words = self.words
@@ -95,6 +105,20 @@ class Page:
         words[LENGTH] = len(data)
         words[VERSION] += 1
         return True
+
+    def save(self) -> None:
+        """Copy it into the run's directory.
+
+        Raises:
+            OSError: it cannot be written there.
+        """
+        make_directory(self.path.parent)
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(descriptor, self._map[: STATE_AT + self.words[LENGTH]], 0)
+        finally:
+            os.close(descriptor)
+        os.utime(self.memory)
 
     def append(self, text: str) -> None:
         """Append stack traces after the page."""
@@ -108,15 +132,17 @@ class Page:
         """
         make_directory(directory)
         left, path = self.path.parent, directory / self.path.name
-        os.replace(self.path, path)
+        if self.path.exists():
+            os.replace(self.path, path)
         self.path = path
         with suppress(OSError):  # others are still in it
             left.rmdir()
 
     def remove(self) -> None:
-        """Remove the file: its process has journaled all."""
-        with suppress(OSError):
-            self.path.unlink()
+        """Remove it and its copy: its process has journaled all."""
+        for path in (self.path, self.memory):
+            with suppress(OSError):
+                path.unlink()
         with suppress(OSError):
             os.close(self.descriptor)
 
@@ -126,6 +152,7 @@ class PageView:
     """A page as another process reads it. Times are monotonic ns of the machine that wrote it."""
 
     path: Path
+    """Of the copy in the run's directory."""
     identity: WriterIdentity
     heartbeat_ns: int
     stage: str
@@ -133,6 +160,8 @@ class PageView:
     began_ns: int
     signal: int
     """The signal that makes it append its stacks; 0 if there is none."""
+    memory: Path | None = None
+    """The page itself, which may be written, and where stacks are appended; None if it is not of this machine."""
     anchor_ns: int = 0
     """Wall clock less monotonic clock."""
     process: str = ""
@@ -154,18 +183,54 @@ class PageView:
     """Requests inside the engines of this process."""
 
 
-def read_page(path: Path) -> PageView | None:
-    """Read a page; None if it is none, or of a process that has not written it yet.
+def memory_of(path: Path, user: int) -> Path:
+    """Return where the page is whose copy has a path."""
+    return MEMORY / f"otel_rl-{user}-{path.name}"
 
-    Cost: 20 to 200 us, by the number of open stages.
+
+def read_page(path: Path) -> PageView | None:
+    """Read a page: itself if it is of this machine, else its copy; None if it is none.
+
+    Cost: 40 to 400 us, by the number of open stages.
 
     Raises:
         OSError: the file cannot be read.
     """
-    with open(path, "rb", buffering=0) as file:
+    copy = _read(path, path)
+    if copy is not None and copy.memory is not None:
+        with suppress(OSError):  # it is of another node, or its process was killed long ago
+            page = _read(copy.memory, path)
+            if page is not None and page.identity == copy.identity:
+                return page
+        return replace(copy, memory=None)
+    return copy
+
+
+def keep(page: PageView) -> None:
+    """Save the page of a dead process as it was last, and free its memory.
+
+    Raises:
+        OSError: it cannot be saved.
+    """
+    if page.memory is not None:
+        with open(page.memory, "rb") as file, open(page.path, "r+b") as copy:
+            copy.write(file.read(SIZE))
+        page.memory.unlink()
+
+
+def _free_left() -> None:
+    """Remove pages of processes that were killed, and that nobody has kept."""
+    for path in MEMORY.glob(f"otel_rl-{os.getuid()}-*{SUFFIX}"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > LEFT_S:
+                path.unlink()
+
+
+def _read(file_path: Path, path: Path) -> PageView | None:
+    with open(file_path, "rb", buffering=0) as file:
         for _ in range(8):  # its writer may be in the middle of it; a process that died there leaves it odd for ever
             data = os.pread(file.fileno(), SIZE, 0)
-            words = struct.unpack_from(f"={NUM_WORDS}Q", data) if len(data) == SIZE else (0,)
+            words = struct.unpack_from(f"={NUM_WORDS}Q", data) if len(data) >= STATE_AT else (0,)
             if words[0] != MAGIC:
                 return None
             (version,) = struct.unpack("=Q", os.pread(file.fileno(), WORD, VERSION * WORD))
@@ -200,6 +265,7 @@ def _view(path: Path, data: bytes, words: Sequence[int], state: dict[str, Any]) 
         stage=_name(data, words[STAGE]),
         began_ns=words[BEGAN],
         signal=words[SIGNAL],
+        memory=memory_of(path, int(state["user"])),
         anchor_ns=state["anchor"],
         process=state["process"],
         role=state["role"],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 from typing import Final
 
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.page import keep
 from otel_rl.stalls.bounds import StallBounds
 from otel_rl.stalls.chain import Situation, Stall
 from otel_rl.stalls.members import Process, find_processes
@@ -27,6 +29,8 @@ class StallChange:
 
     stall: Stall
     is_end: bool = False
+    has_died: bool = False
+    """At an end: its process was killed in it."""
     lasted_s: float = 0.0
     """At an end: how long nothing happened in the stage."""
     how: str = ""
@@ -74,14 +78,20 @@ class StallFinder:
         if self._looked_s and now - self._looked_s > PAUSE_S:
             self._held_until_s = now + self.bounds.after_s
         self._looked_s = now
-        processes = newest_attempt(find_processes(self.directory, self.is_mine))
+        everyone = find_processes(self.directory, self.is_mine)
+        for process in everyone:
+            if process.state == "dead" and process.is_local:
+                with suppress(OSError):  # its disk is full
+                    keep(process.page)
+        processes = newest_attempt(everyone)
         self._traced_s.update({one.writer: now for one in processes if one.state == "traced"})
         stalls = Situation(processes, self.bounds).stalls()
         found = {stall.last.key: stall for stall in stalls if self._tells(stall)}
         changes = [*self._ends(found, processes)]
         for key, stall in found.items():
             seen = self._seen.setdefault(key, _Seen(stall))
-            seen.stall, seen.looks = stall, seen.looks + 1
+            cause = seen.stall.cause if seen.is_told else stall.cause  # its end is told under what was told before
+            seen.stall, seen.looks = replace(stall, cause=cause), seen.looks + 1
             if not seen.is_told and seen.looks >= LOOKS and now >= max(self._held_until_s, self._free_s(key[0])):
                 seen.is_told = True
                 changes.append(StallChange(stall))
@@ -110,8 +120,10 @@ class StallFinder:
 def _ended(stall: Stall, process: Process | None, *, waits: bool) -> StallChange:
     """Return the end of a stall: its stage ended, or goes on, or waits for another, or its process is gone."""
     last, leaf = stall.last, stall.last.leaf
-    if process is None or (process.state == "dead" and stall.cause != "dead"):
+    if process is None:  # its page was removed: it closed its journal
         return StallChange(stall, is_end=True, lasted_s=last.age_s, how="its process has ended, too")
+    if process.state == "dead" and stall.cause != "dead":
+        return StallChange(stall, is_end=True, has_died=True, lasted_s=last.age_s, how="its process was killed in it")
     same = [row["touched"] for row in process.page.open if row["began"] == leaf.began_ns]
     is_open = bool(same) or leaf.began_ns == process.page.began_ns
     moved_ns = max([*same, process.moved_ns()])

@@ -60,7 +60,7 @@ def _stacks(process: Process, pid: int) -> tuple[str, str]:
     why = "the process is stopped"
     if process.state in {"working", "traced"}:
         why = "the process did not answer"
-        text = _by_itself(process.page.path)
+        text = _by_itself(process.page.memory)
         if text:
             return "by the process itself", text
     if process.state not in {"stopped", "traced"}:
@@ -71,8 +71,10 @@ def _stacks(process: Process, pid: int) -> tuple[str, str]:
     return ("by py-spy", text) if pid and (text := _by_spy(pid)) else (why, "")
 
 
-def _by_itself(path: Path) -> str:
+def _by_itself(path: Path | None) -> str:
     """Ask the flusher of a process, and wait for what it appends."""
+    if path is None:  # the memory of another container
+        return ""
     with suppress(OSError, ValueError), _words(path) as words:
         begin = _end(path)
         asked = words[ASKED] = words[ASKED] + 1
@@ -97,7 +99,9 @@ def _words(path: Path) -> Iterator[memoryview[int]]:
 
 def _by_signal(process: Process, pid: int) -> str:
     """Make the handler in C append the stacks; it needs no interpreter."""
-    path, number = process.page.path, process.page.signal
+    path, number = process.page.memory, process.page.signal
+    if path is None:
+        return ""
     with suppress(OSError):
         begin = size = _end(path)
         if not catches(pid, number):
@@ -159,8 +163,10 @@ def _read(path: Path, begin: int) -> str:
 
 def mark(process: Process, began_ns: int) -> None:
     """Let the process add the stall to the span of its step. ``began_ns``: when the stage began; 0 without a stall."""
-    with suppress(OSError, ValueError), _words(process.page.path) as words:
-        words[STALLED] = began_ns
+    path = process.page.memory
+    if path is not None:
+        with suppress(OSError, ValueError), _words(path) as words:
+            words[STALLED] = began_ns
 
 
 # --- facts of the machine ---------------------------------------------------------------------------------------------

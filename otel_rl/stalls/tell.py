@@ -118,7 +118,7 @@ def _attributes(change: StallChange) -> dict[str, Value]:
     page = last.process.page
     found: dict[str, Value] = {
         v.STALL_ID: stall_id(last),
-        v.STALL_STATE: "ended" if change.is_end else "found",
+        v.STALL_STATE: "died" if change.has_died else "ended" if change.is_end else "found",
         v.STALL_AGE: change.lasted_s if change.is_end else last.age_s,
         v.STALL_CAUSE: stall.cause,
         v.STAGE: _stage(last),

@@ -235,7 +235,7 @@ def words(page: StatusPage) -> Iterator[Any]:
 def appended(recording: Recording) -> str:
     """Let the flusher work, and read what is behind the page."""
     view = look(recording)
-    return view.path.read_bytes()[SIZE:].decode()
+    return view.memory.read_bytes()[SIZE:].decode()
 
 
 def test_who_asks_gets_the_stacks_of_all_threads(recording: Recording, words: Any) -> None:
@@ -429,7 +429,7 @@ def test_a_forked_child_leaves_the_page_to_its_parent(recording: Recording, word
     """What it records is on no page of the parent; its handler in C stays, for a parent that waits for it."""
     with otel_rl.step(3), otel_rl.stage("outer"):
         view = look(recording)
-        before = view.path.read_bytes()
+        before = view.memory.read_bytes()
 
         def work() -> None:
             assert catches(os.getpid(), DUMP_SIGNAL) == bool(words[SIGNAL])
@@ -440,7 +440,7 @@ def test_a_forked_child_leaves_the_page_to_its_parent(recording: Recording, word
         channel = os.pipe()
         in_child(work)
         os.close(channel[1])
-        assert (b"well", before) == (os.read(channel[0], 9), view.path.read_bytes())
+        assert (b"well", before) == (os.read(channel[0], 9), view.memory.read_bytes())
         os.close(channel[0])
 
 

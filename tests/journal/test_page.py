@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,8 @@ STATE: dict[str, Any] = {
     "requests": 2,
 }
 
+WRITTEN = {"user": os.getuid(), **STATE}
+
 
 @pytest.fixture
 def page(tmp_path: Path) -> Page:
@@ -69,15 +71,22 @@ def write_words(page: Page, **words: int) -> None:
         page.words[getattr(pages, name)] = value
 
 
+def itself(page: Page) -> PageView | None:
+    """Read a page itself."""
+    return pages._read(page.memory, page.path)
+
+
 def test_what_is_written_is_read(page: Page) -> None:
     """All of it; the file is its owner's only, and stacks behind the page are no part of it."""
     page.name(2, "rl.reward")
     write_words(page, HEARTBEAT=11, STAGE=2, BEGAN=12, SIGNAL=57, STEP=13)
     assert page.write(STATE)
     page.append("Thread MainThread\n")
+    page.save()
     expected = PageView(
         page.path,
         WHO,
+        memory=page.memory,
         heartbeat_ns=11,
         stage="rl.reward",
         began_ns=12,
@@ -96,11 +105,13 @@ def test_what_is_written_is_read(page: Page) -> None:
         requests=2,
     )
     assert expected == read_page(page.path)
-    assert (0o600, b"Thread MainThread\n") == (page.path.stat().st_mode & 0o777, page.path.read_bytes()[SIZE:])
+    modes = [file.stat().st_mode & 0o777 for file in (page.path, page.memory)]
+    assert ([0o600] * 2, b"Thread MainThread\n") == (modes, page.memory.read_bytes()[SIZE:])
 
 
 def test_a_page_that_its_process_has_not_written_yet_is_none(page: Page) -> None:
     """It exists a moment before its first state."""
+    page.save()
     assert (None, {}) == (read_page(page.path), find_pages(page.path.parent))
 
 
@@ -108,6 +119,7 @@ def test_a_state_replaces_the_one_before(page: Page) -> None:
     """Also a longer one by a shorter one."""
     assert page.write({**STATE, "open": [ROW] * 9})
     assert page.write({**STATE, "open": []})
+    page.save()
     view = read_page(page.path)
     assert view is not None
     assert ([], 4, {WHO.writer: view}) == (view.open, page.words[VERSION], find_pages(page.path.parent))
@@ -117,23 +129,23 @@ def test_a_state_that_is_too_large_is_not_written(page: Page) -> None:
     """The one before stays; the largest that fits has all bytes up to the end of the page."""
 
     def of(length: int) -> dict[str, Any]:
-        return {**STATE, "role": "r" * (length - len(json.dumps({**STATE, "role": ""}, separators=(",", ":"))))}
+        return {**STATE, "role": "r" * (length - len(json.dumps({**WRITTEN, "role": ""}, separators=(",", ":"))))}
 
     assert (True, False) == (page.write(of(MOST_STATE)), page.write(of(MOST_STATE + 1)))
-    view = read_page(page.path)
+    view = itself(page)
     assert view is not None
-    assert (of(MOST_STATE)["role"], SIZE) == (view.role, page.path.stat().st_size)
+    assert (of(MOST_STATE)["role"], SIZE) == (view.role, page.memory.stat().st_size)
 
 
 def test_a_process_that_died_while_it_wrote_left_a_torn_version(page: Page) -> None:
     """What is there is read if it is whole; else the page is none."""
     assert page.write(STATE)
     page.words[VERSION] |= 1
-    view = read_page(page.path)
+    view = itself(page)
     assert view is not None
     assert "trainer" == view.role
     page._map[STATE_AT + 40 : STATE_AT + 50] = b'"' * 10
-    assert read_page(page.path) is None
+    assert itself(page) is None
 
 
 def test_a_reader_waits_for_a_state_that_is_being_written(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +162,7 @@ def test_a_reader_waits_for_a_state_that_is_being_written(page: Page, monkeypatc
         return pread(descriptor, size, offset)
 
     monkeypatch.setattr(pages.os, "pread", read)
-    view = read_page(page.path)
+    view = itself(page)
     assert view is not None
     assert (2, [SIZE, 8] * 3) == (view.rank, reads)
 
@@ -182,9 +194,6 @@ def test_a_file_that_is_gone_is_an_error_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "state",
     [
-        [],
-        None,
-        "text",
         {},
         {**STATE, "identity": {}},
         {**STATE, "identity": None},
@@ -198,7 +207,7 @@ def test_a_file_that_is_gone_is_an_error_of_its_own(tmp_path: Path) -> None:
 def test_a_page_of_another_version_is_none(page: Page, state: Any) -> None:
     """It has other fields, or others in them."""
     assert page.write(state)
-    assert read_page(page.path) is None
+    assert itself(page) is None
 
 
 @pytest.mark.parametrize("length", [1, len(json.dumps(STATE)) - 40, SIZE, 1 << 60])
@@ -207,7 +216,7 @@ def test_a_wrong_length_is_none(page: Page, length: int) -> None:
     page.write(STATE)
     page._map[STATE_AT - 1 :] = page._map[STATE_AT - 1 :].replace(b"\0", b"x")
     write_words(page, LENGTH=length)
-    assert read_page(page.path) is None
+    assert itself(page) is None
 
 
 @pytest.mark.parametrize(
@@ -228,7 +237,7 @@ def test_a_name_has_63_bytes(page: Page, name: str, expected: str) -> None:
     shown = []
     for code in (1, 2):
         page.words[STAGE] = code
-        view = read_page(page.path)
+        view = itself(page)
         assert view is not None
         shown.append(view.stage)
     assert [expected, "next"] == shown
@@ -240,7 +249,7 @@ def test_a_page_has_room_for_120_names(page: Page, code: int, expected: str) -> 
     page.name(MOST_NAMES, "last")
     page.write(STATE)
     page.words[STAGE] = code
-    view = read_page(page.path)
+    view = itself(page)
     assert view is not None
     assert (expected, WHO) == (view.stage, view.identity)
 
@@ -248,6 +257,7 @@ def test_a_page_has_room_for_120_names(page: Page, code: int, expected: str) -> 
 def test_a_page_moves_with_its_journal(page: Page, tmp_path: Path) -> None:
     """The new directory is made; the old one goes if nothing else is in it."""
     page.write(STATE)
+    page.save()
     new = tmp_path / "other" / "run"
     page.move(new)
     page.words[HEARTBEAT] = 77
@@ -258,6 +268,7 @@ def test_a_page_moves_with_its_journal(page: Page, tmp_path: Path) -> None:
 
 def test_a_directory_with_other_journals_stays(page: Page, tmp_path: Path) -> None:
     """They are of other processes."""
+    page.save()
     other = page.path.parent / "other.page"
     other.touch()
     page.move(tmp_path / "new")
@@ -266,9 +277,10 @@ def test_a_directory_with_other_journals_stays(page: Page, tmp_path: Path) -> No
 
 def test_a_page_that_is_removed_can_still_be_written(page: Page) -> None:
     """A thread of the program is about to show its stage; nobody reads it."""
+    page.save()
     page.remove()
     page.words[BEGAN] = 5
-    assert ([], 5) == ([*page.path.parent.iterdir()], page.words[BEGAN])
+    assert ([], [], 5) == ([*page.path.parent.iterdir()], [*page.memory.parent.iterdir()], page.words[BEGAN])
 
 
 def test_two_processes_cannot_have_one_page(page: Page) -> None:
@@ -277,7 +289,7 @@ def test_two_processes_cannot_have_one_page(page: Page) -> None:
         Page(page.path)
 
 
-def test_a_full_disk_leaves_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_memory_leaves_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write into a mapped page without a block would end the program."""
 
     def full(*arguments: Any) -> None:
@@ -286,12 +298,43 @@ def test_a_full_disk_leaves_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(pages.os, "posix_fallocate", full)
     with pytest.raises(OSError, match="No space"):
         Page(tmp_path / "run" / "one.page")
-    assert [] == [*(tmp_path / "run").iterdir()]
+    assert [] == [*pages.MEMORY.iterdir()]
 
 
 def test_words_are_where_readers_of_other_versions_expect_them(page: Page) -> None:
     """Each is 8 bytes, in the order of the machine."""
     write_words(page, HEARTBEAT=1, STAGE=2, BEGAN=3, SIGNAL=6, STEP=10)
-    words = struct.unpack_from("=11Q", page.path.read_bytes())
+    words = struct.unpack_from("=11Q", page.memory.read_bytes())
     assert (int.from_bytes(b"otelrlp1", "little"), 1, 2, 3, 0, 0, 6, 0, 0, 0, 10) == words
     assert (1, 2, 3, 6, 7, 8, 10) == (HEARTBEAT, STAGE, BEGAN, SIGNAL, VERSION, LENGTH, STEP)
+
+
+def test_a_reader_of_another_node_has_the_copy(page: Page) -> None:
+    """As it was saved last."""
+    page.words[HEARTBEAT] = 1
+    page.write(STATE)
+    page.save()
+    page.words[HEARTBEAT] = 2
+    seen = [read_page(page.path)]
+    page.memory.unlink()
+    seen.append(read_page(page.path))
+    assert [(2, page.memory), (1, None)] == [(view.heartbeat_ns, view.memory) for view in seen if view is not None]
+
+
+def test_the_page_of_a_dead_process_is_kept(page: Page) -> None:
+    """As it was last; its memory is free."""
+    page.write(STATE)
+    page.save()
+    page.words[HEARTBEAT] = 7
+    view = read_page(page.path)
+    assert view is not None
+    pages.keep(view)
+    kept = read_page(page.path)
+    assert (replace(view, memory=None), []) == (kept, [*pages.MEMORY.iterdir()])
+
+
+def test_memory_that_nobody_kept_is_freed_after_a_day(page: Page, tmp_path: Path) -> None:
+    """By the next process."""
+    os.utime(page.memory, (1, 1))
+    young = Page(tmp_path / "young.page")
+    assert [young.memory] == [*pages.MEMORY.iterdir()]

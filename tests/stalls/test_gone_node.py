@@ -41,6 +41,7 @@ def pages(tmp_path: Path) -> Iterator[Path]:
             "open": [row | dict.fromkeys(("began", "touched"), now - AGE_S * S)],
         }  # fmt: skip
         assert page.write(state)
+        page.save()
         made.append(page)
     os.utime(made[1].path, (time.time() - AGE_S,) * 2)
     yield tmp_path

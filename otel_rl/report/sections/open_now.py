@@ -199,7 +199,8 @@ def _line(report: Report, row: OpenStageRow) -> Line:
     where = _where(row) + attempt_name(report, row.attempt)
     since = f"{time} (since {clock(row.since_ns)})"
     if not row.is_alive and row.is_certain:
-        return Line(f"{who} was in {where} when it died; it had been open for at least {since}", "warning")
+        lasted = f"for at least {since}" if row.open_s else f"since {clock(row.since_ns)}"
+        return Line(f"{who} was in {where} when it died; it had been open {lasted}", "warning")
     if not row.is_alive:
         seen = f"{who} was last seen in {where}, at most {LAG_S:.0f} s before it died"
         return Line(f"{seen}; it was open for at least {since}", "warning")

@@ -26,9 +26,11 @@ def told_stalls(run: Run, begin_ns: int) -> list[StallRow]:
     for log in sorted(run.logs(v.STALL), key=lambda one: one.time_ns):
         if log.time_ns >= begin_ns:
             row = _row(log)
-            found = rows.get(row.id)
-            if not row.is_over:
+            found, state = rows.get(row.id), text(log.attributes, v.STALL_STATE)
+            if state == "found":
                 rows[row.id] = row
+            elif state == "died" and found is not None:
+                rows[row.id] = replace(found, age_s=row.age_s)
             elif found is not None:
                 rows[row.id] = replace(found, is_over=True, age_s=row.age_s, chain=row.chain)
     if any(not row.is_over for row in rows.values()):
