@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from otel_rl.config import Config
+from otel_rl.config import Config, ConfigurationError
 
 FEWEST_CALLS: Final = 3
 """With fewer calls that ended there is no history."""
@@ -44,6 +44,14 @@ class StallBounds:
         config = Config.from_env(environ)
         factors, afters_s = dict(config.stall_factor), dict(config.stall_after)
         return cls(factors.pop("", cls.factor), afters_s.pop("", cls.after_s), factors, afters_s)
+
+    @classmethod
+    def for_readers(cls) -> StallBounds:
+        """Return the user's bounds, or the defaults if a setting is invalid: whoever reads a run needs no settings."""
+        try:
+            return cls.from_env()
+        except ConfigurationError:
+            return cls()
 
     def of(self, name: str, calls: tuple[int, float] | None, *, is_in_step: bool) -> Bound:
         """Return the bound of a stage.

@@ -75,7 +75,16 @@ class Situation:
         return [self._link(process, leaf) for process in self.processes for leaf in process.leaves]
 
     def _link(self, process: Process, leaf: Leaf) -> Link:
-        return Link(process, leaf, process.bound(leaf, self.bounds))
+        bound = process.bound(leaf, self.bounds)
+        if bound.normal_s is None and process.is_quiet and process.page.step is not None:
+            bound = self._bound_of_peers(process, leaf) or bound  # its page may lack the calls that ended last
+        return Link(process, leaf, bound)
+
+    def _bound_of_peers(self, process: Process, leaf: Leaf) -> Bound | None:
+        """Return how long the same stage may take on another process of the role; of several the longest time."""
+        peers = [one for one in self.processes if one.page.role == process.page.role and one.page.step is not None]
+        known = [bound for bound in (one.bound(leaf, self.bounds) for one in peers) if bound.normal_s is not None]
+        return max(known, default=None)
 
     @cached_property
     def _by_rank(self) -> dict[tuple[str, int], Process]:

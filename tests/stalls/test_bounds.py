@@ -51,6 +51,14 @@ def test_the_user_s_bounds_of_a_stage_come_first(name: str, calls: tuple[int, fl
     assert expected == StallBounds.from_env(settings).of(name, calls, is_in_step=True)
 
 
+def test_a_reader_of_a_run_needs_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an invalid one the defaults hold."""
+    monkeypatch.setenv("OTEL_RL_STALL_AFTER", "60")
+    assert StallBounds(after_s=60.0) == StallBounds.for_readers()
+    monkeypatch.setenv("OTEL_RL_STALL_FACTOR", "often")
+    assert StallBounds() == StallBounds.for_readers()
+
+
 def test_a_general_time_above_the_fixed_ones_replaces_them() -> None:
     """Never is never."""
     bounds = StallBounds.from_env({"OTEL_RL_STALL_AFTER": "inf"})

@@ -95,6 +95,17 @@ def test_a_rank_that_died_is_the_last_link_at_once() -> None:
     assert [] == told(*gathering(0, 1, 2), quiet("silent"))
 
 
+def test_a_silent_rank_has_the_history_of_its_peers() -> None:
+    """Its own page may lack the calls that ended last, since nobody writes it; a rank that works has its own."""
+
+    def held(state: Any, silent_s: float) -> Process:
+        return process(3, row(v.REWARD, 50), state=state, stage=(v.REWARD, 50), silent_s=silent_s)
+
+    peers = [process(rank, collective(50), normal=NORMAL) for rank in (0, 1, 2)]
+    assert ["silent"] == [one[0] for one in told(*peers, held("silent", 49))]
+    assert [] == told(*peers, held("working", 0))
+
+
 def test_a_dead_rank_in_no_stage_is_the_last_link() -> None:
     """It may have died between two stages, before its step was open for a second."""
     assert [("dead", "trainer", 3, "", ["trainer 0", "trainer 1", "trainer 2"])] == told(

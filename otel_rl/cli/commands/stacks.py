@@ -31,7 +31,7 @@ def stacks(
     """
     path = opened(run).path
     everyone = newest_attempt(find_here(path))
-    situation = Situation(everyone, StallBounds.from_env())
+    situation = Situation(everyone, StallBounds.for_readers())
     for stall in situation.stalls():
         typer.echo(chain_of(stall) + "\n")
     asked = [one for one in everyone if one.is_local and one.state != "dead" and rank in (None, one.page.rank)]

@@ -61,7 +61,7 @@ def _row(log: LogView) -> StallRow:
 def _bring_up_to_date(run: Run, rows: dict[str, StallRow]) -> None:
     """Show the stalls that go on as they are now, where the processes run on this machine."""
     processes = newest_attempt(find_here(run.path))
-    for stall in Situation(processes, StallBounds.from_env()).stalls():
+    for stall in Situation(processes, StallBounds.for_readers()).stalls():
         found = rows.get(stall_id(stall.last))
         if found is not None and not found.is_over:
             rows[found.id] = replace(found, chain=chain_of(stall), age_s=stall.last.age_s, waiting=len(stall.waiting))
