@@ -295,3 +295,23 @@ def test_words_are_where_readers_of_other_versions_expect_them(page: Page) -> No
     words = struct.unpack_from("=11Q", page.path.read_bytes())
     assert (int.from_bytes(b"otelrlp1", "little"), 1, 2, 3, 0, 0, 6, 0, 0, 0, 10) == words
     assert (1, 2, 3, 6, 7, 8, 10) == (HEARTBEAT, STAGE, BEGAN, SIGNAL, VERSION, LENGTH, STEP)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"rank": "3"},
+        {"attempt": ["a"]},
+        {"trace_id": "x"},
+        {"open": 5},
+        {"open": [{**ROW, "id": "x"}]},
+        {"open": [{**ROW, "parent": 2}]},
+        {"open": [{**ROW, "attributes": 5}]},
+        {"normal": {"rl.reward": [float("inf"), 1]}},
+        {"groups": {"default_pg": [1, [[]]]}},
+        {"identity": {**asdict(WHO), "pid": "42"}},
+    ],
+)
+def test_a_page_that_was_damaged_is_none(page: Page, damaged: dict[str, Any]) -> None:
+    assert page.write({**STATE, **damaged})
+    assert read_page(page.path) is None
