@@ -338,3 +338,23 @@ def test_memory_that_nobody_kept_is_freed_after_a_day(page: Page, tmp_path: Path
     os.utime(page.memory, (1, 1))
     young = Page(tmp_path / "young.page")
     assert [young.memory] == [*pages.MEMORY.iterdir()]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"rank": "3"},
+        {"attempt": ["a"]},
+        {"trace_id": "x"},
+        {"open": 5},
+        {"open": [{**ROW, "id": "x"}]},
+        {"open": [{**ROW, "parent": 2}]},
+        {"open": [{**ROW, "attributes": 5}]},
+        {"normal": {"rl.reward": [float("inf"), 1]}},
+        {"groups": {"default_pg": [1, [[]]]}},
+        {"identity": {**asdict(WHO), "pid": "42"}},
+    ],
+)
+def test_a_page_that_was_damaged_is_none(page: Page, damaged: dict[str, Any]) -> None:
+    assert page.write({**STATE, **damaged})
+    assert itself(page) is None
