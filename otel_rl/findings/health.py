@@ -24,7 +24,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         window="now, or the end",
         find=mishaps.stalled,
         sentence="{chain}",
-        advice="Run `otel-rl stacks` to see where it is now; `otel-rl report --json` has the stacks from when it was found.",
+        advice="`otel-rl report --json` has its stacks; `otel-rl stacks` shows where a live process is now.",
     ),
     Rule(
         name="hanging",

@@ -87,7 +87,7 @@ class StallFinder:
         self._traced_s.update({one.writer: now for one in processes if one.state == "traced"})
         stalls = Situation(processes, self.bounds).stalls()
         found = {stall.last.key: stall for stall in stalls if self._tells(stall)}
-        changes = [*self._ends(found, processes)]
+        changes = [*self._ends(found, everyone)]
         for key, stall in found.items():
             seen = self._seen.setdefault(key, _Seen(stall))
             cause = seen.stall.cause if seen.is_told else stall.cause  # its end is told under what was told before

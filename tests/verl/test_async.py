@@ -79,6 +79,11 @@ def test_nothing_of_ours_failed(run: Run) -> None:
     assert {} == {point.attributes[v.REASON]: point.value for point in run.points(v.SELF_ERRORS.__eq__)}
 
 
+def test_nothing_stalls(trained: tuple[str, Trained]) -> None:
+    """Trajectories outlive steps."""
+    assert [] == trained[1].stalls()
+
+
 def test_groups_are_traces_of_their_own(traces: Traces) -> None:
     """All of training, whoever submitted them; their ids derive from the uid of the prompt."""
     assert Counter({GROUP: GROUPS * (STEPS + 1)}) == traces.draw_each("rl.sample.group")

@@ -133,6 +133,11 @@ rl.loop [driver]
 }
 
 
+def test_nothing_stalls(pair: Pair) -> None:
+    """They have other stages."""
+    assert [] == pair.watched.stalls()
+
+
 def test_a_step_is_one_tree(pair: Pair) -> None:
     """The second step, with everything that a step of verl has."""
     assert STEPS[pair.mode] == pair.traces().draw("rl.loop 2")

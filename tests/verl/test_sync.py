@@ -80,6 +80,11 @@ rl.loop [driver]
     2 x rl.log [driver]"""
 
 
+def test_nothing_stalls(watched: Trained) -> None:
+    """Set-up, evaluation and checkpoint take their time."""
+    assert [] == watched.stalls()
+
+
 def test_a_step_is_one_tree(watched: Trained) -> None:
     """The second step, with everything that a step of verl has."""
     assert STEP == Traces(watched.recorded()[0]).draw("rl.loop 2")

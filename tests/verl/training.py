@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run, open_run
 from tests.programs.launch import ROOT, environment
 
@@ -66,13 +67,20 @@ class Trained:
     def metrics(self) -> list[dict[str, Any]]:
         """Return what verl logged of each step, without what is measured."""
         lines = (self.directory / "metrics.jsonl").read_text("utf-8").splitlines()
-        return [{key: v for key, v in json.loads(line)["data"].items() if not key.startswith(TIMED)} for line in lines]
+        return [
+            {key: value for key, value in json.loads(line)["data"].items() if not key.startswith(TIMED)}
+            for line in lines
+        ]
 
     def recorded(self) -> list[Run]:
         """Return the runs, and what processes left that are in none."""
         folders = [path for path in self.root.iterdir() if path.name != ".pending"]
         pending = self.root / ".pending"
         return [open_run(path) for path in sorted([*folders, *(pending.iterdir() if pending.exists() else ())])]
+
+    def stalls(self) -> list[str]:
+        """Return what was told of stalls."""
+        return [log.body for run in self.recorded() for log in run.logs(v.STALL)]
 
     def stages(self) -> Counter[str]:
         """Count the finished spans of all runs by name."""
