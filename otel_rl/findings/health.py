@@ -24,7 +24,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         window="now, or the end",
         find=mishaps.stalled,
         sentence="{chain}",
-        advice="otel-rl report --json has its stacks; `otel-rl stacks` shows where a live process is now.",
+        advice="`otel-rl report --json` has its stacks; `otel-rl stacks` shows where a live process is now.",
     ),
     Rule(
         name="hanging",
@@ -35,7 +35,7 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         window="now",
         find=mishaps.hanging,
         sentence="{hangs}: in {where} for {open:seconds}; the longest call that ended took {longest:seconds}.",
-        advice="Look at the stack of that process, for instance with `py-spy dump`.",
+        advice="Run `otel-rl stacks` to see where it is in the code.",
     ),
     Rule(
         name="out_of_memory",
@@ -126,9 +126,8 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         condition="a stage held the run up for longer than docs/stalls.md allows, and ended by itself",
         window="the last attempt",
         find=mishaps.stood_still,
-        sentence="The run stood still in {stalls:plural stall}, {lost:seconds} in all; the longest: {where}, for "
-        "{longest:seconds}.",
-        advice="otel-rl report --json has the stacks of each.",
+        sentence="The run stood still for {lost:seconds}{how}.",
+        advice="Read the stacks in `otel-rl report --json`.",
     ),
     Rule(
         name="memory_grows",

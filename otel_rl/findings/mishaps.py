@@ -10,7 +10,7 @@ from typing import Final, Literal
 from otel_rl import vocabulary as v
 from otel_rl.findings.memory import RankMemory, found, growing, is_soon
 from otel_rl.findings.rule import Found, Value
-from otel_rl.runs.format import listed, size
+from otel_rl.runs.format import listed, seconds, size
 from otel_rl.runs.spans import is_container
 
 OUT_OF_MEMORY: Final = ("OutOfMemory", "MemoryError", "out of memory")
@@ -171,7 +171,10 @@ def stood_still(health: Health) -> Found | None:
         return None
     one = max(over, key=lambda stall: stall.age_s)
     lost_s = sum(stall.age_s for stall in over)
-    return Found({"stalls": len(over), "lost": lost_s, "where": one.where, "longest": one.age_s}, weight=lost_s)
+    how = f": {one.where}"
+    if len(over) > 1:
+        how = f" in {len(over)} stalls; the longest: {one.where}, for {seconds(one.age_s)}"
+    return Found({"lost": lost_s, "how": how}, weight=lost_s)
 
 
 def hanging(health: Health) -> Found | None:

@@ -179,7 +179,7 @@ def _facts(process: Process, pid: int) -> Iterator[str]:
     identity = process.page.identity
     yield f"Process {pid or identity.pid} on {identity.host}: state {state_letter(pid) or 'unknown'}"
     if before is not None and after is not None:
-        yield f"CPU: {(after - before) / took_s:.0%} of one core now, {after:.1f} s since it began"
+        yield f"CPU: {(after - before) / took_s:.0%} of one core now, {after:.1f} s in all"
     yield from _waits_in(pid)
     with suppress(OSError):
         for line in Path("/proc/pressure/memory").read_text("ascii").splitlines():

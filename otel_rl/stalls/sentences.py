@@ -19,9 +19,9 @@ DETAILS: Final = (
 """Attributes that say which call of a stage it is."""
 LONGEST: Final = 60
 QUIET: Final = {
-    "silent": ". The process gives no sign of life for {}: something holds its interpreter, or it does not run",
-    "stopped": ". The process is stopped (SIGSTOP), for {} at most",
-    "dead": ". The process has ended, at the earliest {} ago",
+    "silent": ". The process has given no sign of life for {}: something holds its interpreter, or it does not run",
+    "stopped": ". The process has been stopped (SIGSTOP) for at most {}",
+    "dead": ". The process ended at most {} ago",
 }
 
 

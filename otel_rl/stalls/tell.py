@@ -102,9 +102,9 @@ def ended_text(change: StallChange) -> str:
     """Return how a stall ended, and what it cost."""
     last = change.stall.last
     normal_s = last.bound.normal_s
-    cost = "" if normal_s is None else f", {seconds(max(0.0, change.lasted_s - normal_s))} more than normally"
+    cost = "" if normal_s is None else f", {seconds(max(0.0, change.lasted_s - normal_s))} more than usual"
     who = f"{last.process.kind} {last.process.page.rank}"
-    return f"The stall of {who} in {last.leaf.name} is over: {change.how}, after {seconds(change.lasted_s)}{cost}."
+    return f"The stall of {who} in {_stage(last)} is over: {change.how}, after {seconds(change.lasted_s)}{cost}."
 
 
 def stall_id(link: Link) -> str:

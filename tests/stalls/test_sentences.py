@@ -47,28 +47,28 @@ QUIET = {"stage": (v.REWARD, 214), "silent_s": 210, "normal": NORMAL}
         ),
         (
             process(3, state="silent", **QUIET),
-            "Rank 3 holds everybody up: rl.reward in step 12, for 3 min 34 s (normally 300 ms). The process gives no "
-            "sign of life for 3 min 30 s: something holds its interpreter, or it does not run." + WAIT,
+            "Rank 3 holds everybody up: rl.reward in step 12, for 3 min 34 s (normally 300 ms). The process has "
+            "given no sign of life for 3 min 30 s: something holds its interpreter, or it does not run." + WAIT,
         ),
         (
             process(3, REWARD, state="silent", **QUIET),
             "Rank 3 holds everybody up: rl.reward (function parse_answer, sample 17) in step 12, for 3 min 34 s "
-            "(normally 300 ms). The process gives no sign of life for 3 min 30 s: something holds its interpreter, or "
-            "it does not run." + WAIT,
+            "(normally 300 ms). The process has given no sign of life for 3 min 30 s: something holds its "
+            "interpreter, or it does not run." + WAIT,
         ),
         (
             process(3, state="stopped", **QUIET),
-            "Rank 3 holds everybody up: rl.reward in step 12, for 3 min 34 s (normally 300 ms). The process is "
-            "stopped (SIGSTOP), for 3 min 30 s at most." + WAIT,
+            "Rank 3 holds everybody up: rl.reward in step 12, for 3 min 34 s (normally 300 ms). The process has "
+            "been stopped (SIGSTOP) for at most 3 min 30 s." + WAIT,
         ),
         (
             process(3, state="dead", **QUIET),
-            "Rank 3 holds everybody up: rl.reward in step 12, for 3 min 34 s (normally 300 ms). The process has "
-            "ended, at the earliest 3 min 30 s ago." + WAIT,
+            "Rank 3 holds everybody up: rl.reward in step 12, for 3 min 34 s (normally 300 ms). The process "
+            "ended at most 3 min 30 s ago." + WAIT,
         ),
         (
             process(3, state="dead", stage=("", 220), silent_s=210),
-            "Rank 3 holds everybody up: no stage in step 12, for 3 min 40 s. The process has ended, at the earliest "
+            "Rank 3 holds everybody up: no stage in step 12, for 3 min 40 s. The process ended at most "
             "3 min 30 s ago." + WAIT,
         ),
     ],
@@ -141,7 +141,7 @@ def test_those_who_wait_in_different_stages_get_a_sentence_each() -> None:
     ("last", "expected"),
     [
         (REWARD, "The stall of rank 3 in rl.reward is over: the stage has ended, after 4 min 00 s, 4 min 00 s more "
-                 "than normally."),
+                 "than usual."),
         (row("tool", 700), "The stall of rank 3 in tool is over: the stage has ended, after 4 min 00 s."),
     ],
 )  # fmt: skip

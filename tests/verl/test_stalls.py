@@ -69,13 +69,13 @@ def test_chains(stalled: Trained) -> None:
         [
             "Reward 0 holds everybody up: rl.reward in step 2, for T (normally T).",
             "Agent_loop 0 waits in N calls of rl.sample.trajectory in step 2 for T.",
-            "The process gives no sign of life for T: something holds its interpreter, or it does not run.",
+            "The process has given no sign of life for T: something holds its interpreter, or it does not run.",
         ],
         [
             "Actor 1 holds everybody up: rl.train in step 2, for T.",
             "Actor 0 waits in all_gather_object N of default_pg in step 2 for T.",
             "Driver 0 waits in rl.train (actor) in step 2 for T.",
-            "The process is stopped (SIGSTOP), for T at most.",
+            "The process has been stopped (SIGSTOP) for at most T.",
         ],
     ] == [_plain(chain) for chain in chains]
 

@@ -1,0 +1,155 @@
+"""The stacks of a process that are appended to its status page: by the flusher, and in C by a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import otel_rl
+from otel_rl.flusher.status_page import DUMP_SIGNAL
+from otel_rl.journal.page import ANSWERED, ASKED, SIGNAL, SIZE
+from otel_rl.probes.python_stacks import catches
+from tests.fixtures import Recording, in_child
+from tests.flusher.test_status_page import look
+
+ME = os.getpid()
+
+
+@pytest.fixture
+def words(recording: Recording) -> Any:
+    """The words of the page, as another process would write them."""
+    otel_rl.flush()
+    page = recording.flusher.dispatcher.page._page
+    assert page is not None
+    return page.words
+
+
+def appended(recording: Recording) -> str:
+    """Let the flusher work, and read what is behind the page."""
+    view = look(recording)
+    return view.memory.read_bytes()[SIZE:].decode()
+
+
+def test_who_asks_gets_the_stacks_of_all_threads(recording: Recording, words: Any) -> None:
+    """With function, file and line, once for each question; threads of ours are left out."""
+    gone = threading.Event()
+
+    def work_of_a_thread() -> None:
+        gone.wait(60)
+
+    thread = threading.Thread(target=work_of_a_thread, name="loader")
+    thread.start()
+    before = appended(recording)
+    words[ASKED] = 5
+    text = appended(recording)
+    again = appended(recording)
+    gone.set()
+    thread.join()
+    line = work_of_a_thread.__code__.co_firstlineno + 1
+    of_loader = text[text.index("Thread loader") :]
+    assert ("", 5, text) == (before, words[ANSWERED], again)
+    assert f'  File "{__file__}", line {line} in work_of_a_thread\n' in of_loader
+    assert f'  File "{__file__}", ' in text[: text.index("Thread loader")]
+    assert text.startswith("Thread MainThread\n")
+    assert "otel_rl-" not in text
+
+
+def test_tasks_of_asyncio_are_among_the_stacks(recording: Recording, words: Any) -> None:
+    """What a task waits in, the innermost first, by the task's name."""
+
+    async def asks_an_engine() -> None:
+        await asyncio.sleep(60)
+
+    async def rollout() -> None:
+        await asks_an_engine()
+
+    async def main() -> str:
+        task = asyncio.create_task(rollout(), name="rollout 7")
+        await asyncio.sleep(0)
+        words[ASKED] += 1
+        text = appended(recording)
+        task.cancel()
+        return text
+
+    text = asyncio.run(main())
+    (part,) = [one for one in text.split("Task ") if one.startswith("rollout 7")]
+    names = [line.rpartition(" in ")[2] for line in part.splitlines()[1:]]
+    assert ["sleep", "asks_an_engine", "rollout"] == names
+
+
+@pytest.mark.skipif(not DUMP_SIGNAL, reason="this system has no real-time signals")
+def test_a_signal_appends_the_stacks_in_c(recording: Recording, words: Any) -> None:
+    """So also while the interpreter is held; after the end of the recording the process takes it no more."""
+    assert (DUMP_SIGNAL, True) == (words[SIGNAL], catches(ME, DUMP_SIGNAL))
+    os.kill(ME, DUMP_SIGNAL)
+    text = appended(recording)
+    recording.stop()
+    assert "test_a_signal_appends_the_stacks_in_c" in text
+    assert not catches(ME, DUMP_SIGNAL)
+
+
+@pytest.mark.skipif(not DUMP_SIGNAL, reason="this system has no real-time signals")
+@pytest.mark.parametrize("kind", ["python", "ignored", "faulthandler"])
+def test_a_handler_of_the_host_is_left_alone(recording: Recording, tmp_path: Path, kind: str) -> None:
+    """The page says that this process takes no signal of ours."""
+    got: list[int] = []
+    with open(tmp_path / "theirs", "w+", encoding="utf-8") as theirs:
+        if kind == "faulthandler":
+            faulthandler.register(DUMP_SIGNAL, file=theirs)
+        before = signal.getsignal(DUMP_SIGNAL)
+        if kind != "faulthandler":
+            signal.signal(
+                DUMP_SIGNAL, (lambda number, frame: got.append(number)) if kind == "python" else signal.SIG_IGN
+            )
+        try:
+            assert 0 == look(recording).signal
+            os.kill(ME, DUMP_SIGNAL)
+            recording.stop()
+            os.kill(ME, DUMP_SIGNAL)
+            theirs.seek(0)
+            found = len(got) or theirs.read().count("(most recent call first)")
+            assert {"python": 2, "ignored": 0, "faulthandler": 2}[kind] <= found
+        finally:
+            faulthandler.unregister(DUMP_SIGNAL)
+            signal.signal(DUMP_SIGNAL, before)
+
+
+@pytest.mark.skipif(not DUMP_SIGNAL, reason="this system has no real-time signals")
+def test_a_handler_that_the_host_sets_later_stays(recording: Recording, words: Any) -> None:
+    """From then on nobody sends the signal."""
+    got: list[int] = []
+    before = signal.getsignal(DUMP_SIGNAL)
+    signal.signal(DUMP_SIGNAL, lambda number, frame: got.append(number))
+    try:
+        assert 0 == look(recording).signal
+        recording.stop()
+        os.kill(ME, DUMP_SIGNAL)
+        assert [DUMP_SIGNAL] == got
+    finally:
+        signal.signal(DUMP_SIGNAL, before)
+
+
+def test_a_forked_child_leaves_the_page_to_its_parent(recording: Recording, words: Any) -> None:
+    """What it records is on no page of the parent; its handler in C stays, for a parent that waits for it."""
+    with otel_rl.step(3), otel_rl.stage("outer"):
+        view = look(recording)
+        before = view.memory.read_bytes()
+
+        def work() -> None:
+            assert catches(os.getpid(), DUMP_SIGNAL) == bool(words[SIGNAL])
+            with otel_rl.stage("of the child"):
+                pass
+            os.write(channel[1], b"well")
+
+        channel = os.pipe()
+        in_child(work)
+        os.close(channel[1])
+        assert (b"well", before) == (os.read(channel[0], 9), view.memory.read_bytes())
+        os.close(channel[0])
