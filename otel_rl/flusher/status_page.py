@@ -177,7 +177,8 @@ class StatusPage:
     def _answer(self, page: Page) -> None:
         asked = page.words[ASKED]
         text = "\n".join(stacks())[:LONGEST_STACKS]
-        page.append(f"{text}\n")
+        with suppress(OSError):  # the disk is full: the page must go on
+            page.append(f"{text}\n")
         page.words[ANSWERED] = asked
 
     # --- what the page shows ------------------------------------------------------------------------------------------

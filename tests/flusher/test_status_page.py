@@ -306,6 +306,21 @@ def test_a_disk_without_room_for_a_page_costs_the_page_only(
     assert record.getMessage().startswith("otel_rl could not show the open stages; training is not affected")
 
 
+def test_stacks_for_which_the_disk_has_no_room_cost_the_stacks_only(
+    recording: Recording, page: StatusPage, words: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page goes on, and who asked tries otherwise."""
+
+    def full(text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(page._page, "append", full)
+    words[ASKED] = 5
+    with otel_rl.step(1), otel_rl.stage("long"):
+        view = look(recording)
+    assert (5, True, {}) == (words[ANSWERED], "long" in {row["name"] for row in view.open}, dict(errors))
+
+
 def test_a_page_that_somebody_removed_harms_nothing(recording: Recording, page: StatusPage) -> None:
     """It is not made again: whoever removed it wants none."""
     view = look(recording)
