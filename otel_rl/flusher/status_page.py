@@ -25,7 +25,6 @@ from otel_rl.probes.python_stacks import catches, stacks
 from otel_rl.process.state import state
 from otel_rl.process.status import status
 from otel_rl.records import FinishedRequests, Value
-from otel_rl.requests.memory import generation
 from otel_rl.trace.guest import guest
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
@@ -222,8 +221,7 @@ class StatusPage:
             "trace_id": f"{trace.trace_id:032x}" if trace is not None and trace.known else "",
             "open": [self._row(one) for one in self._listed.values()],
             "normal": dict(self._medians),
-            "groups": {group.name: (group.sequence, group.ranks) for _, group in [*comm.groups.values()][:MOST_GROUPS]},
-            "requests": sum(engine.unfinished for engine in generation.engines.copy()),
+            "groups": {group.name: group.ranks for _, group in [*comm.groups.values()][:MOST_GROUPS]},
         }
 
     def _row(self, stage: Stage | Collective) -> dict[str, Any]:
