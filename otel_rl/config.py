@@ -228,8 +228,7 @@ class Config:
         "OTEL_RL_SIDECAR",
         _boolean,
         True,
-        "false: start no process that sends the records and finds stalls; run `otel-rl sidecar RUN` yourself, once per "
-        "node",
+        "false: start no process to send records and find stalls; run `otel-rl sidecar RUN` yourself, once per node",
     )
     stall_factor: tuple[tuple[str, float], ...] = _setting(
         "OTEL_RL_STALL_FACTOR",

@@ -183,10 +183,10 @@ class PageView:
     """The stages that have been open for a second or longer, the oldest first."""
     normal: dict[str, tuple[int, float]] = field(default_factory=dict)
     """By kind of stage: how many calls have ended, and the median duration of the last ones, s."""
-    groups: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
-    """By process group: the last collective that began in it, and its ranks."""
     requests: int = 0
     """Requests inside the engines of this process."""
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """The ranks of each process group."""
 
 
 def memory_of(path: Path, user: int) -> Path:
@@ -288,7 +288,7 @@ def _view(path: Path, data: bytes, words: Sequence[int], state: dict[str, Any]) 
         open=state["open"],
         normal={key: (int(count), float(median)) for key, (count, median) in state["normal"].items()},
         requests=state["requests"],
-        groups={name: (int(number), tuple(map(int, ranks))) for name, (number, ranks) in state["groups"].items()},
+        groups={name: tuple(map(int, ranks)) for name, ranks in state["groups"].items()},
     )
 
 

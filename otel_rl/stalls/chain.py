@@ -160,7 +160,7 @@ class Situation:
         """Return the rank that a collective waits for; else the stall, if the collective itself does not end."""
         page, leaf = link.process.page, link.leaf
         group, sequence = leaf.get(v.COMM_GROUP), leaf.get(v.COMM_SEQUENCE)
-        members = page.groups.get(group or "", (0, ()))[1] or tuple(range(page.world_size))
+        members = page.groups.get(group or "") or tuple(range(page.world_size))
         inside: list[Link] = []
         missing: list[Link] = []
         unseen: list[int] = []

@@ -59,7 +59,7 @@ def test_only_the_innermost_stages_count() -> None:
 
 def test_each_subgroup_waits_for_its_own() -> None:
     """Ranks 0 and 1 for rank 1's reward, rank 2 for rank 3's."""
-    groups = {"left": (7, (0, 1)), "right": (4, (2, 3))}
+    groups = {"left": (0, 1), "right": (2, 3)}
     left = process(0, collective(100, 7, "left"), normal=NORMAL, groups=groups)
     right = process(2, collective(90, 4, "right"), normal=NORMAL, groups=groups)
     assert [
@@ -70,7 +70,7 @@ def test_each_subgroup_waits_for_its_own() -> None:
 
 def test_a_rank_of_a_subgroup_waits_through_another_one() -> None:
     """Rank 0 for rank 1, which is in another group's collective, for rank 2."""
-    groups = {"left": (7, (0, 1)), "right": (4, (1, 2))}
+    groups = {"left": (0, 1), "right": (1, 2)}
     first = process(0, collective(100, 7, "left"), normal=NORMAL, groups=groups)
     second = process(1, collective(90, 4, "right"), normal=NORMAL, groups=groups)
     assert [("stage", "trainer", 2, v.REWARD, ["trainer 0", "trainer 1"])] == told(first, second, rewarding(2))
@@ -298,7 +298,7 @@ PROCESSES = st.builds(
             "role": st.sampled_from(["trainer", "actor"]),
             "step": st.sampled_from([None, 3]),
             "normal": st.sampled_from([{}, SHORT]),
-            "groups": st.sampled_from([{}, {"g": (7, (0, 1, 2)), "h": (6, (1, 3))}]),
+            "groups": st.sampled_from([{}, {"g": (0, 1, 2), "h": (1, 3)}]),
             "is_local": st.booleans(),
         }
     ),
