@@ -18,7 +18,7 @@ from otel_rl.comm.memory import comm
 from otel_rl.flusher.completers import CLOSING
 from otel_rl.flusher.stage_metrics import LABELS, kind_of
 from otel_rl.guard import guard
-from otel_rl.journal.page import ANSWERED, ASKED, HEARTBEAT, SIGNAL, STALLED, SUFFIX, Page
+from otel_rl.journal.page import ANSWERED, HEARTBEAT, SIGNAL, SUFFIX, Page
 from otel_rl.journal.write import Writer
 from otel_rl.metrics.record import labels_of
 from otel_rl.probes.python_stacks import catches, stacks
@@ -109,15 +109,17 @@ class StatusPage:
             self._directory = writer.directory
             with suppress(OSError):  # another file system, because its disk is full: it stays beside the other pages
                 page.move(writer.directory)
-        if page.words[STALLED] != self._stalled_ns:
-            self._mark(writer, page.words[STALLED], now)
-        if page.words[ASKED] != page.words[ANSWERED]:
-            self._answer(page)
+        asked, stalled_ns = page.wanted()
+        if stalled_ns != self._stalled_ns:
+            self._mark(writer, stalled_ns, now)
+        if asked != page.words[ANSWERED]:
+            self._answer(page, asked)
         has_ended = any(one.ended for one in self._listed.values())
         if has_ended or now - self._written_ns >= WRITE_NS:
             if page.words[SIGNAL] and not _is_default():  # the host has taken it since
                 page.words[SIGNAL], StatusPage.has_handler = 0, False
             self._write(page, writer, opened, now)
+        page.save()
 
     def heartbeat(self) -> None:
         """Touch the file, so that readers who cannot look this process up see that it lives."""
@@ -173,8 +175,7 @@ class StatusPage:
             said = {vocabulary.STALL_ID: stall_id, vocabulary.STALL_AGE: (now - began_ns) / 1e9}
             container.add_event(vocabulary.STALL, said)
 
-    def _answer(self, page: Page) -> None:
-        asked = page.words[ASKED]
+    def _answer(self, page: Page, asked: int) -> None:
         text = "\n".join(stacks())[:LONGEST_STACKS]
         with suppress(OSError):  # the disk is full: the page must go on
             page.append(f"{text}\n")

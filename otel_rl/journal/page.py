@@ -1,8 +1,9 @@
-"""The status page of a process: a file, mapped into memory, that shows what the process does without its interpreter.
+"""The status page of a process: shared memory that shows what the process does without its interpreter, and a file.
 
-The threads of the program write the current stage into it, and the flusher a heartbeat, the open stages and how long
-each kind of stage takes normally. Other processes of the machine read it at any time, also while its process is
-stopped, spins in C, or is dead. Stack traces are appended to the same file after the page.
+The threads of the program write the current stage into the memory, and the flusher a heartbeat, the open stages and how
+long each kind of stage takes normally. Other processes of the machine read it at any time, also while its process is
+stopped or spins in C. The flusher copies it to the file, for other machines and for after the end of the process: a
+store into a file that is mapped would wait for a disk that hangs. Stack traces are appended to the file after the page.
 """
 
 from __future__ import annotations
@@ -37,21 +38,25 @@ STAGE: Final = 2
 """Code of the stage that began or went on last in any thread; 0: none, or one without a code."""
 BEGAN: Final = 3
 """When that stage began; without a stage: when the last one ended."""
-ASKED: Final = 4
-"""Number of the last request for stacks; written by the process that asks."""
+STEP: Final = 4
+"""The number of the open step, plus 1; 0: none."""
 ANSWERED: Final = 5
-"""Number of the last request that the flusher has answered."""
+"""Number of the last request for stacks that the flusher has answered."""
 SIGNAL: Final = 6
 """Number of the signal that makes the process append its stacks; 0: it takes none."""
 VERSION: Final = 7
 """Odd while the state is being written."""
 LENGTH: Final = 8
 """Bytes of the state."""
-STALLED: Final = 9
-"""When the stage of the last stall began; written by the process that watches."""
-STEP: Final = 10
-"""The number of the open step, plus 1; 0: none."""
-NUM_WORDS: Final = 11
+MEMORY: Final = 9
+"""The descriptor of the memory in its process."""
+OWN_WORDS: Final = 10
+"""The process writes those before; others write the further ones, into the file."""
+ASKED: Final = 10
+"""Number of the last request for stacks."""
+STALLED: Final = 11
+"""When the stage of the last stall began."""
+NUM_WORDS: Final = 12
 
 TEXTS: Final = ("process", "role", "attempt", "trace_id")
 NUMBERS: Final = ("anchor", "rank", "world_size", "requests")
@@ -72,17 +77,21 @@ class Page:
         make_directory(path.parent)
         self.path = path
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._descriptors = {self.descriptor}
         try:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(self.descriptor, 0, SIZE)  # a write to a page that has no block would be a SIGBUS
             else:
                 os.write(self.descriptor, bytes(SIZE))
-            self._map = mmap.mmap(self.descriptor, SIZE)
+            self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            memory = _make_memory(path.name) if hasattr(os, "memfd_create") else self._file
+            self._map = mmap.mmap(memory, SIZE)
         except OSError:
             self.remove()
             raise
+        self._descriptors = {self.descriptor, self._file, memory}
         self.words = memoryview(self._map).cast("Q")
-        self.words[0] = MAGIC
+        self.words[0], self.words[MEMORY] = MAGIC, memory
 
     def name(self, code: int, name: str) -> None:
         """Write what a code of a stage means."""
@@ -95,12 +104,24 @@ class Page:
         data = json.dumps(state, separators=(",", ":"), default=str).encode("utf-8", "replace")
         if len(data) > MOST_STATE:
             return False
-        words = self.words
+        words, end = self.words, STATE_AT + len(data)
         words[VERSION] |= 1
-        self._map[STATE_AT : STATE_AT + len(data)] = data
+        self._map[STATE_AT:end] = data
         words[LENGTH] = len(data)
+        self.save()
+        os.pwrite(self._file, self._map[NAMES_AT:end], NAMES_AT)
         words[VERSION] += 1
+        self.save()
         return True
+
+    def save(self) -> None:
+        """Copy the words to the file."""
+        os.pwrite(self._file, self._map[: OWN_WORDS * WORD], 0)
+
+    def wanted(self) -> tuple[int, int]:
+        """Return what others have written: ``ASKED`` and ``STALLED``."""
+        asked, stalled = struct.unpack("=2Q", os.pread(self._file, 2 * WORD, ASKED * WORD))
+        return asked, stalled
 
     def append(self, text: str) -> None:
         """Append stack traces after the page."""
@@ -123,8 +144,15 @@ class Page:
         """Remove the file: its process has journaled all."""
         with suppress(OSError):
             self.path.unlink()
-        with suppress(OSError):
-            os.close(self.descriptor)
+        for descriptor in self._descriptors:
+            with suppress(OSError):
+                os.close(descriptor)
+
+
+def _make_memory(name: str) -> int:
+    memory = os.memfd_create(name, os.MFD_CLOEXEC)
+    os.posix_fallocate(memory, 0, SIZE)  # without memory a later store would be a SIGBUS
+    return memory
 
 
 @dataclass(frozen=True)
@@ -204,6 +232,9 @@ def _view(path: Path, data: bytes, words: Sequence[int], state: dict[str, Any]) 
     for row in state["open"]:
         _check(row, ROW_TEXTS, ROW_NUMBERS, ids=("id",))
         dict(row["attributes"])
+    memory = _memory_of(identity, path, words[MEMORY])
+    if memory:
+        data, words = memory, struct.unpack_from(f"={NUM_WORDS}Q", memory)
     return PageView(
         path,
         identity,
@@ -224,6 +255,29 @@ def _view(path: Path, data: bytes, words: Sequence[int], state: dict[str, Any]) 
         requests=state["requests"],
         groups={name: (int(number), tuple(map(int, ranks))) for name, (number, ranks) in state["groups"].items()},
     )
+
+
+def _memory_of(identity: WriterIdentity, path: Path, descriptor: int) -> bytes:
+    """Return words and names as a process has them now; nothing if its memory is not seen from here, or gone."""
+    place = f"/proc/{identity.local_pid}/fd/{descriptor}"
+    with suppress(OSError):
+        if os.readlink(place) == f"/memfd:{path.name} (deleted)":  # what else it has opened there is not ours to open
+            with open(place, "rb", buffering=0) as file:
+                return os.pread(file.fileno(), STATE_AT, 0)
+    return b""
+
+
+def keep_stage(page: PageView) -> None:
+    """Copy to the file what the threads of a process show that does not do it itself: its memory goes when it ends.
+
+    Raises:
+        OSError: it has no page any more.
+    """
+    with open(page.path, "r+b", buffering=0) as file:
+        (descriptor,) = struct.unpack("=Q", os.pread(file.fileno(), WORD, MEMORY * WORD))
+        memory = _memory_of(page.identity, page.path, descriptor)
+        for begin, end in ((WORD * HEARTBEAT, WORD * (STEP + 1)), (NAMES_AT, STATE_AT)):
+            os.pwrite(file.fileno(), memory[begin:end], begin)
 
 
 def _check(found: dict[str, Any], texts: Sequence[str], numbers: Sequence[str], ids: Sequence[str] = ()) -> None:

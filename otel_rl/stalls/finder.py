@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import Final
 
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.page import keep_stage
 from otel_rl.stalls.bounds import StallBounds
 from otel_rl.stalls.chain import Situation, Stall
 from otel_rl.stalls.members import Process, find_processes
@@ -75,6 +77,10 @@ class StallFinder:
             self._held_until_s = now + self.bounds.after_s
         self._looked_s = now
         processes = newest_attempt(find_processes(self.directory, self.is_mine))
+        for process in processes:
+            if process.is_local and process.is_quiet and process.state != "dead":
+                with suppress(OSError):
+                    keep_stage(process.page)
         self._traced_s.update({one.writer: now for one in processes if one.state == "traced"})
         stalls = Situation(processes, self.bounds).stalls()
         found = {stall.last.key: stall for stall in stalls if self._tells(stall)}

@@ -27,6 +27,7 @@ from otel_rl.probes.python_stacks import catches
 from otel_rl.process.state import state
 from otel_rl.records import FinishedRequests
 from otel_rl.requests.memory import generation
+from otel_rl.stalls.inspect_process import _words as written
 from otel_rl.trace.attempt import know_attempt
 from tests.fixtures import ATTEMPT, MS, RUN, WALL_NS, Recording, in_child
 from tests.trace.test_stage import proto_spans
@@ -229,7 +230,8 @@ def test_many_open_stages_are_cut(recording: Recording) -> None:
 def words(page: StatusPage) -> Iterator[Any]:
     """The words of the page, as another process would write them."""
     assert page._page is not None
-    return page._page.words
+    with written(page._page.path) as words:
+        yield words
 
 
 def appended(recording: Recording) -> str:

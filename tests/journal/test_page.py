@@ -7,7 +7,7 @@ import os
 import struct
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +17,7 @@ from otel_rl.journal.page import (
     BEGAN,
     HEARTBEAT,
     LENGTH,
+    MEMORY,
     MOST_NAMES,
     MOST_STATE,
     SIGNAL,
@@ -28,6 +29,7 @@ from otel_rl.journal.page import (
     Page,
     PageView,
     find_pages,
+    keep_stage,
     read_page,
 )  # fmt: skip
 
@@ -67,6 +69,7 @@ def write_words(page: Page, **words: int) -> None:
     """Write words by their names."""
     for name, value in words.items():
         page.words[getattr(pages, name)] = value
+    page.save()
 
 
 def test_what_is_written_is_read(page: Page) -> None:
@@ -128,11 +131,11 @@ def test_a_state_that_is_too_large_is_not_written(page: Page) -> None:
 def test_a_process_that_died_while_it_wrote_left_a_torn_version(page: Page) -> None:
     """What is there is read if it is whole; else the page is none."""
     assert page.write(STATE)
-    page.words[VERSION] |= 1
+    write_words(page, VERSION=3)
     view = read_page(page.path)
     assert view is not None
     assert "trainer" == view.role
-    page._map[STATE_AT + 40 : STATE_AT + 50] = b'"' * 10
+    os.pwrite(page._file, b'"' * 10, STATE_AT + 40)
     assert read_page(page.path) is None
 
 
@@ -205,7 +208,8 @@ def test_a_page_of_another_version_is_none(page: Page, state: Any) -> None:
 def test_a_wrong_length_is_none(page: Page, length: int) -> None:
     """What is behind the state is no JSON."""
     page.write(STATE)
-    page._map[STATE_AT - 1 :] = page._map[STATE_AT - 1 :].replace(b"\0", b"x")
+    end = STATE_AT + page.words[LENGTH]
+    os.pwrite(page._file, b"x" * (SIZE - end), end)
     write_words(page, LENGTH=length)
     assert read_page(page.path) is None
 
@@ -227,7 +231,7 @@ def test_a_name_has_63_bytes(page: Page, name: str, expected: str) -> None:
     page.write(STATE)
     shown = []
     for code in (1, 2):
-        page.words[STAGE] = code
+        write_words(page, STAGE=code)
         view = read_page(page.path)
         assert view is not None
         shown.append(view.stage)
@@ -239,7 +243,7 @@ def test_a_page_has_room_for_120_names(page: Page, code: int, expected: str) -> 
     """What has no code has no name."""
     page.name(MOST_NAMES, "last")
     page.write(STATE)
-    page.words[STAGE] = code
+    write_words(page, STAGE=code)
     view = read_page(page.path)
     assert view is not None
     assert (expected, WHO) == (view.stage, view.identity)
@@ -250,7 +254,7 @@ def test_a_page_moves_with_its_journal(page: Page, tmp_path: Path) -> None:
     page.write(STATE)
     new = tmp_path / "other" / "run"
     page.move(new)
-    page.words[HEARTBEAT] = 77
+    write_words(page, HEARTBEAT=77)
     view = read_page(new / "one.page")
     assert view is not None
     assert (77, False, [new / "one.page"]) == (view.heartbeat_ns, (tmp_path / "run").exists(), [*new.iterdir()])
@@ -291,10 +295,34 @@ def test_a_full_disk_leaves_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_words_are_where_readers_of_other_versions_expect_them(page: Page) -> None:
     """Each is 8 bytes, in the order of the machine."""
-    write_words(page, HEARTBEAT=1, STAGE=2, BEGAN=3, SIGNAL=6, STEP=10)
-    words = struct.unpack_from("=11Q", page.path.read_bytes())
-    assert (int.from_bytes(b"otelrlp1", "little"), 1, 2, 3, 0, 0, 6, 0, 0, 0, 10) == words
-    assert (1, 2, 3, 6, 7, 8, 10) == (HEARTBEAT, STAGE, BEGAN, SIGNAL, VERSION, LENGTH, STEP)
+    write_words(page, HEARTBEAT=1, STAGE=2, BEGAN=3, STEP=4, SIGNAL=6, MEMORY=9)
+    words = struct.unpack_from("=12Q", page.path.read_bytes())
+    assert (int.from_bytes(b"otelrlp1", "little"), 1, 2, 3, 4, 0, 6, 0, 0, 9, 0, 0) == words
+    assert (1, 2, 3, 4, 6, 7, 8, 9) == (HEARTBEAT, STAGE, BEGAN, STEP, SIGNAL, VERSION, LENGTH, MEMORY)
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="its threads write into the file")
+def test_what_its_threads_show_is_read_from_its_memory(tmp_path: Path) -> None:
+    """So no store of theirs waits for a disk. Without the memory what the file has counts, as after its end."""
+    page = Page(tmp_path / "one.page")
+    page.words[STAGE], page.words[BEGAN] = 1, 5
+    page.name(1, "before")
+    page.write({**STATE, "identity": asdict(WriterIdentity.current("trainer", 3))})
+    page.words[STAGE], page.words[BEGAN], page.words[STEP] = 2, 6, 8
+    page.name(2, "after")
+    seen = [read_page(page.path)]
+    memory = page.words[MEMORY]
+    hidden = os.dup(memory)
+    os.close(memory)
+    seen.append(read_page(page.path))
+    os.dup2(hidden, memory)
+    os.close(hidden)
+    keep_stage(cast(PageView, seen[0]))
+    os.close(memory)
+    seen.append(read_page(page.path))
+    assert [("after", 6, 7), ("before", 5, None), ("after", 6, 7)] == [
+        (one.stage, one.began_ns, one.step) for one in seen if one is not None
+    ]
 
 
 @pytest.mark.parametrize(
