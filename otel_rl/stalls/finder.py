@@ -116,7 +116,9 @@ class StallFinder:
 def _ended(stall: Stall, process: Process | None, *, waits: bool) -> StallChange:
     """Return the end of a stall: its stage ended, or goes on, or waits for another, or its process is gone."""
     last, leaf = stall.last, stall.last.leaf
-    if process is None or (process.state == "dead" and stall.cause != "dead"):
+    if process is None:
+        return StallChange(stall, is_end=True, lasted_s=last.age_s, how="its process has ended, or records no more")
+    if process.state == "dead" and stall.cause != "dead":
         return StallChange(stall, is_end=True, lasted_s=last.age_s, how="its process has ended, too")
     same = [row["touched"] for row in process.page.open if row["began"] == leaf.began_ns]
     is_open = bool(same) or leaf.began_ns == process.page.began_ns
