@@ -243,10 +243,7 @@ class Config:
         "but not before this time, s, by default 30; of single stages: `30,rl.checkpoint=1800`; `inf`: never",
     )
     on_stall: str = _setting(
-        "OTEL_RL_ON_STALL",
-        str,
-        "",
-        "a command that gets each stall as JSON on its standard input, or the `https://` address that it is posted to",
+        "OTEL_RL_ON_STALL", str, "", "a command or an `https://` address that gets each stall, and its end, as JSON"
     )
     event_loop_lag: bool = _setting(
         "OTEL_RL_EVENT_LOOP_LAG", _boolean, False, "true: measure how late event loops are, by a call a second in each"

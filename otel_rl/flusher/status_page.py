@@ -25,6 +25,7 @@ from otel_rl.probes.python_stacks import catches, stacks
 from otel_rl.process.state import state
 from otel_rl.process.status import status
 from otel_rl.records import FinishedRequests, Value
+from otel_rl.requests.memory import generation
 from otel_rl.trace.guest import guest
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
@@ -176,7 +177,8 @@ class StatusPage:
     def _answer(self, page: Page) -> None:
         asked = page.words[ASKED]
         text = "\n".join(stacks())[:LONGEST_STACKS]
-        page.append(f"{text}\n")
+        with suppress(OSError):  # the disk is full: the page must go on
+            page.append(f"{text}\n")
         page.words[ANSWERED] = asked
 
     # --- what the page shows ------------------------------------------------------------------------------------------
@@ -222,6 +224,7 @@ class StatusPage:
             "open": [self._row(one) for one in self._listed.values()],
             "normal": dict(self._medians),
             "groups": {group.name: group.ranks for _, group in [*comm.groups.values()][:MOST_GROUPS]},
+            "requests": sum(engine.unfinished for engine in generation.engines.copy()),
         }
 
     def _row(self, stage: Stage | Collective) -> dict[str, Any]:

@@ -61,6 +61,12 @@ STEP: Final = 10
 """The number of the open step, plus 1; 0: none."""
 NUM_WORDS: Final = 11
 
+TEXTS: Final = ("process", "role", "attempt", "trace_id")
+NUMBERS: Final = ("anchor", "rank", "world_size", "requests")
+ROW_TEXTS: Final = ("name", "kind", "id", "parent")
+ROW_NUMBERS: Final = ("began", "touched")
+IDENTITY: Final = ("pid", "start_time", "created_ns")
+
 
 class Page:
     """The page of this process."""
@@ -179,6 +185,8 @@ class PageView:
     """By kind of stage: how many calls have ended, and the median duration of the last ones, s."""
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """The ranks of each process group."""
+    requests: int = 0
+    """Requests inside the engines of this process."""
 
 
 def memory_of(path: Path, user: int) -> Path:
@@ -237,7 +245,7 @@ def _read(file_path: Path, path: Path) -> PageView | None:
     try:
         state = json.loads(data[STATE_AT : STATE_AT + words[LENGTH]])
         return _view(path, data, words, state)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 
@@ -256,6 +264,11 @@ def _view(path: Path, data: bytes, words: Sequence[int], state: dict[str, Any]) 
     identity = WriterIdentity.from_json(json.dumps(state["identity"]).encode())
     if identity is None:
         return None
+    _check(state, TEXTS, NUMBERS, ids=("trace_id",))
+    _check(state["identity"], (), IDENTITY)
+    for row in state["open"]:
+        _check(row, ROW_TEXTS, ROW_NUMBERS, ids=("id",))
+        dict(row["attributes"])
     return PageView(
         path,
         identity,
@@ -274,8 +287,17 @@ def _view(path: Path, data: bytes, words: Sequence[int], state: dict[str, Any]) 
         step=words[STEP] - 1 if words[STEP] else None,
         open=state["open"],
         normal={key: (int(count), float(median)) for key, (count, median) in state["normal"].items()},
+        requests=state["requests"],
         groups={name: tuple(map(int, ranks)) for name, ranks in state["groups"].items()},
     )
+
+
+def _check(found: dict[str, Any], texts: Sequence[str], numbers: Sequence[str], ids: Sequence[str] = ()) -> None:
+    """Raise if a damaged disk has made something else of it: one bad page must not cost the view of all others."""
+    if not all(isinstance(found[key], str) for key in texts) or not all(isinstance(found[key], int) for key in numbers):
+        raise TypeError
+    for key in ids:
+        int(found[key] or "0", 16)
 
 
 def _name(data: bytes, code: int) -> str:

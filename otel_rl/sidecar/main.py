@@ -190,7 +190,7 @@ class Sidecar:
     def _watch_for_stalls(self, own: OwnJournal | None) -> None:
         if self._watch is not None and own is not None:
             with guard("watch for stalls"):
-                own.append_logs(self._watch.look())
+                own.append_logs(self._watch.look(own.device_errors))
 
     def _is_over(self, quiet_since: float, now: float) -> bool:
         """Whether all is sent, or nothing of the dead was accepted for the grace period."""

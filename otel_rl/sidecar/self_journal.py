@@ -21,6 +21,7 @@ from otel_rl.version import __version__
 
 PERIOD_S: Final = 5.0
 MAX_BYTES: Final = 256 << 20
+DEVICE_ERRORS: Final = (vocabulary.XID, vocabulary.HW_ERRORS)
 LONGEST_TEXT: Final = 128 << 10
 """Stacks are long."""
 
@@ -33,10 +34,14 @@ class OwnJournal:
         self._encoder = SpanEncoder(_resource(directory, identity), __version__, max_text=LONGEST_TEXT)
         self._sampler = Sampler()
         self._start_ns = time.time_ns()
+        self.device_errors: list[Sample] = []
+        """Errors that the devices of the node have counted, as of the last sample."""
 
     def write(self, node: Node, more: Iterable[Sample] = ()) -> None:
         """Sample once and journal it, with more that the sidecar knows."""
-        samples = [*self._sampler.read(), *_of_shipping(node), *more]
+        hardware = self._sampler.read()
+        self.device_errors = [one for one in hardware if one.name in DEVICE_ERRORS and one.value]
+        samples = [*hardware, *_of_shipping(node), *more]
         self.append(self._encoder.encode_metrics(self._points(samples)))
         self._writer.heartbeat()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -30,8 +30,13 @@ class StallWatch:
         )
         self._teller = Teller(directory.name, StallHook(Config.from_env().on_stall, say), say)
 
-    def look(self) -> list[Log]:
-        """Look for stalls if it is time to; return what there is to journal. Never waits."""
+    def look(self, device_errors: Sequence[Sample]) -> list[Log]:
+        """Look for stalls if it is time to; return what there is to journal. Never waits.
+
+        Args:
+            device_errors: what the devices of the node have counted so far, for the evidence.
+        """
+        self._teller.device_errors = device_errors
         if self._watch.is_due:
             for change in self._watch.look():
                 self._teller.tell(change)

@@ -13,7 +13,7 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.filesystem import silent_s
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.page import PageView, find_pages
-from otel_rl.probes.python_stacks import process_status
+from otel_rl.probes.python_stacks import catches, process_status
 from otel_rl.stalls.bounds import Bound, StallBounds
 
 LATE_S: Final = 10.0
@@ -156,4 +156,6 @@ def _state(page: PageView, now_ns: int, *, is_local: bool) -> State:
     if status.get("State", "").startswith("T"):
         return "stopped"
     is_late = now_ns - page.heartbeat_ns > 1e9 * (LATE_S if is_local else LATE_ELSEWHERE_S)
+    if is_late and status and page.signal and not catches(page.identity.local_pid, page.signal):
+        return "dead"  # it runs another program (exec), which has its number and none of its handlers
     return "silent" if is_late else "working"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from otel_rl import vocabulary as v
-from otel_rl.runs.format import printable, seconds
+from otel_rl.runs.format import plural, printable, seconds
 from otel_rl.stalls.chain import Link, Stall
 from otel_rl.stalls.members import Process
 
@@ -39,6 +39,8 @@ def chain_of(stall: Stall) -> str:
         holds = "holds everybody up" if stall.waiting else "is stuck"
         text = f"{_people([last])} {holds}: {what_of(last)}, for {seconds(last.age_s)}{_normally(last)}"
         text += QUIET.get(stall.cause, "").format(seconds(last.process.silent_s())) + "."
+    if last.process.page.requests:
+        text += f" Inside its engine: {plural(last.process.page.requests, 'request')}."
     return " ".join([text, *_waiting(stall.waiting)])
 
 

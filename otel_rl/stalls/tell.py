@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, Final
@@ -35,6 +35,8 @@ class Teller:
         self._changes: SimpleQueue[StallChange | None] = SimpleQueue()
         self._logs: SimpleQueue[Log] = SimpleQueue()
         self._series: dict[SampleLabels, float] = {}
+        self.device_errors: Sequence[Sample] = ()
+        """What the devices of the node have counted since the sidecar began."""
         self._thread: Thread | None = None
 
     def tell(self, change: StallChange) -> None:
@@ -79,7 +81,7 @@ class Teller:
             text, evidence = ended_text(change), ""
         else:
             mark(last.process, last.leaf.began_ns)
-            text, evidence = chain_of(change.stall), evidence_of(last.process)
+            text, evidence = chain_of(change.stall), evidence_of(last.process) + self._errors_of_devices()
         attributes = {**_attributes(change), v.STALL_CHAIN: text}
         self._say(text)
         self._logs.put(_log(change, attributes, text, evidence))
@@ -87,6 +89,13 @@ class Teller:
             {"event": v.STALL, v.RUN_ID: self._run_id, v.HOST_NAME: last.process.page.identity.host}
             | {v.ATTEMPT_ID: last.process.page.attempt, **attributes, "evidence": evidence}
         )
+
+    def _errors_of_devices(self) -> str:
+        lines = [
+            f"Errors of devices of this node: {one.name} {', '.join(value for _, value in one.labels)}: {one.value:.0f}"
+            for one in self.device_errors
+        ]
+        return "".join(f"{line}\n" for line in lines)
 
 
 def ended_text(change: StallChange) -> str:

@@ -22,7 +22,9 @@ EVENT_LOOP_LAG: Final = gauge(
 )
 STALL_ID: Final = attribute("rl.stall.id", "string", "the stall: writer of the journal, and when the stage began")
 STALL_AGE: Final = attribute("rl.stall.age", "double", "how long nothing has happened in the stage, s")
-STALL_STATE: Final = log_attribute("rl.stall.state", "string", "`found`, `ended`, or `died`: its process was killed")
+STALL_STATE: Final = log_attribute(
+    "rl.stall.state", "string", "`found`, `ended`, or `died`: its process was killed in it"
+)
 STALL_NORMAL: Final = log_attribute(
     "rl.stall.normal", "double", "median duration of the ended calls of the stage, s; absent if fewer than 3 ended"
 )

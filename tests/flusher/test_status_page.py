@@ -20,6 +20,7 @@ from otel_rl.journal import page as pages
 from otel_rl.journal.page import SIZE, STALLED, PageView, find_pages
 from otel_rl.process.state import state
 from otel_rl.records import FinishedRequests
+from otel_rl.requests.memory import generation
 from otel_rl.trace.attempt import know_attempt
 from tests.fixtures import ATTEMPT, MS, RUN, WALL_NS, Recording
 from tests.trace.test_stage import proto_spans
@@ -55,12 +56,12 @@ def test_who_the_process_is(recording: Recording) -> None:
         view = look(recording)
         container = recording.run().open_stages()
     assert (
-        ("trainer", "driver", 0, 1, ATTEMPT, 12, WALL_NS, 2000.0),
+        ("trainer", "driver", 0, 1, ATTEMPT, 12, WALL_NS, 2000.0, 0),
         {stage.trace_id.hex() for stage in container if stage.name == v.LOOP},
         os.getpid(),
     ) == (
         (view.role, view.process, view.rank, view.world_size, view.attempt, view.step, view.anchor_ns,
-         view.heartbeat_ns / MS),
+         view.heartbeat_ns / MS, view.requests),
         {view.trace_id},
         view.identity.pid,
     )  # fmt: skip
@@ -213,6 +214,18 @@ def test_many_open_stages_are_cut(recording: Recording) -> None:
     assert [v.LOOP, f"{v.RANK_SPAN} 0", *(f"stage {number}" for number in range(22))] == [
         name for (name,) in rows(view, "name")
     ]
+
+
+def test_requests_inside_engines_are_counted(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all engines together."""
+
+    class Engine:
+        unfinished = 3
+
+    monkeypatch.setattr(generation, "engines", {Engine(): 1, Engine(): 2})
+    with otel_rl.step(1):
+        assert 6 == look(recording).requests
+        monkeypatch.setattr(generation, "engines", {})
 
 
 def test_a_stall_is_an_event_of_the_step(recording: Recording, page: StatusPage) -> None:

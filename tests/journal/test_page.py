@@ -53,6 +53,7 @@ STATE: dict[str, Any] = {
     "open": [ROW],
     "normal": {"rl.reward{f}": [12, 0.25]},
     "groups": {"default_pg": [0, 1, 2, 3]},
+    "requests": 2,
 }
 
 WRITTEN = {"user": os.getuid(), **STATE}
@@ -101,6 +102,7 @@ def test_what_is_written_is_read(page: Page) -> None:
         open=[ROW],
         normal={"rl.reward{f}": (12, 0.25)},
         groups={"default_pg": (0, 1, 2, 3)},
+        requests=2,
     )
     assert expected == read_page(page.path)
     modes = [file.stat().st_mode & 0o777 for file in (page.path, page.memory)]
@@ -198,6 +200,7 @@ def test_a_file_that_is_gone_is_an_error_of_its_own(tmp_path: Path) -> None:
         {**STATE, "normal": {"a": 3}},
         {**STATE, "normal": []},
         {**STATE, "groups": {"a": 1}},
+        {**STATE, "requests": "many"},
         {key: value for key, value in STATE.items() if key != "anchor"},
     ],
 )
@@ -335,3 +338,23 @@ def test_memory_that_nobody_kept_is_freed_after_a_day(page: Page, tmp_path: Path
     os.utime(page.memory, (1, 1))
     young = Page(tmp_path / "young.page")
     assert [young.memory] == [*pages.MEMORY.iterdir()]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"rank": "3"},
+        {"attempt": ["a"]},
+        {"trace_id": "x"},
+        {"open": 5},
+        {"open": [{**ROW, "id": "x"}]},
+        {"open": [{**ROW, "parent": 2}]},
+        {"open": [{**ROW, "attributes": 5}]},
+        {"normal": {"rl.reward": [float("inf"), 1]}},
+        {"groups": {"default_pg": [1, [[]]]}},
+        {"identity": {**asdict(WHO), "pid": "42"}},
+    ],
+)
+def test_a_page_that_was_damaged_is_none(page: Page, damaged: dict[str, Any]) -> None:
+    assert page.write({**STATE, **damaged})
+    assert itself(page) is None

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from otel_rl import vocabulary as v
+from otel_rl.flusher.status_page import DUMP_SIGNAL
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.probes.python_stacks import catches
 from otel_rl.stalls import members
@@ -76,6 +77,16 @@ def test_a_late_heartbeat_is_silence() -> None:
     """A file server shows it late."""
     assert ["working", "silent"] == [state_of(silent_s) for silent_s in (9.9, 10.1)]
     assert ["working", "silent"] == [state_of(silent_s, is_local=False) for silent_s in (119.0, 121.0)]
+
+
+def test_a_process_that_runs_another_program_is_dead() -> None:
+    """It has the number of before (exec), and takes no signal of ours; without one nothing is known of it."""
+    page = replace(process(0, silent_s=20).page, identity=WriterIdentity.current("trainer", 0))
+    states = [
+        members._state(replace(page, signal=number), NOW_NS, is_local=True)
+        for number in (signal.SIGINT, 0, DUMP_SIGNAL)
+    ]
+    assert ["silent", "silent", "dead"] == states
 
 
 def test_the_kernel_knows_more() -> None:

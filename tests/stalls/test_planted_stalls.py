@@ -96,9 +96,8 @@ def test_each_stall_is_found_explained_and_told_once(tmp_path: Path) -> None:
         assert log.body.startswith(f"Rank {one.rank} "), log.body
         assert re.search(one.shown, log.body), log.body
     chains = [log.attributes[v.STALL_CHAIN] for log in logs]
-    assert chains == [
-        line.removeprefix("otel-rl: ") for line in done.stderr.splitlines() if " stall" in line or "everybody" in line
-    ]
+    lines = [line.removeprefix("otel-rl: ") for line in done.stderr.splitlines() if line.startswith("otel-rl: ")]
+    assert chains == [line for line in lines if " stall " in line or "everybody" in line]
     calls = [json.loads(line) for line in (tmp_path / "stalls" / "told").read_text().splitlines()]
     assert sorted(calls) == sorted([log.attributes[v.STALL_ID], log.attributes[v.STALL_STATE]] for log in logs)
     _, clean = train(tmp_path / "clean", (), is_watched=False)

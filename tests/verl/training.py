@@ -66,11 +66,8 @@ class Trained:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return what verl logged of each step, without what is measured."""
-        lines = (self.directory / "metrics.jsonl").read_text("utf-8").splitlines()
-        return [
-            {key: value for key, value in json.loads(line)["data"].items() if not key.startswith(TIMED)}
-            for line in lines
-        ]
+        logged = map(json.loads, (self.directory / "metrics.jsonl").read_text("utf-8").splitlines())
+        return [{key: value for key, value in row["data"].items() if not key.startswith(TIMED)} for row in logged]
 
     def recorded(self) -> list[Run]:
         """Return the runs, and what processes left that are in none."""
