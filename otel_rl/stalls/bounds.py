@@ -61,11 +61,16 @@ class StallBounds:
             calls: how many of its kind have ended, and their median duration, s; None without any.
             is_in_step: whether its process is in a step.
         """
-        after_s = self.afters_s.get(name)
+        after_s = _own(self.afters_s, name)
         if calls is not None and calls[0] >= FEWEST_CALLS:
-            ratio = self.factors.get(name, self.factor)
+            ratio = _own(self.factors, name) or self.factor
             least_s = self.after_s if after_s is None else after_s
             return Bound(max(ratio * calls[1], least_s), calls[1])
         if after_s is None:
             after_s = max(UNKNOWN_S if is_in_step else SETUP_S, self.after_s)
         return Bound(after_s, None)
+
+
+def _own(values: Mapping[str, float], name: str) -> float | None:
+    """Return the value that is set for a stage; that for ``rl.reward`` counts also for ``rl.reward parse_answer``."""
+    return values.get(name, values.get(name.partition(" ")[0]))

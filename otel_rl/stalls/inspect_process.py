@@ -183,7 +183,8 @@ def _facts(process: Process, pid: int) -> Iterator[str]:
     yield from _waits_in(pid)
     with suppress(OSError):
         for line in Path("/proc/pressure/memory").read_text("ascii").splitlines():
-            yield f"Memory pressure of the machine: {line}"
+            if " avg10=0.00 " not in line:
+                yield f"Memory pressure of the machine: {line}"
     killed = _oom_kills(pid)
     if killed:
         yield f"Processes of its control group that were killed for memory: {killed}"

@@ -85,4 +85,4 @@ class StallHook:
             self._say(f"OTEL_RL_ON_STALL: the command took longer than {COMMAND_S:.0f} s and was killed")
             return
         if process.returncode:
-            self._say(f"OTEL_RL_ON_STALL: the command ended with {process.returncode}")
+            self._say(f"OTEL_RL_ON_STALL: the command exited with code {process.returncode}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import faulthandler
 import os
 import signal
@@ -14,7 +15,8 @@ import pytest
 
 import otel_rl
 from otel_rl.flusher.status_page import DUMP_SIGNAL
-from otel_rl.journal.page import ANSWERED, ASKED, SIGNAL, SIZE
+from otel_rl.guard import errors
+from otel_rl.journal.page import ANSWERED, ASKED, SIGNAL, SIZE, Page
 from otel_rl.probes.python_stacks import catches
 from tests.fixtures import Recording, in_child
 from tests.flusher.test_status_page import look
@@ -134,6 +136,21 @@ def test_a_handler_that_the_host_sets_later_stays(recording: Recording, words: A
         assert [DUMP_SIGNAL] == got
     finally:
         signal.signal(DUMP_SIGNAL, before)
+
+
+def test_stacks_for_which_the_disk_has_no_room_cost_the_stacks_only(
+    recording: Recording, words: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page goes on, and who asked tries otherwise."""
+
+    def full(page: Page, text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Page, "append", full)
+    words[ASKED] = 5
+    with otel_rl.step(1), otel_rl.stage("long"):
+        view = look(recording)
+    assert (5, True, {}) == (words[ANSWERED], "long" in {row["name"] for row in view.open}, dict(errors))
 
 
 def test_a_forked_child_leaves_the_page_to_its_parent(recording: Recording, words: Any) -> None:

@@ -17,9 +17,10 @@ from otel_rl.comm.memory import comm
 from otel_rl.flusher.status_page import MOST_KINDS, StatusPage
 from otel_rl.guard import errors
 from otel_rl.journal import page as pages
-from otel_rl.journal.page import ANSWERED, ASKED, SIZE, STALLED, PageView, find_pages
+from otel_rl.journal.page import SIZE, STALLED, PageView, find_pages
 from otel_rl.process.state import state
 from otel_rl.records import FinishedRequests
+from otel_rl.requests.memory import generation
 from otel_rl.trace.attempt import know_attempt
 from tests.fixtures import ATTEMPT, MS, RUN, WALL_NS, Recording
 from tests.trace.test_stage import proto_spans
@@ -55,12 +56,12 @@ def test_who_the_process_is(recording: Recording) -> None:
         view = look(recording)
         container = recording.run().open_stages()
     assert (
-        ("trainer", "driver", 0, 1, ATTEMPT, 12, WALL_NS, 2000.0),
+        ("trainer", "driver", 0, 1, ATTEMPT, 12, WALL_NS, 2000.0, 0),
         {stage.trace_id.hex() for stage in container if stage.name == v.LOOP},
         os.getpid(),
     ) == (
         (view.role, view.process, view.rank, view.world_size, view.attempt, view.step, view.anchor_ns,
-         view.heartbeat_ns / MS),
+         view.heartbeat_ns / MS, view.requests),
         {view.trace_id},
         view.identity.pid,
     )  # fmt: skip
@@ -215,6 +216,18 @@ def test_many_open_stages_are_cut(recording: Recording) -> None:
     ]
 
 
+def test_requests_inside_engines_are_counted(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all engines together."""
+
+    class Engine:
+        unfinished = 3
+
+    monkeypatch.setattr(generation, "engines", {Engine(): 1, Engine(): 2})
+    with otel_rl.step(1):
+        assert 6 == look(recording).requests
+        monkeypatch.setattr(generation, "engines", {})
+
+
 def test_a_stall_is_an_event_of_the_step(recording: Recording, page: StatusPage) -> None:
     """Once, by the id that its log record has; a further stall is another event."""
     assert page._page is not None
@@ -291,22 +304,6 @@ def test_a_disk_without_room_for_a_page_costs_the_page_only(
     assert ([SIZE], {"show the open stages": 1}, 3) == (tries, dict(errors), names.count("tool"))
     (record,) = caplog.records
     assert record.getMessage().startswith("otel_rl could not show the open stages; training is not affected")
-
-
-def test_stacks_for_which_the_disk_has_no_room_cost_the_stacks_only(
-    recording: Recording, page: StatusPage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The page goes on, and who asked tries otherwise."""
-
-    def full(text: str) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(page._page, "append", full)
-    words = page._page.words
-    words[ASKED] = 5
-    with otel_rl.step(1), otel_rl.stage("long"):
-        view = look(recording)
-    assert (5, True, {}) == (words[ANSWERED], "long" in {row["name"] for row in view.open}, dict(errors))
 
 
 def test_a_page_that_somebody_removed_harms_nothing(recording: Recording, page: StatusPage) -> None:

@@ -33,6 +33,8 @@ def test_history_decides_and_else_a_fixed_time(
     ("name", "calls", "expected"),
     [
         (v.REWARD, (3, 10.0), Bound(200.0, 10.0)),
+        (f"{v.REWARD} judge", (3, 10.0), Bound(200.0, 10.0)),
+        (f"{v.REWARD} slow", (3, 10.0), Bound(300.0, 10.0)),
         ("tool", (3, 10.0), Bound(20.0, 10.0)),
         ("tool", (3, 0.1), Bound(5.0, 0.1)),
         (v.CHECKPOINT, (3, 10.0), Bound(1800.0, 10.0)),
@@ -45,7 +47,7 @@ def test_history_decides_and_else_a_fixed_time(
 def test_the_user_s_bounds_of_a_stage_come_first(name: str, calls: tuple[int, float] | None, expected: Bound) -> None:
     """A time that is set for a stage holds also without a history; the general one makes no fixed time shorter."""
     settings = {
-        "OTEL_RL_STALL_FACTOR": "2,rl.reward=20",
+        "OTEL_RL_STALL_FACTOR": "2,rl.reward=20,rl.reward slow=30",
         "OTEL_RL_STALL_AFTER": f"5,{v.CHECKPOINT}=1800,{v.EVALUATE}=inf",
     }
     assert expected == StallBounds.from_env(settings).of(name, calls, is_in_step=True)

@@ -145,8 +145,8 @@ def test_a_command_gets_it_on_its_standard_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("program", "expected"),
     [
-        ("raise SystemExit(3)", "OTEL_RL_ON_STALL: the command ended with 3"),
-        ("import os; os.kill(os.getpid(), 9)", "OTEL_RL_ON_STALL: the command ended with -9"),
+        ("raise SystemExit(3)", "OTEL_RL_ON_STALL: the command exited with code 3"),
+        ("import os; os.kill(os.getpid(), 9)", "OTEL_RL_ON_STALL: the command exited with code -9"),
     ],
 )
 def test_a_command_that_fails_is_said(program: str, expected: str) -> None:
