@@ -187,8 +187,6 @@ class PageView:
     """Requests inside the engines of this process."""
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """The ranks of each process group."""
-    requests: int = 0
-    """Requests inside the engines of this process."""
 
 
 def memory_of(path: Path, user: int) -> Path:
