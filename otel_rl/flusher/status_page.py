@@ -223,8 +223,8 @@ class StatusPage:
             "trace_id": f"{trace.trace_id:032x}" if trace is not None and trace.known else "",
             "open": [self._row(one) for one in self._listed.values()],
             "normal": dict(self._medians),
-            "groups": {group.name: group.ranks for _, group in [*comm.groups.values()][:MOST_GROUPS]},
             "requests": sum(engine.unfinished for engine in generation.engines.copy()),
+            "groups": {group.name: group.ranks for _, group in [*comm.groups.values()][:MOST_GROUPS]},
         }
 
     def _row(self, stage: Stage | Collective) -> dict[str, Any]:
