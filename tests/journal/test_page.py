@@ -200,6 +200,7 @@ def test_a_file_that_is_gone_is_an_error_of_its_own(tmp_path: Path) -> None:
         {**STATE, "normal": {"a": 3}},
         {**STATE, "normal": []},
         {**STATE, "groups": {"a": 1}},
+        {**STATE, "requests": "many"},
         {key: value for key, value in STATE.items() if key != "anchor"},
     ],
 )
