@@ -29,9 +29,8 @@ def chain_of(stall: Stall) -> str:
     """Return who waits for whom, in a few sentences."""
     last = stall.last
     if stall.cause == "collective":
-        who = _people(stall.together)
-        text = f"{who} {'are all' if len(stall.together) > 1 else 'is'} inside {what_of(last)}, which does not end,"
-        text += f" for {seconds(last.age_s)}{_normally(last)}."
+        who, have = _people(stall.together), "have all" if len(stall.together) > 1 else "has"
+        text = f"{who} {have} been inside {what_of(last)} for {seconds(last.age_s)}{_normally(last)}. It does not end."
     elif stall.cause == "unseen":
         text = f"{_people([last])} waits in {what_of(last)} for rank {stall.unseen}, for {seconds(last.age_s)}. "
         text += "That rank has no status page here: it runs on another node, or has ended."

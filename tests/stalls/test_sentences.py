@@ -93,8 +93,8 @@ def test_a_set_up_for_which_nobody_waits() -> None:
 def test_all_are_in_the_collective() -> None:
     """Nobody waits then."""
     assert (
-        "Ranks 0-3 are all inside gather 215 of default_pg in step 12, which does not end, for 3 min 33 s (normally "
-        "100 ms)."
+        "Ranks 0-3 have all been inside gather 215 of default_pg in step 12 for 3 min 33 s (normally 100 ms). It does "
+        "not end."
     ) == words(*gathering(0, 1, 2, 3))
 
 
@@ -102,7 +102,7 @@ def test_one_is_alone_in_its_collective() -> None:
     """A group of one."""
     (alone,) = gathering(0, world_size=1)
     assert (
-        "Rank 0 is inside gather 215 of default_pg in step 12, which does not end, for 3 min 33 s (normally 100 ms)."
+        "Rank 0 has been inside gather 215 of default_pg in step 12 for 3 min 33 s (normally 100 ms). It does not end."
     ) == words(alone)
 
 
