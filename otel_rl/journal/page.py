@@ -15,6 +15,7 @@ import json
 import mmap
 import os
 import struct
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -183,8 +184,6 @@ class PageView:
     """The stages that have been open for a second or longer, the oldest first."""
     normal: dict[str, tuple[int, float]] = field(default_factory=dict)
     """By kind of stage: how many calls have ended, and the median duration of the last ones, s."""
-    requests: int = 0
-    """Requests inside the engines of this process."""
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """The ranks of each process group."""
 
@@ -239,7 +238,7 @@ def _read(file_path: Path, path: Path) -> PageView | None:
             words = struct.unpack_from(f"={NUM_WORDS}Q", data) if len(data) >= STATE_AT else (0,)
             if words[0] != MAGIC:
                 return None
-            (version,) = struct.unpack("=Q", os.pread(file.fileno(), WORD, VERSION * WORD))
+            version = int.from_bytes(os.pread(file.fileno(), WORD, VERSION * WORD), sys.byteorder)
             if words[VERSION] % 2 == 0 and version == words[VERSION]:
                 break
     try:

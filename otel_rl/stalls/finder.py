@@ -121,7 +121,7 @@ def _ended(stall: Stall, process: Process | None, *, waits: bool) -> StallChange
     """Return the end of a stall: its stage ended, or goes on, or waits for another, or its process is gone."""
     last, leaf = stall.last, stall.last.leaf
     if process is None:  # its page was removed: it closed its journal
-        return StallChange(stall, is_end=True, lasted_s=last.age_s, how="its process has ended, too")
+        return StallChange(stall, is_end=True, lasted_s=last.age_s, how="its process has ended, or records no more")
     if process.state == "dead" and stall.cause != "dead":
         return StallChange(stall, is_end=True, has_died=True, lasted_s=last.age_s, how="its process was killed in it")
     same = [row["touched"] for row in process.page.open if row["began"] == leaf.began_ns]

@@ -138,7 +138,7 @@ GONE = process(3, normal=NORMAL, stage=("", -5.0))
             (process(3, row(v.REWARD, 40, id="r"), row("tool", -4, parent="r"), stage=("tool", -4), normal=NORMAL),),
             ("the stage goes on", 44.0),
         ),
-        ((), ("its process has ended, too", 44.0)),
+        ((), ("its process has ended, or records no more", 44.0)),
         ((replace(rewarding(), state="dead"), process(0)), ("its process was killed in it", 44.0)),
         ((replace(STUCK, state="traced"),), ("it holds nobody up any more", 46.0)),
     ],
