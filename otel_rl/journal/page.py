@@ -184,6 +184,8 @@ class PageView:
     """The stages that have been open for a second or longer, the oldest first."""
     normal: dict[str, tuple[int, float]] = field(default_factory=dict)
     """By kind of stage: how many calls have ended, and the median duration of the last ones, s."""
+    requests: int = 0
+    """Requests inside the engines of this process."""
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """The ranks of each process group."""
 
