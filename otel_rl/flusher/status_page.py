@@ -224,7 +224,7 @@ class StatusPage:
             "open": [self._row(one) for one in self._listed.values()],
             "normal": dict(self._medians),
             "requests": sum(engine.unfinished for engine in generation.engines.copy()),
-            "groups": {group.name: group.ranks for _, group in [*comm.groups.values()][:MOST_GROUPS]},
+            "groups": {group.name: (group.sequence, group.ranks) for _, group in [*comm.groups.values()][:MOST_GROUPS]},
         }
 
     def _row(self, stage: Stage | Collective) -> dict[str, Any]:

@@ -186,8 +186,8 @@ class PageView:
     """By kind of stage: how many calls have ended, and the median duration of the last ones, s."""
     requests: int = 0
     """Requests inside the engines of this process."""
-    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """The ranks of each process group."""
+    groups: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    """By process group: which collective began last in it, and its ranks."""
 
 
 def memory_of(path: Path, user: int) -> Path:
@@ -289,7 +289,7 @@ def _view(path: Path, data: bytes, words: Sequence[int], state: dict[str, Any]) 
         open=state["open"],
         normal={key: (int(count), float(median)) for key, (count, median) in state["normal"].items()},
         requests=state["requests"],
-        groups={name: tuple(map(int, ranks)) for name, ranks in state["groups"].items()},
+        groups={name: (int(number), tuple(map(int, ranks))) for name, (number, ranks) in state["groups"].items()},
     )
 
 

@@ -133,7 +133,7 @@ class Situation:
             if last.leaf.name == v.COMM:
                 following, stall = self._awaited(last)
             else:
-                following, stall = self._works_for(last), None
+                following, stall = self._works_for(last) or self._behind(last), None
             if following is None:
                 return path, stall if last.leaf.name == v.COMM else self._own(last)
             keys = [one.key for one in path]
@@ -149,6 +149,9 @@ class Situation:
         """
         if not last.is_over:
             return None
+        together = self._alike(last)
+        if together:
+            return Stall(together[0], "collective", together=together)
         if last.process.is_driver or last.leaf.name == v.IDLE:
             for other in self.processes:
                 quiet_s = max(0, other.now_ns - other.moved_ns()) / 1e9
@@ -160,7 +163,7 @@ class Situation:
         """Return the rank that a collective waits for; else the stall, if the collective itself does not end."""
         page, leaf = link.process.page, link.leaf
         group, sequence = leaf.get(v.COMM_GROUP), leaf.get(v.COMM_SEQUENCE)
-        members = page.groups.get(group or "") or tuple(range(page.world_size))
+        members = page.groups.get(group or "", (0, ()))[1] or tuple(range(page.world_size))
         inside: list[Link] = []
         missing: list[Link] = []
         unseen: list[int] = []
@@ -185,6 +188,27 @@ class Situation:
             late = link.is_over and link.age_s > UNKNOWN_S
             return None, Stall(first, "unseen", unseen=unseen[0]) if late else None
         return None, Stall(first, "collective", together=tuple(inside)) if link.is_over else None
+
+    def _behind(self, link: Link) -> Link | None:
+        """Return the rank that has not begun a collective which this one has begun: a device may wait for it.
+
+        A collective of a device returns at once, and the host waits later, in whatever reads a result.
+        """
+        page, behind = link.process.page, []
+        for name, (number, ranks) in page.groups.items() if link.is_over else ():
+            peers = [self._by_rank.get((page.role, rank)) for rank in ranks]
+            known = [one for one in peers if one is not None and one.page.groups.get(name, (number,))[0] < number]
+            behind += [one for one in self.links if one.process in known]
+        return max(behind, key=_blame, default=None)
+
+    def _alike(self, link: Link) -> tuple[Link, ...]:
+        """Return all ranks if all have been in the same stage for too long, and none of them is behind the others."""
+        page = link.process.page
+        peers = [self._by_rank.get((page.role, rank)) for rank in range(page.world_size)] if page.groups else []
+        alike = [one for one in self.links if one.process in peers and one.leaf.name == link.leaf.name]
+        inside = [one for one in alike if one.is_over and one.process.state == "working"]
+        ranks = {one.process.page.rank for one in inside}
+        return tuple(sorted(inside, key=lambda one: one.process.page.rank)) if len(ranks) == page.world_size > 1 else ()
 
     def _idle(self, process: Process) -> Link:
         """Return what stands for a process that is in no stage that has been open for a second."""

@@ -182,7 +182,7 @@ def test_requests_touch_the_rollouts_and_the_step(page: StatusPage, recording: R
 
 
 def test_a_collective_that_is_open_is_listed(recording: Recording) -> None:
-    """Below its stage, with its group and number; groups say who is in them."""
+    """Below its stage, with its group and number; groups say how many have begun, and who is in them."""
     group = Group("mesh_dp 1", "mesh_dp", 2, (1, 3))
     group.sequence = 7
     comm.groups[1] = (lambda: None, group)  # type: ignore[assignment]
@@ -192,7 +192,7 @@ def test_a_collective_that_is_open_is_listed(recording: Recording) -> None:
         collective.close()
     (row,) = [one for one in view.open if one["name"] == v.COMM]
     (outer,) = [one for one in view.open if one["name"] == "outer"]
-    assert (outer["id"], "rl.train.comm{gather}", ("mesh_dp 1", 7), {"mesh_dp 1": (1, 3)}) == (
+    assert (outer["id"], "rl.train.comm{gather}", ("mesh_dp 1", 7), {"mesh_dp 1": (7, (1, 3))}) == (
         row["parent"],
         row["kind"],
         (row["attributes"][v.COMM_GROUP], row["attributes"][v.COMM_SEQUENCE]),

@@ -52,7 +52,7 @@ STATE: dict[str, Any] = {
     "trace_id": "b" * 32,
     "open": [ROW],
     "normal": {"rl.reward{f}": [12, 0.25]},
-    "groups": {"default_pg": [0, 1, 2, 3]},
+    "groups": {"default_pg": [215, [0, 1, 2, 3]]},
     "requests": 2,
 }
 
@@ -101,7 +101,7 @@ def test_what_is_written_is_read(page: Page) -> None:
         step=12,
         open=[ROW],
         normal={"rl.reward{f}": (12, 0.25)},
-        groups={"default_pg": (0, 1, 2, 3)},
+        groups={"default_pg": (215, (0, 1, 2, 3))},
         requests=2,
     )
     assert expected == read_page(page.path)

@@ -59,7 +59,7 @@ def test_only_the_innermost_stages_count() -> None:
 
 def test_each_subgroup_waits_for_its_own() -> None:
     """Ranks 0 and 1 for rank 1's reward, rank 2 for rank 3's."""
-    groups = {"left": (0, 1), "right": (2, 3)}
+    groups = {"left": (7, (0, 1)), "right": (4, (2, 3))}
     left = process(0, collective(100, 7, "left"), normal=NORMAL, groups=groups)
     right = process(2, collective(90, 4, "right"), normal=NORMAL, groups=groups)
     assert [
@@ -70,10 +70,34 @@ def test_each_subgroup_waits_for_its_own() -> None:
 
 def test_a_rank_of_a_subgroup_waits_through_another_one() -> None:
     """Rank 0 for rank 1, which is in another group's collective, for rank 2."""
-    groups = {"left": (0, 1), "right": (1, 2)}
+    groups = {"left": (7, (0, 1)), "right": (4, (1, 2))}
     first = process(0, collective(100, 7, "left"), normal=NORMAL, groups=groups)
     second = process(1, collective(90, 4, "right"), normal=NORMAL, groups=groups)
     assert [("stage", "trainer", 2, v.REWARD, ["trainer 0", "trainer 1"])] == told(first, second, rewarding(2))
+
+
+def synchronizing(rank: int, number: int = 8, age_s: float = 40) -> Process:
+    """Make a rank whose device is in a collective, so that the host waits where it reads a result."""
+    normal, groups = {"clip": (9, 0.1)}, {"default_pg": (number, (0, 1, 2, 3))}
+    return process(rank, row("clip", age_s), normal=normal, groups=groups)
+
+
+def test_devices_wait_for_the_rank_that_has_begun_fewer_collectives() -> None:
+    """Once it has had its time; nothing says so but the numbers of the group."""
+    groups = {"default_pg": (7, (0, 1, 2, 3))}
+    late = process(3, row(v.REWARD, 41), normal=NORMAL, groups=groups)
+    slow = process(3, row(v.REWARD, 41), normal={v.REWARD: (9, 30.0)}, groups=groups)
+    others = [synchronizing(rank) for rank in range(3)]
+    assert [("stage", "trainer", 3, v.REWARD, ["trainer 0", "trainer 1", "trainer 2"])] == told(*others, late)
+    assert [] == told(*others, slow)
+
+
+def test_devices_that_all_wait_are_one_stall() -> None:
+    """None is behind: the collective does not end, or what else they do together."""
+    (stall,) = stalls(*[synchronizing(rank) for rank in range(4)])
+    assert ("collective", 0, [0, 1, 2, 3], ()) == (
+        stall.cause, stall.last.process.page.rank, [one.process.page.rank for one in stall.together], stall.waiting,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("state", ["dead", "silent", "stopped"])
@@ -298,7 +322,7 @@ PROCESSES = st.builds(
             "role": st.sampled_from(["trainer", "actor"]),
             "step": st.sampled_from([None, 3]),
             "normal": st.sampled_from([{}, SHORT]),
-            "groups": st.sampled_from([{}, {"g": (0, 1, 2), "h": (1, 3)}]),
+            "groups": st.sampled_from([{}, {"g": (7, (0, 1, 2)), "h": (6, (1, 3))}, {"g": (6, (0, 1, 2))}]),
             "is_local": st.booleans(),
         }
     ),

@@ -37,7 +37,7 @@ def pages(tmp_path: Path) -> Iterator[Path]:
         state: dict[str, Any] = {
             "identity": asdict(identity), "anchor": time.time_ns() - now, "process": "rank", "role": "trainer",
             "rank": rank, "world_size": 2, "attempt": "a", "trace_id": "", "normal": {}, "requests": 0,
-            "groups": {"default_pg": (0, 1)},
+            "groups": {"default_pg": (7, (0, 1))},
             "open": [row | dict.fromkeys(("began", "touched"), now - AGE_S * S)],
         }  # fmt: skip
         assert page.write(state)
