@@ -20,7 +20,7 @@ from otel_rl.stalls.members import Process
 ANSWER_S: Final = 3.0
 """How long the flusher of a process may take to answer: it looks every half second."""
 DUMP_S: Final = 1.0
-SPY_S: Final = 15.0
+SPY_S: Final = 10.0
 LONGEST: Final = 64 << 10
 MOST_CHILDREN: Final = 8
 LONGEST_FILE: Final = 4 << 20
@@ -28,7 +28,7 @@ LONGEST_FILE: Final = 4 << 20
 
 
 def evidence_of(process: Process) -> str:
-    """Return stacks and facts as text, at most 64 KiB of stacks. Cost: at most 20 s, nearly always 1 s.
+    """Return stacks and facts as text, at most 64 KiB of stacks. Cost: at most 30 s, nearly always 1 s.
 
     The process goes on meanwhile. A signal goes only to a process that has a handler for it, and never to one that a
     debugger holds.
