@@ -56,6 +56,7 @@ class StallFinder:
     clock: Callable[[], float] = monotonic
     _seen: dict[Key, _Seen] = field(default_factory=dict)
     _looked_s: float = 0.0
+    _is_late: bool = False
     _held_until_s: float = 0.0
     _traced_s: dict[str, float] = field(default_factory=dict)
     """When a debugger was last seen to hold a process, by writer."""
@@ -72,10 +73,12 @@ class StallFinder:
     def look(self) -> list[StallChange]:
         """Look at all processes; return what has changed. Cost: 0.1 to 0.3 ms a process.
 
-        After a pause of the whole machine it finds nothing new before a stage had its time again.
+        After a pause of the whole machine it finds nothing new before a stage had its time again. Looks that are late
+        one after the other are no pause: it is this process that is slow.
         """
         now = self.clock()
-        if self._looked_s and now - self._looked_s > PAUSE_S:
+        was_late, self._is_late = self._is_late, bool(self._looked_s) and now - self._looked_s > PAUSE_S
+        if self._is_late and not was_late:
             self._held_until_s = now + self.bounds.after_s
         self._looked_s = now
         everyone = find_processes(self.directory, self.is_mine)

@@ -87,6 +87,13 @@ def test_after_a_pause_of_the_machine_nothing_new_is_told_for_a_while(looks: Loo
     assert [("found", "stage", 639.0)] == found[15]
 
 
+def test_a_sidecar_that_is_always_late_finds_stalls_all_the_same(looks: Looks) -> None:
+    """It has much to do; no machine pauses between all of its looks."""
+    looks.look(rewarding(1))
+    found = [looks.look(rewarding(1), after_s=PAUSE_S + 4) for _ in range(5)]
+    assert [[], [], [], [("found", "stage", 43.0)], []] == found
+
+
 def test_a_stall_that_was_told_goes_on_after_a_pause(looks: Looks) -> None:
     """It is neither told again nor ended."""
     assert [[], [("found", "stage", 44.0)]] == [looks.look(rewarding()), looks.look(rewarding())]
