@@ -24,6 +24,7 @@ ProcessKind = Literal["driver", "rank", "worker", "engine"]
 """A driver holds the steps alone, or has workers; a rank holds them together with others. Workers, and engines that
 generate, belong to the run of a process that they work for, and emit no step's root."""
 MIB = 1 << 20
+ON_STALL = PREFIX + "ON_STALL"
 LAUNCH = PREFIX + "LAUNCH"
 """Mark by which `otel-rl run` finds its processes: the ids of enclosing launches, outermost first, joined by `/`."""
 EXPONENTIAL = "base2_exponential_bucket_histogram"
@@ -243,7 +244,7 @@ class Config:
         "but not before this time, s, by default 30; of single stages: `30,rl.checkpoint=1800`; `inf`: never",
     )
     on_stall: str = _setting(
-        "OTEL_RL_ON_STALL", str, "", "a command or an `https://` address that gets each stall, and its end, as JSON"
+        ON_STALL, str, "", "a command or an `https://` address that gets each stall, and its end, as JSON"
     )
     event_loop_lag: bool = _setting(
         "OTEL_RL_EVENT_LOOP_LAG", _boolean, False, "true: measure how late event loops are, by a call a second in each"

@@ -34,9 +34,6 @@ class StallHook:
         self._say = say
         self._is_address = target.startswith(("https://", "http://"))
 
-    def __bool__(self) -> bool:
-        return bool(self._target)
-
     def call(self, stall: dict[str, Any]) -> threading.Thread | None:
         """Tell of a stall, or of its end; never waits. Return the thread that does it; None without a target."""
         if not self._target:
