@@ -293,6 +293,7 @@ def test_the_age_of_the_last_step_is_right(asked: Asked) -> None:
     (query,) = expressions(QUESTIONS[1])
     for name, run in asked.runs.items():
         ended_s = max(point.time_ns for point in run.points() if point.name == v.STEP_TIME) / 1e9
+        assert wait_for(lambda: frozenset((name,)) in answer(asked.store, query), PATIENCE_S)  # noqa: B023
         (age_s,) = answer(asked.store, query)[frozenset((name,))]
         assert -1 < age_s - (time.time() - ended_s) < 16
 
