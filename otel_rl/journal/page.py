@@ -159,7 +159,7 @@ class PageView:
     """A page as another process reads it. Times are monotonic ns of the machine that wrote it."""
 
     path: Path
-    """Of the copy in the run's directory."""
+    """The copy in the run's directory."""
     identity: WriterIdentity
     heartbeat_ns: int
     stage: str
@@ -178,7 +178,7 @@ class PageView:
     world_size: int = 1
     attempt: str = ""
     trace_id: str = ""
-    """Of the step that is open, as hex digits."""
+    """Trace id of the open step, as hex digits."""
     step: int | None = None
     open: Sequence[dict[str, Any]] = ()
     """The stages that have been open for a second or longer, the oldest first."""

@@ -340,7 +340,7 @@ class Report:
     clocks_set: list[ClockSet]
     """In order of time. Times of a process are by its clock as that was when it began."""
     stalls: list[StallRow]
-    """Of the last attempt, in the order in which they were found."""
+    """Stalls of the last attempt, in the order in which they were found."""
     open_stages: list[OpenStageRow]
     pending: list[PendingRun]
     """Empty if the user named the run."""
