@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from math import inf
 from pathlib import Path
 from threading import Event, Thread
+from time import monotonic, sleep
 from typing import Final
 
 from otel_rl import vocabulary as v
@@ -20,6 +22,8 @@ from otel_rl.runs.locate import recorded_below, roots, written_at
 from otel_rl.sidecar.streams import JournalStream, Position, find_streams, identity_of
 
 LOOK_S: Final = 2.0
+END_S: Final = 6.0
+"""A command that ends in a stall is followed for so long: the sidecar tells then how the stall ended."""
 
 
 class StallLines:
@@ -32,6 +36,8 @@ class StallLines:
         self._since_s = since_s
         self._read: dict[str, tuple[Journal | None, Position]] = {}
         """The sidecars that were met, and how far they are read; no journal for those of other commands."""
+        self.active: set[str] = set()
+        """The stalls that go on."""
 
     def new(self) -> Iterator[str]:
         """Yield the lines that are new. Cost: lists the run directories that were written since the begin."""
@@ -59,8 +65,15 @@ class StallLines:
         for entry in stream.entries(position, finished=False):
             self._read[writer] = journal, entry.end
             if isinstance(entry.item, Frame) and entry.item.type == TYPES["logs"]:
-                found = logs(entry.item.payload, journal, v.STALL)
-                yield from (str(one.attributes[v.STALL_CHAIN]) for one in found)
+                for log in logs(entry.item.payload, journal, v.STALL):
+                    self._note(str(log.attributes[v.STALL_ID]), is_found=log.attributes[v.STALL_STATE] == "found")
+                    yield str(log.attributes[v.STALL_CHAIN])
+
+    def _note(self, stall: str, *, is_found: bool) -> None:
+        if is_found:
+            self.active.add(stall)
+        else:
+            self.active.discard(stall)
 
 
 @contextmanager
@@ -69,12 +82,17 @@ def shown_stalls(root: Path, launch: str, since_s: float) -> Iterator[None]:
     lines, over = StallLines(root, launch, since_s), Event()
 
     def follow() -> None:
-        is_over = False
-        while not is_over:
-            is_over = over.wait(LOOK_S)
+        until = inf
+        while monotonic() < until:
+            if until == inf:
+                until = monotonic() + END_S if over.wait(LOOK_S) else inf
+            else:
+                sleep(LOOK_S / 4)
             with guard("look for stalls"):
                 for line in lines.new():
                     complain(line)
+            if until < inf and not lines.active:
+                return
 
     thread = Thread(target=follow, name="otel_rl-stalls", daemon=True)
     with guard("look for stalls"):
@@ -84,4 +102,4 @@ def shown_stalls(root: Path, launch: str, since_s: float) -> Iterator[None]:
     finally:
         over.set()
         if thread.is_alive():
-            thread.join(JOIN_S)
+            thread.join(END_S + JOIN_S)
