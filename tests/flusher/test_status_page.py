@@ -217,7 +217,7 @@ def test_many_open_stages_are_cut(recording: Recording) -> None:
 
 
 def test_requests_inside_engines_are_counted(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all engines together."""
+    """The page has the sum of all engines."""
 
     class Engine:
         unfinished = 3

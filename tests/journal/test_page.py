@@ -276,7 +276,7 @@ def test_a_directory_with_other_journals_stays(page: Page, tmp_path: Path) -> No
 
 
 def test_a_page_that_is_removed_can_still_be_written(page: Page) -> None:
-    """A thread of the program is about to show its stage; nobody reads it."""
+    """A thread of the program may still store its stage in it."""
     page.save()
     page.remove()
     page.words[BEGAN] = 5

@@ -178,7 +178,7 @@ def test_a_collective_of_which_nothing_is_known_does_not_wait_for_itself() -> No
 
 
 def test_ranks_in_different_collectives_of_one_group_wait_for_each_other() -> None:
-    """That is one stall, of the one that is there for too long first, and none while both are within their bounds."""
+    """This is one stall, and none while both are within their bounds."""
     one, other = (process(rank, collective(100 - rank, 7 + rank), normal=NORMAL, world_size=2) for rank in range(2))
     assert [("stage", "trainer", 0, v.COMM, ["trainer 1"])] == told(one, other) == told(other, one)
     fresh = process(1, collective(3, 8), normal=NORMAL, world_size=2)
@@ -186,7 +186,7 @@ def test_ranks_in_different_collectives_of_one_group_wait_for_each_other() -> No
 
 
 def test_a_restarted_rank_counts_instead_of_the_old_one() -> None:
-    """Of two with the same number the one that was made later."""
+    """The process that was made later counts if two have the same number."""
     old = process(3, row(v.REWARD, 900), state="dead", stage=(v.REWARD, 900))
     new = rewarding(3, created_ns=2)
     assert [("stage", 3)] == [(one[0], one[2]) for one in told(*gathering(0, 1, 2), new, old)]
