@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -16,6 +17,9 @@ from tests.programs.recorded import Recorded
 STEPS = 3
 CLOCK_S = 0.002
 """How far the begin of a step may be read apart by two processes of one machine."""
+
+GAP_NS = 2e6
+"""More than Ray's own work between a wait and the stage that a call opens; a busy machine may stretch single ones."""
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +40,7 @@ def test_calls_and_waits_of_a_rank_tile_each_step(found: Recorded, rank: int) ->
     """Waits are below the driver's root, as far as they are longer than 1 ms; the last step has none at its end."""
     roots = sorted((one for one in found.roots if one.name == v.LOOP), key=number_of)
     assert list(range(STEPS)) == [number_of(root) for root in roots]
+    gaps = []
     for root in roots:
         own = [node for node in root.walk() if (node.span.resource[v.ROLE], node.rank) == ("Worker", rank)]
         own.sort(key=lambda node: node.span.start_ns)
@@ -43,9 +48,10 @@ def test_calls_and_waits_of_a_rank_tile_each_step(found: Recorded, rank: int) ->
         assert whole[: 4 if root is roots[-1] else 5] == [node.name for node in own]
         assert {"controller"} == {node.attributes[v.IDLE_REASON] for node in own[::2]}
         assert {root.span.span_id} == {node.span.parent_id for node in own[::2]}
-        gaps = [right.span.start_ns - left.span.end_ns for left, right in pairwise(own)]
-        assert [] == [gap for gap in gaps if not 0 <= gap < 5e6]
+        gaps += [right.span.start_ns - left.span.end_ns for left, right in pairwise(own)]
         assert abs(own[0].span.start_ns - root.span.start_ns) < CLOCK_S * 1e9
+    assert min(gaps) >= 0
+    assert median(gaps) < GAP_NS
 
 
 @pytest.mark.slow
@@ -74,5 +80,14 @@ def test_ranks_have_the_numbers_of_all_steps_but_the_last(found: Recorded) -> No
         for point in own:
             parts = {str(one.attributes[v.ACTIVITY]): one.value for one in activities if one.time_ns == point.time_ns}
             assert point.value == pytest.approx(sum(parts.values()))
-            assert 0.05 < parts["active"] < 0.08
+            began = point.time_ns - point.value * 1e9
+            calls = [
+                span.end_ns - span.start_ns
+                for span in found.run.spans()
+                if (span.resource[v.ROLE], span.resource.get(v.RANK)) == ("Worker", rank)
+                and span.name in (v.LOGPROB, v.TRAIN)
+                and began <= span.start_ns < point.time_ns
+            ]
+            assert 2 == len(calls)
+            assert parts["active"] == pytest.approx(sum(calls) / 1e9)
             assert parts["idle"] > 0.05

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import hashlib
 import json
 import math
@@ -536,6 +537,9 @@ def main(job: dict[str, Any]) -> None:
     import torch
 
     if torch.distributed.is_initialized():
+        # A model that the interpreter frees as it exits frees Gloo's threads then: at times they abort the process.
+        del trainer
+        gc.collect()
         torch.distributed.destroy_process_group()
 
 
