@@ -182,7 +182,6 @@ def _open_setup(*, is_asked: bool) -> None:
     """Begin the set-up of a process that asked to be recorded; a helper's begins with what it records first."""
     if is_asked and not tracing.loops and not _is_worker():
         open_setup()
-        state.ensure_awake()
 
 
 def uninstrument() -> None:

@@ -386,6 +386,7 @@ def _parent_of(parent: Stage | None, outer: Any) -> Stage:
     with guard("find the parent of a stage"):
         caller = None if outer.__class__ is Stage else _caller(outer)
         if caller is not None:
+            state.ensure_awake()  # so that a process which hangs in its first call is seen
             context = caller.get_span_context()
             stand_in = _stand_in(context.trace_id, context.span_id, sampled=context.trace_flags.sampled)
             stand_in.outer = caller

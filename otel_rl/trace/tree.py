@@ -134,6 +134,7 @@ def open_setup() -> None:
         tracing.loop.resume()
     elif tracing.phase is None and not join_parent():
         open_phase(vocabulary.SETUP, 0, state.started_ns)
+    state.ensure_awake()  # so that a process which hangs before its first record is seen
 
 
 def say_of_setup(said: dict[str, Value]) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from pathlib import Path
+from signal import SIGINT
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -23,6 +26,7 @@ from otel_rl.records import FinishedRequests
 from otel_rl.requests.memory import generation
 from otel_rl.trace.attempt import know_attempt
 from tests.fixtures import ATTEMPT, MS, RUN, WALL_NS, Recording
+from tests.programs.launch import start
 from tests.trace.test_stage import proto_spans
 
 S = 1000.0
@@ -330,3 +334,31 @@ def test_without_a_record_there_is_no_page(recording: Recording) -> None:
     made.abandon()
     made.close()
     assert (None, True) == (made._page, state.on)
+
+
+HANGING = """
+import sys, time
+import otel_rl
+print("ready", flush=True)
+with otel_rl.stage("reward"):
+    time.sleep(60)
+"""
+
+
+@pytest.mark.medium
+def test_a_process_that_hangs_in_its_first_stage_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where ``otel-rl run`` starts the recording, and nothing has been journaled yet."""
+    monkeypatch.setattr(pages, "MEMORY", Path("/dev/shm"))
+    command = ("-m", "otel_rl", "run", "--quiet", "--", sys.executable, "-c", HANGING)
+    process = start(tmp_path, *command, OTEL_RL_SIDECAR="false")
+    open_stages: list[str] = []
+    try:
+        deadline = monotonic() + 60
+        while v.REWARD not in open_stages and monotonic() < deadline:
+            sleep(0.1)
+            views = [view for run in (tmp_path / "runs").glob("*") for view in find_pages(run).values()]
+            open_stages = [row["name"] for view in views for row in view.open]
+    finally:
+        process.send_signal(SIGINT)
+        process.communicate(timeout=60)
+    assert {v.SETUP, f"{v.RANK_SPAN} 0", v.REWARD} == set(open_stages)

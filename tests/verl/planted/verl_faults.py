@@ -20,6 +20,7 @@ import wrapt
 FIRST_STEP = 3
 CALLS_A_STEP = 8
 """Trajectories of a step of ``examples/verl_cpu``."""
+PROMPTS_A_STEP = 4
 
 
 def wrapping(module, owner, name):
@@ -240,19 +241,56 @@ def dead_reward(step=6):
     _score(step, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
-def stopped_rank(lasts_s=40.0, step=6):
-    """Stop rank 1 before it trains; another process lets it go on."""
+def _before_training(step, then):
+    """Do something in rank 1 before it trains in a step."""
     calls = iter(range(10_000))
 
     @wrapping(WORKERS, "ActorRolloutRefWorker", "update_actor")
     def make(original):
         def update_actor(self, *args, **kwargs):
             if os.environ.get("RANK") == "1" and next(calls) == step - 1:
-                subprocess.Popen(["sh", "-c", f"sleep {lasts_s}; kill -CONT {os.getpid()}"])
-                os.kill(os.getpid(), signal.SIGSTOP)
+                then()
             return original(self, *args, **kwargs)
 
         return update_actor
+
+
+def stopped_rank(lasts_s=40.0, step=6):
+    """Stop rank 1 before it trains; another process lets it go on."""
+
+    def stop_this_process():
+        subprocess.Popen(["sh", "-c", f"sleep {lasts_s}; kill -CONT {os.getpid()}"])
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    _before_training(step, stop_this_process)
+
+
+def late_rank(lasts_s=40.0, step=6):
+    """Let rank 1 sleep before the first collective of its training."""
+
+    def sleep_before_collective():
+        time.sleep(lasts_s)
+
+    _before_training(step, sleep_before_collective)
+
+
+def blocked_data(lasts_s=40.0, step=6):
+    """Let the worker of the data loader wait in the first prompt of a step; ``data.dataloader_num_workers=1``."""
+    calls = iter(range(10_000))
+
+    def fetch_item():
+        time.sleep(lasts_s)
+
+    @wrapping("verl.utils.dataset.rl_dataset", "RLHFDataset", "__getitem__")
+    def make(original):
+        def __getitem__(self, item):
+            import torch
+
+            if torch.utils.data.get_worker_info() is not None and next(calls) == PROMPTS_A_STEP * (step - 1):
+                fetch_item()
+            return original(self, item)
+
+        return __getitem__
 
 
 def endless_request(lasts_s=40.0, step=6):
