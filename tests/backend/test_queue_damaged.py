@@ -43,7 +43,7 @@ def test_a_damaged_queue_is_moved_aside(damage: str, tmp_path: Path) -> None:
         store.start()
         with suppress(pytest.fail.Exception):  # some damage is met only once it hands on
             found.start()
-        assert wait_for(lambda: found.process and found.process.poll() is not None, 15)
+        assert wait_for(lambda: found.process and found.process.poll() is not None)
         start_with_care(found)
         assert "OK" == send(found.grpc, "traces", traces(span(8, 1)))
         assert wait_for(lambda: store.trace(f"{8:032x}"))

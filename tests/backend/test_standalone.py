@@ -123,7 +123,7 @@ def test_a_metric_that_prometheus_does_not_store_takes_no_other_with_it(
     request.MergeFrom(metrics(good, (1, 1, 1.0)))
     assert "OK" == send(found.grpc, "metrics", request)
     series = f"{good.replace('.', '_')}_seconds"
-    assert wait_for(lambda: ["0", "1"] == sorted(row["metric"]["rl_rank"] for row in store.query(series)), 10)
+    assert wait_for(lambda: ["0", "1"] == sorted(row["metric"]["rl_rank"] for row in store.query(series)))
     assert before + 1 == found.counted("otelcol_processor_filter_datapoints_filtered", filter="filter/not_storable")
 
 

@@ -111,7 +111,9 @@ def test_steps_of_two_ranks_are_one_trace(stored: Stored) -> None:
     roots = [span for span in stored.run.spans() if span.name == v.LOOP]
     assert STEPS == len({span.trace_id for span in roots})
     for root in roots:
-        found = stored.jaeger.trace(root.trace_id.hex())
+        trace_id = root.trace_id.hex()
+        wait_for(lambda: len(stored.jaeger.trace(trace_id)) >= len(journaled(stored.run)[trace_id]), 60)  # noqa: B023
+        found = stored.jaeger.trace(trace_id)
         known = {span["spanId"] for span in found}
         assert {f"{v.RANK_SPAN} 0", f"{v.RANK_SPAN} 1"} <= {span["name"] for span in found}
         assert {""} == {parent for span in found if (parent := span.get("parentSpanId", "")) not in known}
