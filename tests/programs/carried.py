@@ -67,10 +67,16 @@ class Generator:
 
     def __init__(self) -> None:
         otel_rl.instrument(())
+        self.begun = 0
+        self.all_begun = asyncio.Event()
 
     async def generate(self, carrier: Carrier, step: int) -> int:
         """Make the samples of a step, slowly."""
         with carrier.use(), otel_rl.stage("sample", step=step):
+            self.begun += 1  # all of them overlap, though Ray may hand the last call over late
+            if self.begun == STEPS:
+                self.all_begun.set()
+            await asyncio.wait_for(self.all_begun.wait(), 120)
             for turn in range(5):
                 with otel_rl.stage("turn", step=step, turn=turn):
                     await asyncio.sleep(0.02)
@@ -83,7 +89,7 @@ class Generator:
 
 
 def actors(_: str) -> None:
-    """Generate for two steps at once while a trainer works for each."""
+    """Generate for three steps at once while a trainer works for each."""
     import ray
 
     otel_rl.instrument(())

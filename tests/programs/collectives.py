@@ -71,7 +71,7 @@ def many(rank: int) -> None:
     for number in range(40):
         if number >= 35 and rank:
             store.wait([str(number)])
-            time.sleep(0.004)
+            time.sleep(0.05)
         elif number >= 35:
             store.set(str(number), "about to call")
         dist.all_reduce(torch.ones(4))

@@ -247,7 +247,8 @@ def test_it_is_so_with_tls_and_behind_a_proxy(certificates: Path, monkeypatch: p
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
     with trickling("headers", context) as endpoint:
-        outcome = send(endpoint, "http", TIMEOUT="1000", CERTIFICATE=str(certificates / "ca.pem"))
+        # a third of the limit is for the connection, with its handshake
+        outcome = send(endpoint, "http", TIMEOUT="5000", CERTIFICATE=str(certificates / "ca.pem"))
     assert Outcome("later", reason="ReadTimeout") == outcome
     with trickling("headers") as proxy:
         monkeypatch.setenv("HTTP_PROXY", proxy)

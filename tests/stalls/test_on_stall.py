@@ -101,7 +101,7 @@ def test_a_server_gets_it(server: Server, statuses: list[int], tries: int, probl
 
 def test_a_server_that_hangs_costs_its_time_out(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller does not wait for it."""
-    monkeypatch.setattr(on_stall, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(on_stall, "TIMEOUT_S", 2.0)
     server.statuses = [0]
     said: list[str] = []
     before = time.monotonic()
@@ -109,8 +109,12 @@ def test_a_server_that_hangs_costs_its_time_out(server: Server, monkeypatch: pyt
     assert thread is not None
     took_s = time.monotonic() - before
     thread.join(20)
-    assert (True, True) == (took_s < 0.2, thread.daemon)
-    assert (["OTEL_RL_ON_STALL: 127.0.0.1 did not take the message (TimeoutError)"], 3) == (said, len(server.got))
+    assert (True, True, False) == (took_s < on_stall.TIMEOUT_S, thread.daemon, thread.is_alive())
+    assert ["OTEL_RL_ON_STALL: 127.0.0.1 did not take the message (TimeoutError)"] == said
+    until = time.monotonic() + 30
+    while len(server.got) < 3 and time.monotonic() < until:  # it may read a request when nobody waits any more
+        time.sleep(0.02)
+    assert 3 == len(server.got)
 
 
 def test_a_server_that_is_not_there(server: Server) -> None:
@@ -158,11 +162,8 @@ def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path: Path, mon
     """It is in a session of its own."""
     monkeypatch.setattr(on_stall, "COMMAND_S", 1.0)
     pid = tmp_path / "pid"
-    program = (
-        "import subprocess, sys, time; child = subprocess.Popen(['sleep', '600']); "
-        "open(sys.argv[1], 'w').write(str(child.pid)); time.sleep(600)"
-    )
-    assert ["OTEL_RL_ON_STALL: the command took longer than 1 s and was killed"] == call(command(program, str(pid)))
+    program = shlex.join(["sh", "-c", 'sleep 600 & echo $! > "$0"; sleep 600', str(pid)])  # a Python may need a second
+    assert ["OTEL_RL_ON_STALL: the command took longer than 1 s and was killed"] == call(program)
     assert wait_until_gone(int(pid.read_text()))
 
 
