@@ -56,7 +56,7 @@ def test_recording_can_be_switched_on_again(stubbed: Recording) -> None:
             pass
         otel_rl.uninstrument()
         otel_rl.uninstrument()
-        assert (False, 0, set(), None) == (state.on, len(state.queue), tracing.open, tracing.container)
+        assert (False, 0, {}, None) == (state.on, len(state.queue), tracing.open, tracing.container)
     run = stubbed.run()
     assert 3 == len(run.journals) == sum(span.name == "rl.loop" for span in run.spans())
 

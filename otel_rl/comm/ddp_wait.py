@@ -150,7 +150,7 @@ def _described(stage: Any, backward: _Backward | None) -> dict[str, Value] | Non
         backward.ended,
     )  # a thread of autograd's own may not have known the stage
     state.add(collective)  # first this: at every moment the flusher finds it in the queue or among the open ones
-    tracing.open.discard(collective)
+    tracing.open.pop(collective, None)
     return {vocabulary.COMM_WAIT: (collective.ended - collective.began) / 1e9}
 
 

@@ -231,14 +231,14 @@ class Flusher:
             with guard("keep the sidecar alive"):
                 self._keeper.check(writer.directory.absolute(), writer.identity)
 
-    def _drain(self) -> tuple[set[Any], list[Any]]:
+    def _drain(self) -> tuple[dict[Any, None], list[Any]]:
         """Drain the open stages and the finished ones so that the parent of a finished one is in either.
 
         A stage that ends between the two reads would be in none, and a kill right then would orphan its children; so
         read again until nothing ended meanwhile. New stages are no matter: their children have not ended before them.
         """
         queue = self._queue
-        opened: set[Any] = set()
+        opened: dict[Any, None] = {}
         queued = 0
         for _ in range(8):
             queued = len(queue)

@@ -253,7 +253,9 @@ def failures_stay_ours(integration: Integration) -> None:
             wrap(failing(hook), lambda *args, **kwargs: None)()
             is_counted = isinstance(hook, (GeneratorHook, RemoteHook)) or any(hook.target in what for what in errors)
             _require(is_counted, hook, "an error of a function must be counted")
-            _require(before == (current_stage(), tracing.open), hook, "an error of a function must leave nothing open")
+            _require(
+                before == (current_stage(), set(tracing.open)), hook, "an error of a function must leave nothing open"
+            )
 
 
 def nothing_runs_after(integration: Integration) -> None:

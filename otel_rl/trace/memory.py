@@ -28,9 +28,9 @@ def _no_caller() -> Stage | None:
 class Tracing(Memory):
     """Spans that are open, and where a span belongs that has no parent."""
 
-    open: set[Any] = field(default_factory=set)
-    """Stages and collectives that have begun and not ended. Read a ``copy``: in the middle of a ``tuple`` the garbage
-    collector may end a stage."""
+    open: dict[Any, None] = field(default_factory=dict)
+    """Stages and collectives that have begun and not ended, in their order. Read a ``copy``: in the middle of a
+    ``tuple`` the garbage collector may end a stage."""
     container: Stage | None = None
     """The open container of the step, else of set-up or tear-down: parent of what has no parent."""
     phase: StepSpans | None = None

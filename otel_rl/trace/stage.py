@@ -157,7 +157,7 @@ class Stage(Settable):
         self.began = begin or now  # before anybody can find it among the open ones
         if tracing.exhausted:
             tracing.exhausted = 0  # the program goes on: another error may get the same id
-        tracing.open.add(self)
+        tracing.open[self] = None
         if now - probes.read_ns > FRESH_NS:
             probes.reading = probes.read_memory()
             probes.read_ns = now = monotonic_ns()
@@ -219,15 +219,19 @@ class Stage(Settable):
             state.queue.append(self)
         else:
             state.add(self)
-        tracing.open.discard(self)
+        tracing.open.pop(self, None)
         if token is not None:
             outer, words = token.old_value, status.words
-            if outer.__class__ is Stage and outer.began and not outer.ended and outer is not tracing.container:
-                words[STAGE] = status.codes[outer.name]
-                words[BEGAN] = outer.began
-            else:
+            if outer is tracing.container:
+                outer = None
+            elif outer.__class__ is not Stage or not outer.began or outer.ended:
+                outer = _last_open()
+            if outer is None:
                 words[STAGE] = 0
                 words[BEGAN] = self.ended
+            else:
+                words[STAGE] = status.codes[outer.name]
+                words[BEGAN] = outer.began
 
     def leave(self) -> None:
         """Stop being current, and stay open; what the program has put into the context meanwhile stays there."""
@@ -412,6 +416,16 @@ def _nearest_open(stage: Stage) -> Stage | None:
     if not stage.ended or not stage.trace.step or stage.trace.is_carried:  # in a caller's trace it stays the parent
         return stage
     return next((one for one in tracing.open.copy() if isinstance(one, Stage) and one.span_id == stage.parent_id), None)
+
+
+def _last_open() -> Stage | None:
+    """Return what began last of all that is open, if that is a stage which another task or thread is in."""
+    try:
+        last = next(reversed(tracing.open), None)
+    except RuntimeError:  # another thread began or ended one meanwhile
+        return None
+    is_shown = last.__class__ is Stage and last.token is not None and last is not tracing.container
+    return last if is_shown else None
 
 
 def _is_container(stage: Stage) -> bool:

@@ -477,7 +477,7 @@ def test_the_error_of_a_collective_passes_and_ends_it(recording: Recording) -> N
             assert caught.value is error
     run = recording.stop()
     assert 2 == run.last_points(vocabulary.COMM_DURATION)[0].count
-    assert set() == tracing.open
+    assert {} == tracing.open
 
 
 def test_asynchronous_and_lonely_collectives_are_not_recorded(recording: Recording) -> None:

@@ -42,7 +42,7 @@ def _nothing_open() -> Iterator[None]:
 def collective(stage: Stage | None, began: int, ended: int, **about: Any) -> Collective:
     """Make one that is over."""
     made = Collective(about.get("operation", "all_reduce"), about.get("size", 0), about.get("group"))
-    tracing.open.discard(made)
+    tracing.open.pop(made, None)
     made.stage, made.began, made.ended = stage, began, ended
     return made
 
@@ -114,11 +114,12 @@ def taken(made: list[Any], cycle: int) -> tuple[list[Any], dict[str, Any]]:
     """Take records in, so many a cycle; give the spans as they would be encoded, and the metrics."""
     fold = Fold(0)
     dispatcher = Dispatcher(fold)
-    tracing.open.update(one for one in made if isinstance(one, Stage))
+    tracing.open.update(dict.fromkeys(one for one in made if isinstance(one, Stage)))
     spans = []
     for first in range(0, len(made), cycle):
         some = made[first : first + cycle]
-        tracing.open.difference_update(some)
+        for one in some:
+            tracing.open.pop(one, None)
         spans += dispatcher.dispatch(tuple(tracing.open), some, is_asked=False, is_all=True, is_last=False).spans
     told = [(one.name, one.parent_id, one.trace_id, one.start_ns, one.end_ns, one.attributes) for one in spans]
     return told, {points.name: {str(one.attributes): one for one in points.points} for points in fold.drain(0)}
@@ -276,7 +277,7 @@ def test_what_has_ended_is_forgotten_once_it_is_counted() -> None:
         stage = Stage(f"number {number}")
         stage.trace, stage.span_id, stage.began = Trace(1, 0), number + 1, 1
         stages.append(stage)
-    tracing.open.update(stages)
+    tracing.open.update(dict.fromkeys(stages))
     assert 4 == len(opened.logs(stages, []))
     for stage in stages[:3]:
         stage.ended = 2

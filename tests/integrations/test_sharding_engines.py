@@ -141,7 +141,7 @@ def test_megatrons_timers_become_stages(recording: Recording) -> None:
     step = next(tree for tree in recording.trees() if tree.name == "rl.loop").below[0]
     inside = (Tree(v.FORWARD, 0, 1), Tree(v.BACKWARD, 1, 2), Tree("forward-send", 2, 3), Tree(v.IDLE, 3, 4))
     assert (Tree("forward-backward", 0, 4, inside), Tree(v.IDLE, 4, 5)) == step.below
-    assert set() == tracing.open
+    assert {} == tracing.open
 
 
 class Communicator:
@@ -207,4 +207,4 @@ def test_timers_without_a_recording_do_nothing() -> None:
     timer = megatron.Timers()("forward-compute")
     timer.start()
     timer.stop()
-    assert set() == tracing.open
+    assert {} == tracing.open

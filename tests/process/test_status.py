@@ -92,7 +92,7 @@ def test_a_stage_of_a_trace_of_its_own_is_shown(recording: Recording, page: Page
 
 
 def test_the_last_word_of_any_thread_is_shown(recording: Recording, page: Page) -> None:
-    """A thread that ends a stage shows what it was in itself, not what others are in."""
+    """A thread that ends its outermost stage shows what another one is in."""
     with otel_rl.step(1), otel_rl.stage("main"):
         recording.tick(5)
 
@@ -104,7 +104,7 @@ def test_the_last_word_of_any_thread_is_shown(recording: Recording, page: Page) 
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
-        assert [("thread", 1005.0), ("", 1005.0)] == [*seen, shown()]
+        assert [("thread", 1005.0), ("main", 1000.0)] == [*seen, shown()]
 
 
 def test_tasks_show_their_own_parents(recording: Recording, page: Page) -> None:
@@ -123,6 +123,26 @@ def test_tasks_show_their_own_parents(recording: Recording, page: Page) -> None:
         asyncio.run(both())
         seen.append(shown()[0])
     assert ["gather", "gather", "gather"] == seen
+
+
+def test_a_task_that_ends_shows_one_that_goes_on(recording: Recording, page: Page) -> None:
+    """A reward that hangs while those beside it have ended is what its process is in."""
+    seen = []
+
+    async def score(name: str, turns: int) -> None:
+        with otel_rl.stage(name):
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        seen.append(shown()[0])
+
+    async def all_three() -> None:
+        await asyncio.gather(score("first", 5), score("second", 1), score("third", 2))
+
+    with otel_rl.step(1):
+        thread = threading.Thread(target=lambda: asyncio.run(all_three()))
+        thread.start()
+        thread.join()
+    assert ["third", "first", ""] == seen
 
 
 @pytest.mark.parametrize("number", [0, 7, 1 << 70])

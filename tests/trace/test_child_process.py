@@ -78,7 +78,7 @@ def test_a_worker_records_below_the_step_in_which_it_was_started(recording: Reco
         worker.world_size,
         worker.system,
     )
-    assert set() == tracing.open
+    assert {} == tracing.open
     run = recording.stop()
     (judge,) = (span for span in run.spans(None) if span.name == "judge")
     assert (step.trace_id.to_bytes(16, "big"), step.span_id.to_bytes(8, "big")) == (judge.trace_id, judge.parent_id)

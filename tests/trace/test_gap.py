@@ -41,4 +41,4 @@ def test_an_error_ends_it_with_its_status(recording: Recording) -> None:
 def test_outside_of_a_recording_nothing_opens() -> None:
     """There is nothing that it could be part of."""
     begin_between(vocabulary.LOG)
-    assert (None, set()) == (tracing.between, tracing.open)
+    assert (None, {}) == (tracing.between, tracing.open)

@@ -72,8 +72,9 @@ def test_a_stage_that_cannot_be_read_takes_no_other_with_it(recording: Recording
         broken = [Stage("broken") for _ in range(50)]
         for stage in broken:
             stage.attributes = 5  # type: ignore[assignment]
-        tracing.open.update(broken)
+        tracing.open.update(dict.fromkeys(broken))
         record_exhausted()
-        tracing.open.difference_update(broken)
+        for stage in broken:
+            del tracing.open[stage]
     logs = sorted(log.body for log in recording.stop().logs(vocabulary.OUT_OF_MEMORY))
     assert (HELD, 50) == (logs, guard.errors["say what a stage had allocated"])

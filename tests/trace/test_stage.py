@@ -113,7 +113,7 @@ def test_nothing_is_recorded_without_instrument() -> None:
         span.add_event("event")
         span.record_exception(ValueError("x"))
         seen = trace.get_current_span()
-    assert (False, trace.INVALID_SPAN, set(), 0) == (span.is_recording(), seen, tracing.open, len(state.queue))
+    assert (False, trace.INVALID_SPAN, {}, 0) == (span.is_recording(), seen, tracing.open, len(state.queue))
     assert trace.INVALID_SPAN.get_span_context() == span.get_span_context()
 
 
@@ -330,7 +330,7 @@ def test_an_exception_without_a_text_is_one_all_the_same(stubbed: Recording, mon
     with pytest.raises(Speechless) as caught, otel_rl.step(1), otel_rl.stage("reward") as span:
         raise error
     assert caught.value is error
-    assert ((2, ""), None, set()) == (span.status, tracing.container, tracing.open)
+    assert ((2, ""), None, {}) == (span.status, tracing.container, tracing.open)
 
 
 def test_an_exception_closes_every_open_stage(recording: Recording) -> None:

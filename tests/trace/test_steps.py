@@ -316,7 +316,7 @@ def test_the_same_number_inside_itself_leaves_nothing_open(recording: Recording)
             recording.tick(2)
     found = loop_trees(recording.trees())
     assert [step_tree(0, 1), step_tree(1, 3)] == found
-    assert set() == tracing.open
+    assert {} == tracing.open
 
 
 def test_a_stage_that_outlives_its_step_keeps_no_later_one_back(recording: Recording) -> None:
