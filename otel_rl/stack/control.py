@@ -127,7 +127,8 @@ def _start(plan: Sequence[Program], folder: Path, offset: int, show: Show) -> Ru
     try:
         for program in plan:
             show(program.name, "starts")
-            stack = RunningStack.here(offset, (*stack.programs, processes.start(program, folder)))
+            with processes.no_interrupt():  # a program that has started and is not known would be left
+                stack = RunningStack.here(offset, (*stack.programs, processes.start(program, folder)))
             processes.save(folder, stack)  # after each one: `down` can end it, whatever happens to us
         processes.wait(stack, folder, show)
     except BaseException:  # Ctrl-C too

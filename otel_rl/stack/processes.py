@@ -10,8 +10,8 @@ import socket
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -134,6 +134,19 @@ def start(program: Program, folder: Path) -> RunningProgram:
         program.name, process.pid, ticks, time.time(), program.address,
         program.health_port, program.health_path, program.is_killed,
     )  # fmt: skip
+
+
+@contextmanager
+def no_interrupt() -> Iterator[None]:
+    """Hold back Ctrl-C until the end of the block; for the main thread."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 def wait(stack: RunningStack, folder: Path, show: Show) -> None:

@@ -222,10 +222,8 @@ class Stage(Settable):
         tracing.open.pop(self, None)
         if token is not None:
             outer, words = token.old_value, status.words
-            if outer is tracing.container:
-                outer = None
-            elif outer.__class__ is not Stage or not outer.began or outer.ended:
-                outer = _last_open()
+            if outer.__class__ is not Stage or not outer.began or outer.ended or outer is tracing.container:
+                outer = None if outer is tracing.container else _last_open()
             if outer is None:
                 words[STAGE] = 0
                 words[BEGAN] = self.ended

@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 from otel_rl.cli import app
 from otel_rl.journal.identity import start_time
 from otel_rl.stack import control, processes
-from otel_rl.stack.plan import PORTS
+from otel_rl.stack.plan import PORTS, Program
 from otel_rl.stack.processes import RunningProgram, RunningStack, used_ports
 from otel_rl.stack.programs import NO_TEMPO
 
@@ -317,6 +317,24 @@ def test_an_interrupted_up_leaves_nothing(machine: Machine, monkeypatch: pytest.
         up.send_signal(signal.SIGINT)
         up.communicate()
     assert ([], {}, True) == (machine.living, machine.noted, up.returncode != 0)
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_an_interrupt_while_a_program_starts_leaves_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C after its process was made, before anybody knows of it."""
+    real = processes.start
+
+    def start(program: Program, folder: Path) -> RunningProgram:
+        started = real(program, folder)
+        os.kill(os.getpid(), signal.SIGINT)
+        return started
+
+    monkeypatch.setattr(processes, "start", start)
+    before = signal.getsignal(signal.SIGINT)
+    up = machine.up()
+    assert ([], {}, True, before) == (
+        machine.living, machine.noted, up.exit_code != 0, signal.getsignal(signal.SIGINT)
+    )  # fmt: skip
 
 
 def test_an_up_that_was_killed_can_be_taken_down(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
