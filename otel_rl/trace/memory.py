@@ -65,6 +65,14 @@ class Tracing(Memory):
     caller: Callable[[], Stage | None] = _no_caller
     """Returns a container that stands for the carrier in use."""
 
+    def last_open(self) -> Stage | None:
+        """Return what began last of all that is open, if that is a stage which another task or thread is in."""
+        try:
+            last = next(reversed(self.open), None)
+        except RuntimeError:  # another thread began or ended one meanwhile
+            return None
+        return last if getattr(last, "token", None) is not None and last is not self.container else None
+
     def after_fork_in_child(self) -> None:
         """Record below the step that is open in the parent, was left last, or calls it, if its attempt is known."""
         if self.container is None and self.loop is not None:

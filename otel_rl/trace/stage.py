@@ -223,7 +223,7 @@ class Stage(Settable):
         if token is not None:
             outer, words = token.old_value, status.words
             if outer.__class__ is not Stage or not outer.began or outer.ended or outer is tracing.container:
-                outer = None if outer is tracing.container else _last_open()
+                outer = None if outer is tracing.container else tracing.last_open()
             if outer is None:
                 words[STAGE] = 0
                 words[BEGAN] = self.ended
@@ -414,16 +414,6 @@ def _nearest_open(stage: Stage) -> Stage | None:
     if not stage.ended or not stage.trace.step or stage.trace.is_carried:  # in a caller's trace it stays the parent
         return stage
     return next((one for one in tracing.open.copy() if isinstance(one, Stage) and one.span_id == stage.parent_id), None)
-
-
-def _last_open() -> Stage | None:
-    """Return what began last of all that is open, if that is a stage which another task or thread is in."""
-    try:
-        last = next(reversed(tracing.open), None)
-    except RuntimeError:  # another thread began or ended one meanwhile
-        return None
-    is_shown = last.__class__ is Stage and last.token is not None and last is not tracing.container
-    return last if is_shown else None
 
 
 def _is_container(stage: Stage) -> bool:
