@@ -58,7 +58,7 @@ def _shown(how: str, text: str) -> list[str]:
 def _stacks(process: Process, pid: int) -> tuple[str, str]:
     """Return how the stacks were read, and the stacks; without any the reason and nothing."""
     why = "the process is stopped"
-    if process.state in {"working", "traced"}:
+    if process.state in {"working", "traced"} and not process.is_quiet:
         why = "the process did not answer"
         text = _by_itself(process.page.memory)
         if text:
