@@ -105,16 +105,24 @@ class Process:
         """Return how old its last sign of life is, s."""
         return max(0, self.now_ns - self.page.heartbeat_ns) / 1e9
 
+    def name_of(self, leaf: Leaf) -> str:
+        """Return the name by which a stage is told and has a bound; of time in no stage that of step or phase."""
+        if leaf.name and not leaf.is_container:
+            return leaf.name
+        if self.page.step is not None:
+            return v.LOOP
+        return v.TEARDOWN if any(kind.startswith(v.CONTAINER) for kind in self.page.normal) else v.SETUP
+
     def bound(self, leaf: Leaf, bounds: StallBounds) -> Bound:
         """Return how long a stage may take."""
         normal, is_in_step = self.page.normal, self.page.step is not None
         if leaf.is_container and not is_in_step:
-            return bounds.of(leaf.name, None, is_in_step=False)
+            return bounds.of(self.name_of(leaf), None, is_in_step=False)
         calls = normal.get(leaf.kind)
         if calls is None:  # its labels are not known: it may be the slowest of those with its name
             alike = [of for kind, of in normal.items() if kind.partition("{")[0] == leaf.name]
             calls = max(alike, key=lambda of: of[1], default=None)
-        return bounds.of(leaf.name, calls, is_in_step=is_in_step)
+        return bounds.of(self.name_of(leaf), calls, is_in_step=is_in_step)
 
     def moved_ns(self) -> int:
         """Return when something happened in it last (monotonic, ns)."""

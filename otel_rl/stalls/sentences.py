@@ -63,7 +63,8 @@ def what_of(link: Link) -> str:
     if not leaf.name:
         return f"no stage{where}"
     if leaf.is_container:
-        return ("set-up" if step is None else f"step {step}") + ", in no stage"
+        phases = {v.LOOP: f"step {step}", v.SETUP: "set-up", v.TEARDOWN: "tear-down"}
+        return f"{phases[link.process.name_of(leaf)]}, in no stage"
     said = [(text, _short(leaf.get(key))) for key, text in DETAILS if leaf.get(key) not in (None, "")]
     details = [text.format(value) for text, value in said if value not in leaf.name]
     return leaf.name + (f" ({', '.join(details)})" if details else "") + where

@@ -117,9 +117,7 @@ def _labels(link: Link) -> SampleLabels:
 
 
 def _stage(link: Link) -> str:
-    """Return the name of a stage; in no stage that of a step, without the rank, which would make a series of each."""
-    name = link.leaf.name
-    return v.RANK_SPAN if not name or name.startswith(v.CONTAINER) else name
+    return link.process.name_of(link.leaf)
 
 
 def _attributes(change: StallChange) -> dict[str, Value]:

@@ -93,6 +93,12 @@ def test_a_call_is_compared_with_its_own_kind(name: str, kind: str, expected: Bo
 
 
 def test_a_container_outside_of_steps_has_the_time_of_a_set_up() -> None:
-    """Whatever earlier ones took."""
-    one = process(0, row("rl.rank 0", 5), normal=NORMAL, step=None)
-    assert Bound(SETUP_S, None) == one.bound(one.leaves[0], StallBounds())
+    """Whatever earlier ones took; its name is that of the phase."""
+    one = process(0, row("rl.rank 0", 5), step=None)
+    later = process(0, row("rl.rank 0", 5), normal=NORMAL, step=None)
+    bounds = StallBounds(afters_s={v.SETUP: 8.0, v.LOOP: 9.0})
+    (leaf,) = one.leaves
+    assert (Bound(SETUP_S, None), Bound(8.0, None), Bound(SETUP_S, None), Bound(9.0, None)) == (
+        one.bound(leaf, StallBounds()), one.bound(leaf, bounds), later.bound(leaf, bounds),
+        process(0, row("rl.rank 0", 5)).bound(leaf, bounds),
+    )  # fmt: skip

@@ -86,8 +86,11 @@ def test_a_stage_for_which_nobody_waits() -> None:
 
 
 def test_a_set_up_for_which_nobody_waits() -> None:
-    """It is no step."""
-    assert "Rank 0 is stuck: set-up, in no stage, for 40 min 00 s." == words(process(0, row(v.SETUP, 2400), step=None))
+    """It is no step; after steps it is tear-down."""
+    rows = row(v.SETUP, 2400, id="s"), row("rl.rank 0", 2400, parent="s")
+    later = process(3, row("rl.rank 3", 2400), step=None, normal=NORMAL)
+    assert "Rank 0 is stuck: set-up, in no stage, for 40 min 00 s." == words(process(0, *rows, step=None))
+    assert "Rank 3 is stuck: tear-down, in no stage, for 40 min 00 s." == words(later)
 
 
 def test_all_are_in_the_collective() -> None:
