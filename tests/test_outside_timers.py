@@ -78,7 +78,7 @@ def numbers(pairs: Sequence[Pair], name: str) -> Numbers:
 
 
 def place(span: SpanView) -> tuple[int, int]:
-    """Say when the batch of a request began, and which of its rows it is."""
+    """Return when the batch of a request began, and which of its rows it is."""
     return span.start_ns, int(str(span.attributes[v.RESPONSE_ID]).rpartition(".")[2])
 
 

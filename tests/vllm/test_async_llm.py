@@ -64,7 +64,7 @@ class Session:
         return row
 
     def differences(self, name: str) -> tuple[float, float]:
-        """Give how far TTFT and TPOT of a request are from what its caller saw, ms."""
+        """Return how far TTFT and TPOT of a request are from what its caller saw, ms."""
         watched, row = self.watched[name], self.row(name)
         first, last = watched.tokens[0], watched.tokens[-1]
         ttft_ns = abs((first - watched.begun) - (row.first_token - row.submitted))
