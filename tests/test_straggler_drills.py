@@ -26,7 +26,7 @@ from otel_rl.report.read.collect import collect
 from otel_rl.report.read.span_attributes import KEYS
 from otel_rl.runs.calls import Calls, is_work, matched
 from tests.programs.launch import HERE, launcher, run
-from tests.programs.straggle import SKEW_NS, SLOW_RANK, SLOW_S
+from tests.programs.straggle import SKEW_NS, SLOW_RANK
 from tests.timelines import slow_ranks
 
 pytestmark = pytest.mark.slow
@@ -51,21 +51,8 @@ class Drill:
 
     def slow(self) -> tuple[int, str]:
         """What is said of the slow rank: itself and the stage; what else it is short of depends on the machine."""
-        (one,) = self.warnings()
+        (one,) = [one for one in self.report["findings"]["time"] if one["rule"] in SLOW_RULES]
         return one["values"]["rank"], one["values"]["stage"]
-
-    def warnings(self) -> list[dict[str, Any]]:
-        """What the findings say of slow ranks: at most one of these rules speaks, of the costliest rank."""
-        return [one for one in self.report["findings"]["time"] if one["rule"] in SLOW_RULES]
-
-    def costliest(self) -> dict[str, Any]:
-        """The first straggler, which costs more than twice as much as any other.
-
-        Ranks that wake together on too few cores hold each other up by some ms, and may be named for that, too.
-        """
-        first, *others = self.report["efficiency"]["stragglers"]
-        assert all(one["cost_s"] < first["cost_s"] / 2 for one in others), others
-        return first
 
     def steps(self) -> list[list[StageCall[int]]]:
         """The calls of all ranks in each step that averages are made of."""
@@ -89,45 +76,38 @@ def drill(directory: Path, wrapping: str, where: str) -> Drill:
     ("wrapping", "where"), [*(("fsdp2", where) for where in STAGES), ("ddp", "forward"), ("ddp", "backward")]
 )
 def test_a_slow_rank_is_named_with_its_stage(tmp_path: Path, wrapping: str, where: str) -> None:
-    """In every step, and by the report of the run, which says what it costs; nobody else costs half as much.
+    """In every step, and by the report of the run, which says what it costs and blames nobody else.
 
-    Its own time holds all of its lateness. What the others take, which is no cost, depends on how busy the cores are.
+    On a machine that is short of cores another rank may be held up for longer, and is then named before it.
     """
     found = drill(tmp_path, wrapping, where)
-    late_s = found.slept_s[-STEPS:]
+    steps, late_s = found.steps(), median(found.slept_s)
     culprit = (SLOW_RANK, STAGES[where])
 
-    named = [{(one.rank, stage): one for stage, one in slow_ranks(calls).items()} for calls in found.steps()]
+    named = [{(one.rank, stage): one.excess_s for stage, one in slow_ranks(calls).items()} for calls in steps]
 
     assert [True] * STEPS == [culprit in slow for slow in named]
-    slow = [of_step[culprit] for of_step in named]
-    assert all(late < one.own_s for late, one in zip(late_s, slow, strict=True))
-    cost_s = median(one.own_s - one.others_s for one in slow)
-    assert cost_s == pytest.approx(median(late_s), rel=0.3)
-    straggler = found.costliest()
+    assert median(slow[culprit] for slow in named) == pytest.approx(late_s, rel=0.1)
+    (straggler,) = found.report["efficiency"]["stragglers"]
     assert (SLOW_RANK, STAGES[where], STEPS) == tuple(straggler[key] for key in ("rank", "stage", "slow_steps"))
-    assert straggler["cost_s"] == pytest.approx(cost_s, rel=0.1)
+    assert straggler["cost_s"] == pytest.approx(late_s, rel=0.1)
     assert (SLOW_RANK, STAGES[where]) == found.slow()
 
 
 def test_a_rank_that_is_slow_between_its_stages_is_named(tmp_path: Path) -> None:
-    """By what it does under no stage, since the others are seen to wait for it.
-
-    On busy cores they take longer for their own work, and so wait for less than it is late.
-    """
+    """By what it does under no stage, since the others are seen to wait for it."""
     found = drill(tmp_path, "fsdp2", "between")
-    straggler = found.costliest()
+    (straggler,) = found.report["efficiency"]["stragglers"]
     assert (SLOW_RANK, v.OTHER, STEPS) == tuple(straggler[key] for key in ("rank", "stage", "slow_steps"))
-    assert straggler["cost_s"] == pytest.approx(median(found.slept_s), rel=0.3)
+    assert straggler["cost_s"] == pytest.approx(median(found.slept_s), rel=0.1)
     assert (SLOW_RANK, v.OTHER) == found.slow()
 
 
 @pytest.mark.parametrize("wrapping", ["fsdp2", "ddp"])
 def test_slow_communication_is_no_ranks_fault(tmp_path: Path, wrapping: str) -> None:
-    """Every collective takes longer on all ranks alike: it is named, and no rank costs as much.
+    """Every collective takes longer on all ranks alike: it is named, and nobody is.
 
-    Where cores are short a rank may be held up in a step, but hardly ever for as long. If one is held up again and
-    again it is a straggler, too, and the warning of it silences that of the communication.
+    Where cores are short a rank may be held up in a step, but hardly ever for as long.
     """
     found = drill(tmp_path, wrapping, "collective")
     steps = found.steps()
@@ -136,24 +116,20 @@ def test_slow_communication_is_no_ranks_fault(tmp_path: Path, wrapping: str) -> 
     blamed_s = [sum(one.excess_s for one in slow_ranks(calls).values()) for calls in steps]
     assert 0.9 * STEPS <= sum(comm > blamed for comm, blamed in zip(transfer_s, blamed_s, strict=True))
     efficiency = found.report["efficiency"]
-    slow = efficiency["slow_communication"][0]
-    assert v.BACKWARD == slow["stage"]
-    assert [] == [one for one in efficiency["stragglers"] if one["cost_s"] >= slow["transfer_s"]]
-    warnings = found.warnings()
-    assert [] == [one for one in warnings if one["values"]["cost_s"] >= slow["transfer_s"]]
-    assert warnings or "slow_communication" in [one["rule"] for one in found.report["findings"]["time"]]
+    assert [] == efficiency["stragglers"]
+    assert v.BACKWARD == efficiency["slow_communication"][0]["stage"]
+    assert "slow_communication" in [one["rule"] for one in found.report["findings"]["time"]]
 
 
 def test_nobody_is_blamed_where_all_are_slow(tmp_path: Path) -> None:
-    """Four ranks on however few cores, late alike in their rewards, with clocks that are 330 ms apart.
-
-    Nobody is named for that. Too few cores may hold up a rank elsewhere, by less than a tenth of it.
-    """
+    """Four ranks on however few cores, late alike in their rewards, with clocks that are 330 ms apart."""
     found = drill(tmp_path, "fsdp2", "everywhere")
     begins: defaultdict[int, dict[int, int]] = defaultdict(dict)
     for record in collect(found.run.closed_spans(KEYS)).steps:
         begins[record.step.iteration][record.rank.rank] = record.step.begin_ns
     apart_ns = median(begin[1] - begin[SLOW_RANK] for begin in begins.values())
     assert apart_ns == pytest.approx(SKEW_NS[1] - SKEW_NS[SLOW_RANK], rel=0.2), "the clocks are not wrong"
-    named = [*found.report["efficiency"]["stragglers"], *(one["values"] for one in found.warnings())]
-    assert [] == [one for one in named if one["stage"] == v.REWARD or one["cost_s"] > SLOW_S / 10]
+    assert [] == found.report["efficiency"]["stragglers"]
+    assert {"starved_rank", "slow_rank", "slow_stage"}.isdisjoint(
+        one["rule"] for one in found.report["findings"]["time"]
+    )

@@ -192,7 +192,7 @@ ANSWERS: dict[str, list[dict[tuple[str, ...], Bounds]]] = {
     "Does a run make progress": [{SLOW: (0, 600), FAST: (0, 600)}],
     "How often was a run restarted": [{SLOW: near(0), FAST: near(1)}],
     "How fast is a run": [
-        {SLOW: (0.19, 0.4), FAST: (0.14, 0.3)},
+        {SLOW: (0.19, 0.4), FAST: (0.14, 0.19)},
         {
             ("slow", "train"): near(2 * TOKENS_RATE),
             ("fast", "train"): near(TOKENS_RATE),
@@ -204,14 +204,14 @@ ANSWERS: dict[str, list[dict[tuple[str, ...], Bounds]]] = {
     "Where did the time of a run go": [GOODPUT, GOODPUT],
     "Which stages take the time": [{(run, stage): (0.05, 0.4) for run in STEPS for stage in STAGES}],
     "Which rank is slow": [
-        {("slow", "1", "rl.reward"): (0.6 * SLOW_S, 2 * SLOW_S)},
-        {("slow", "1"): (0.3 * SLOW_S, SLOW_S)},
+        {("slow", "1", "rl.reward"): (0.6 * SLOW_S, 1.2 * SLOW_S)},
+        {("slow", "1"): (0.3 * SLOW_S, 0.7 * SLOW_S)},
     ],
     "How large are the bubbles": [
         {("slow", "queue"): (0.05, 0.15), ("slow", "skew"): (0.06, 0.2), ("fast", "queue"): (0.05, 0.2)},
         {SLOW: (0.3, 0.6), FAST: (0.3, 0.6)},
     ],
-    "How long do checkpoints": [{SLOW: (0.1, 0.3), FAST: (0.1, 0.3)}, {SLOW: (0.02, 0.06), FAST: (0.02, 0.06)}],
+    "How long do checkpoints": [{SLOW: (0.1, 0.15), FAST: (0.1, 0.15)}, {SLOW: (0.02, 0.04), FAST: (0.02, 0.04)}],
     "What reward do the runs get": [{SLOW: near(REWARD), FAST: near(REWARD)}, {SLOW: near(REWARD - REWARD_BEFORE)}],
     "Does a run diverge": [
         {SLOW: near(LOSS), FAST: near(LOSS)},

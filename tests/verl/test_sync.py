@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from statistics import median
-
 import pytest
 
 from otel_rl import vocabulary as v
@@ -94,18 +91,12 @@ def test_a_step_is_one_tree(watched: Trained) -> None:
 
 
 def test_stages_of_the_driver_tile_the_step(watched: Trained) -> None:
-    """Less than a tenth of the driver's step lies under no stage, and between most stages hardly anything.
-
-    A busy machine makes some of the times between two stages longer, up to 4 % of a step in all, but not half of them.
-    """
+    """Under no stage of the driver lies less than a tenth of the step's time beside the poll's two seconds."""
     traces = Traces(watched.recorded()[0])
     (root,) = traces.roots["rl.loop 2"]
     (driver,) = [span for span in traces.below(root) if span.name == "rl.rank 0"]
-    stages = [(span.start_ns, span.end_ns) for span in traces.below(driver)]
-    bounds = [(driver.start_ns, driver.start_ns), *stages, (driver.end_ns, driver.end_ns)]
-    between_ns = [begin - end for (_, end), (begin, _) in pairwise(bounds)]
-    assert sum(between_ns) < 0.1 * (driver.end_ns - driver.start_ns), between_ns
-    assert median(between_ns) < 5e6, between_ns
+    covered = sum(span.end_ns - span.start_ns for span in traces.below(driver))
+    assert driver.end_ns - driver.start_ns - covered < 0.1e9
 
 
 def test_ranks_count_what_they_train(watched: Trained) -> None:
