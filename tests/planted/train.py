@@ -44,7 +44,9 @@ def train(options: argparse.Namespace, directory: Path) -> None:
     trainer.remove_callback(transformers.PrinterCallback)
     trainer.train()
     if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
+        from tests.programs.group import leave
+
+        leave()
 
 
 def make(options: argparse.Namespace, directory: Path) -> Any:

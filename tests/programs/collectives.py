@@ -10,6 +10,7 @@ from typing import Any
 
 import otel_rl
 from otel_rl.flusher import thread
+from tests.programs.group import leave
 
 thread.PERIOD_S = 3600.0  # a launch that a cycle happens to see has a row, too, besides its wait
 otel_rl.instrument()
@@ -98,7 +99,7 @@ def main() -> None:
             dist.broadcast(torch.ones(1), src=7)
         except (ValueError, RuntimeError) as error:
             Path(sys.argv[1].format(rank=rank)).write_text(json.dumps(type(error).__name__))
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

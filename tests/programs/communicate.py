@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import otel_rl
 from otel_rl.flusher import thread as flusher
+from tests.programs.group import leave
 
 SLOW_RANK = 1
 SLOW_S = 0.1
@@ -232,7 +233,7 @@ def main() -> None:
         dist.all_reduce(torch.ones(1), async_op=True).wait(),
     )
     Path(sys.argv[1].format(rank=rank)).write_text(json.dumps(truth))
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import otel_rl
+from tests.programs.group import leave
 
 SHORT_S, LONG_S = 0.01, 0.06
 
@@ -35,7 +36,7 @@ def main() -> None:
             with otel_rl.stage("train.forward"):
                 time.sleep(LONG_S if is_second else SHORT_S)
                 dist.all_reduce(torch.ones(4), group=of_stage)
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import otel_rl
+from tests.programs.group import leave
 
 STEPS = 6
 
@@ -41,7 +42,7 @@ def main() -> None:
     rank = dist.get_rank()
     if what == "late":
         train(rank, Path(sys.argv[2]))
-        dist.destroy_process_group()
+        leave()
         return
     pair = dist.new_group([0, 1], group_desc="pair")
     first = 3 if what == "disagree" and rank else 1
@@ -54,7 +55,7 @@ def main() -> None:
                 dist.all_reduce(torch.ones(1))
             with otel_rl.stage("advantage"):
                 dist.barrier(group=pair)
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

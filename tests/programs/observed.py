@@ -21,6 +21,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import otel_rl
 from otel_rl.observing.network import formula_of, read
+from tests.programs.group import leave
 
 SMALL = {
     "vocab_size": 20, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -93,7 +94,7 @@ def main() -> None:
                 otel_rl.observe(batch={"rewards": distribute_tensor(torch.zeros(4), mesh, [Shard(0)])})
             loss.backward()
     otel_rl.uninstrument()
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

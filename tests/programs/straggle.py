@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 import otel_rl
+from tests.programs.group import leave
 
 SLOW_RANK = 2
 SLOW_S = 0.1
@@ -166,7 +167,7 @@ def main() -> None:
     train(model, batches, steps, delays["reward"], delays["between"])
     if where in delays and rank == SLOW_RANK:
         truth.write_text(json.dumps(delays[where].slept_s))
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import gc
 import hashlib
 import json
 import math
@@ -537,10 +536,10 @@ def main(job: dict[str, Any]) -> None:
     import torch
 
     if torch.distributed.is_initialized():
-        # A model that the interpreter frees as it exits frees Gloo's threads then: at times they abort the process.
+        from tests.programs.group import leave
+
         del trainer
-        gc.collect()
-        torch.distributed.destroy_process_group()
+        leave()
 
 
 if __name__ == "__main__":

@@ -80,6 +80,7 @@ def main(losses: Path, planted: list[str]) -> None:
 
     from otel_rl.demo import task
     from tests.planted import base
+    from tests.programs.group import leave
 
     steps = {FIRST + EVERY * number: kind for number, kind in enumerate(planted)}
     torch.set_num_threads(1)
@@ -135,7 +136,7 @@ def main(losses: Path, planted: list[str]) -> None:
             if "loss" in row
         ]
         losses.write_text(json.dumps(rows))
-    torch.distributed.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":
