@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from otel_rl.report.data.roles import ROLE_WORDS
 from otel_rl.runs.format import count
+from otel_rl.runs.role_words import role_in_words
 
 if TYPE_CHECKING:
     from otel_rl.report.data.details import OpenStageRow
@@ -135,7 +135,7 @@ def more(left: int, what: str = ", which --json has") -> list[Block]:
 
 def rank_name(report: Report, of: Rank | OfRank | OpenStageRow) -> str:
     """Return the number of a rank, after its role if there are several roles."""
-    role = "rank" if len({one.role for one in report.ranks}) < 2 else ROLE_WORDS.get(of.role, of.role)
+    role = "rank" if len({one.role for one in report.ranks}) < 2 else role_in_words(of.role)
     return f"{role} {of.rank}"
 
 

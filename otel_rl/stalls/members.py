@@ -14,6 +14,7 @@ from otel_rl.journal.filesystem import silent_s
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.page import PageView, find_pages
 from otel_rl.probes.python_stacks import catches, process_status
+from otel_rl.runs.role_words import role_in_words
 from otel_rl.stalls.bounds import Bound, StallBounds
 
 LATE_S: Final = 10.0
@@ -70,7 +71,7 @@ class Process:
     @property
     def kind(self) -> str:
         """What it is in words: ``rank``, or its role."""
-        return "rank" if self.page.process == "rank" and not self.is_driver else self.page.role
+        return "rank" if self.page.process == "rank" and not self.is_driver else role_in_words(self.page.role)
 
     @property
     def is_quiet(self) -> bool:

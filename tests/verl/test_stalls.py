@@ -64,11 +64,11 @@ def test_chains(stalled: Trained) -> None:
     assert [
         [
             "Server 0 holds everybody up: rl.sample.serve (request ID) in step 1, for T (normally T).",
-            "Agent_loop 0 waits in rl.sample.turn (sample ID, group ID, engine 127.0.0.1:8000) in step 1 for T.",
+            "Agent loop 0 waits in rl.sample.turn (sample ID, group ID, engine 127.0.0.1:8000) in step 1 for T.",
         ],
         [
-            "Reward 0 holds everybody up: rl.reward in step 2, for T (normally T).",
-            "Agent_loop 0 waits in N calls of rl.sample.trajectory in step 2 for T.",
+            "Reward worker 0 holds everybody up: rl.reward in step 2, for T (normally T).",
+            "Agent loop 0 waits in N calls of rl.sample.trajectory in step 2 for T.",
             "The process has given no sign of life for T: something holds its interpreter, or it does not run.",
         ],
         [

@@ -3,15 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
-
-ROLE_WORDS: Final = {
-    "agent_loop": "agent loop",
-    "reward": "reward worker",
-    "rollout": "rollout server",
-    "rollout_weights": "weight receiver",
-}
-"""Roles in plain words; another one is its own name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ from otel_rl.findings.mishaps import DataFault, Died, Failed, Hang, Health, Late
 from otel_rl.report.data.details import LedgerMismatch, OpenStageRow, StallRow
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Loss, MemoryKind
-from otel_rl.report.data.roles import ROLE_WORDS
 from otel_rl.report.read.average import stages_of_step
 from otel_rl.report.read.collect import StepRecord
 from otel_rl.report.read.single_controller.guest_steps import DRIVER
@@ -22,6 +21,7 @@ from otel_rl.report.read.span_attributes import ERROR
 from otel_rl.report.sections.caveats import other_numbers
 from otel_rl.report.sections.ledger_faults import sample_names
 from otel_rl.runs.format import count, listed, plural
+from otel_rl.runs.role_words import role_in_words
 from otel_rl.runs.spans import is_container, text
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _requests(source: Source) -> Iterable[RequestsOf]:
 
 
 def _name(source: Source, rank: Rank) -> str:
-    role = "rank" if len({one.role for one in source.ranks}) < 2 else ROLE_WORDS.get(rank.role, rank.role)
+    role = "rank" if len({one.role for one in source.ranks}) < 2 else role_in_words(rank.role)
     return f"{role} {rank.rank}"
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from otel_rl.report.data.report import Report
-from otel_rl.report.data.roles import ROLE_WORDS, RoleRow, Trajectories, which
+from otel_rl.report.data.roles import RoleRow, Trajectories, which
 from otel_rl.report.section import Block, Column, Section, Table, more, notes
 from otel_rl.runs.format import count, percent, plural, seconds
+from otel_rl.runs.role_words import role_in_words
 
 MOST_STAGES: Final = 12
 
@@ -26,7 +27,7 @@ def _processes(row: RoleRow, missing: int) -> str:
 
 
 def _word(row: RoleRow) -> str:
-    return ROLE_WORDS.get(row.role, row.role.lower().replace("_", " "))
+    return role_in_words(row.role).lower().replace("_", " ")
 
 
 def _role_blocks(report: Report) -> list[Block]:

@@ -10,11 +10,12 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.analysis.summary import summarize
 from otel_rl.journal.read import Run, SpanView
-from otel_rl.report.data.roles import ROLE_WORDS, HeldStep, Trajectories
+from otel_rl.report.data.roles import HeldStep, Trajectories
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import FoldedSpans, StepRecord
 from otel_rl.report.read.single_controller.trajectories import StepRollouts, Trajectory, TrajectorySpans
 from otel_rl.report.read.span_attributes import WorkSums, rank_of
+from otel_rl.runs.role_words import role_in_words
 from otel_rl.runs.spans import label
 
 HELD_SHARE: Final = 0.1
@@ -116,7 +117,7 @@ def _inside(run: Run, wanted: Mapping[bytes, bytes]) -> dict[bytes, tuple[str, f
         times_ns: Counter[str] = Counter()
         for span in _innermost(children, trajectory):
             rank = rank_of(span.resource)
-            name = f"{label(span.name, span.attributes)} ({ROLE_WORDS.get(rank.role, rank.role)} {rank.rank})"
+            name = f"{label(span.name, span.attributes)} ({role_in_words(rank.role)} {rank.rank})"
             times_ns[name] += span.end_ns - span.start_ns
         if times_ns:
             name, time_ns = max(times_ns.items(), key=lambda item: item[1])
