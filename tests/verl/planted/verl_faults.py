@@ -303,7 +303,7 @@ def endless_request(lasts_s=40.0, step=6):
     def make(original):
         async def generate(self, *args, **kwargs):
             name = ray.get_runtime_context().get_actor_name()
-            if name == "cpu_server_0" and self.global_steps == step - 1 and not hasattr(self, "has_waited"):
+            if name == "cpu_server_0" and (self.global_steps or 0) >= step - 1 and not hasattr(self, "has_waited"):
                 self.has_waited = True
                 await wait_for_engine()
             return await original(self, *args, **kwargs)
