@@ -21,6 +21,8 @@ FIRST_STEP = 3
 CALLS_A_STEP = 8
 """Trajectories of a step of ``examples/verl_cpu``."""
 PROMPTS_A_STEP = 4
+ONE_SERVER = "cpu_server_0", "cpu_server_2"
+"""One of the two; the only one of the trainer ``separate_async``."""
 
 
 def wrapping(module, owner, name):
@@ -303,7 +305,7 @@ def endless_request(lasts_s=40.0, step=6):
     def make(original):
         async def generate(self, *args, **kwargs):
             name = ray.get_runtime_context().get_actor_name()
-            if name == "cpu_server_0" and (self.global_steps or 0) >= step - 1 and not hasattr(self, "has_waited"):
+            if name in ONE_SERVER and (self.global_steps or 0) >= step - 1 and not hasattr(self, "has_waited"):
                 self.has_waited = True
                 await wait_for_engine()
             return await original(self, *args, **kwargs)
