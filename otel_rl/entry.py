@@ -28,7 +28,7 @@ from otel_rl.journal.otlp.wire import OtlpRequest
 from otel_rl.probes import deferred
 from otel_rl.probes.memory import probes, use_memory_reader
 from otel_rl.process.hooked import hooking
-from otel_rl.process.identity import identifying
+from otel_rl.process.identity import RAY_WORKER, identifying
 from otel_rl.process.state import state
 from otel_rl.records import Count
 from otel_rl.requests.memory import generation
@@ -331,10 +331,16 @@ def _truncate(kept: tuple[object, ...] = ()) -> None:
 
 
 def _uncaught() -> BaseException | None:
-    """Find the exception that ended the program; one that a test runner or a shell left there came out of theirs."""
+    """Find the exception that ended the program.
+
+    A test runner or a shell left one of theirs there; a worker of Ray runs into one after its tasks.
+    """
     error: BaseException | None = getattr(sys, "last_value", None)
     passed = None if error is None or hasattr(sys, "ps1") else error.__traceback__
-    return error if passed and passed.tb_frame.f_globals.get("__name__") in {"__main__", "runpy"} else None
+    frame = passed and passed.tb_frame
+    if frame is None or os.path.basename(frame.f_code.co_filename) == RAY_WORKER:
+        return None
+    return error if frame.f_globals.get("__name__") in {"__main__", "runpy"} else None
 
 
 def _values(known: WeakKeyDictionary[Any, Any]) -> list[Any]:

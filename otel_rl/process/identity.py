@@ -32,6 +32,8 @@ MAX_FOLDER_BYTES = 128
 RANK, WORLD_SIZE, LOCAL_RANK = TORCHRUN = "RANK", "WORLD_SIZE", "LOCAL_RANK"
 SRUN = "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+RAY_WORKER = "default_worker.py"
+"""The program in which Ray runs tasks and actors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +160,7 @@ def _kind(config: Config, *, is_rank: bool) -> ProcessKind:
 def is_ray_worker() -> bool:
     """Return whether Ray started this process for its tasks and actors: it runs Ray's program, not the user's."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
-    return os.path.basename(main or "") == "default_worker.py"
+    return os.path.basename(main or "") == RAY_WORKER
 
 
 def rank_variables(environ: Mapping[str, str] = os.environ) -> tuple[str, str, str]:

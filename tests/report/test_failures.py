@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,3 +134,14 @@ def test_a_failure_says_in_which_attempt_it_was(tmp_path: Path) -> None:
         peer.step(2, [Did(v.REWARD, 5)], status=2)
     shown = [line.text for line in FAILURES.blocks(build_report(open_run(tmp_path), 10**18)) if isinstance(line, Line)]
     assert ["step 2, in no stage, attempt 1", "step 2, in no stage, attempt 2"] == [line[-30:] for line in shown]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("name", "expected"), [("default_worker.py", "finished"), ("train.py", "failed")])
+def test_what_ends_a_worker_of_ray_after_its_tasks_is_not_theirs(tmp_path: Path, name: str, expected: str) -> None:
+    """As when Ray ends a trainer of verl with its data loader's workers, of which torch tells the main thread."""
+    program = tmp_path / name
+    program.write_text("import otel_rl\notel_rl.instrument(())\nwith otel_rl.step(1): pass\nraise RuntimeError")
+    environ = {**os.environ, "OTEL_RL_DIR": str(tmp_path), "OTEL_RL_RUN_ID": "mine"}
+    subprocess.run([sys.executable, str(program)], env=environ, check=False, timeout=60, stderr=subprocess.DEVNULL)
+    assert expected == build_report(open_run(tmp_path / "mine"), 10**18).state
