@@ -139,6 +139,7 @@ def test_a_handler_that_the_host_sets_later_stays(recording: Recording, words: A
         os.kill(ME, DUMP_SIGNAL)
         assert [DUMP_SIGNAL] == got
     finally:
+        faulthandler.unregister(DUMP_SIGNAL)  # it takes itself for registered, and would not register for another test
         signal.signal(DUMP_SIGNAL, before)
 
 
