@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import torch.distributed as dist
@@ -24,7 +26,9 @@ def leave() -> None:
         time.sleep(0.05)
 
 
-def _threads() -> list[tuple[str, str]]:
-    """Return the name and state of each thread of this process."""
-    stats = [thread.joinpath("stat").read_text() for thread in Path("/proc/self/task").iterdir()]
-    return [(stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2]) for stat in stats]
+def _threads() -> Iterator[tuple[str, str]]:
+    """Yield the name and state of each thread of this process."""
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has just ended
+            name, _, rest = (thread / "stat").read_text().partition("(")[2].rpartition(")")
+            yield name, rest.split()[0]
