@@ -26,6 +26,8 @@ from typing import Any
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
+from tests.waiting import wait_for
+
 ROOT = Path(__file__).parents[1]
 CONFIGURATIONS = ROOT / "collector"
 NAMED = os.environ.get("OTEL_RL_BACKENDS")  # here, because every test begins without OTEL_* variables
@@ -33,7 +35,6 @@ TEMPO = os.environ.get("OTEL_RL_TEMPO_PROGRAM")
 NO_TEMPO = "no tempo here: put one on PATH, or name it in OTEL_RL_TEMPO_PROGRAM"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "otel_rl" / "backends"
 PASSED_ON = ("PATH", "HOME", "TMPDIR")
-DEADLINE_S = 60.0
 
 
 def find(name: str) -> Path | None:
@@ -65,7 +66,7 @@ def free_ports(num: int) -> list[int]:
             each.close()
 
 
-def get(url: str, timeout_s: float = 10.0) -> Any:
+def get(url: str, timeout_s: float | None = None) -> Any:
     """GET a URL.
 
     Returns:
@@ -79,14 +80,6 @@ def get(url: str, timeout_s: float = 10.0) -> Any:
     with suppress(ValueError):
         return json.loads(content)
     return content
-
-
-def wait_for(what: Any, timeout_s: float = DEADLINE_S) -> Any:
-    """Call until the answer is true, and return it, or the last one at the deadline."""
-    deadline = time.monotonic() + timeout_s
-    while not (answer := what()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return answer
 
 
 @dataclass

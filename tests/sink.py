@@ -98,15 +98,6 @@ class Sink:
             assert found.setdefault(span.span_id, content) == content
         return found
 
-    def wait_for(self, is_so: Callable[[], bool], timeout_s: float = 60.0) -> bool:
-        """Wait until something is so."""
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            if is_so():
-                return True
-            time.sleep(0.02)
-        return is_so()
-
 
 class SlowLink:
     """A server's answers on a link that takes small requests, and 40 s for each by a clock of its own."""

@@ -305,14 +305,14 @@ def test_a_module_of_a_framework_waits_for_a_start_in_another_thread(
 
     def start() -> None:
         begun.set()
-        assert may_end.wait(10)
+        assert may_end.wait(60)
         started.append("whole")
 
     monkeypatch.setattr(sitecustomize, "_autoload", start)
     known.install()
     threads = [threading.Thread(target=importlib.import_module, args=(name,)) for name in ("known_a", "known_b")]
     threads[0].start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     threads[1].start()
     threading.Timer(0.05, may_end.set).start()
     for thread in threads:

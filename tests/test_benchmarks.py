@@ -19,7 +19,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 def test_the_benchmark_of_requests_hides_no_package() -> None:
     """The others, which lie beside it, find the package that has its name."""
     program = f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r}); import requests; print(requests.Session.__name__)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "Session" == done.stdout.strip()
 
 
@@ -35,7 +35,7 @@ def test_what_a_benchmark_records_is_gone_when_it_ends(tmp_path: Path) -> None:
         "assert otel_rl.flush(60) and os.listdir(folder)\n"
     )
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", program], env=environ, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], env=environ, check=True)
     assert [] == os.listdir(tmp_path)
 
 
@@ -50,7 +50,6 @@ def test_requests_are_measured(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
     )
     assert f"{count} requests; medians of 1 x 1 bursts" in done.stdout
     kept = [_kept(open_run(folder)) for folder in tmp_path.glob("*/benchmark")]
@@ -72,7 +71,7 @@ def _kept(run: Run) -> tuple[float, dict[str, int], bool]:
 def test_the_start_of_a_python_is_measured(tmp_path: Path) -> None:
     """Memory is a process's own, not its parent's: a Python that imports nothing takes less than one that does."""
     command = [sys.executable, str(BENCHMARKS / "start.py"), "--rounds", "2", "--json", str(tmp_path / "figures.json")]
-    subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    subprocess.run(command, capture_output=True, text=True, check=True)
     plain, waiting, _, started = json.loads((tmp_path / "figures.json").read_text()).values()
     assert plain["rss_mb"][1] < waiting["rss_mb"][1] < started["rss_mb"][1] / 2
 
@@ -83,7 +82,7 @@ def test_an_update_is_measured(tmp_path: Path) -> None:
     sizes = {"rounds": 2, "steps": 1, "layers": 2, "micro-batches": 1, "width": 8, "batch": 4}
     given = [text for name, number in sizes.items() for text in (f"--{name}", str(number))]
     command = [sys.executable, str(BENCHMARKS / "update.py"), *given, "--json", str(tmp_path / "figures.json")]
-    subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
+    subprocess.run(command, capture_output=True, text=True, check=True)
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert {"control", "otel_rl", "torch.profiler"} == set(figures["FSDP2"]["ways"])
     calls = {title: figures[title]["calls"] for title in ("FSDP2", "no collectives")}

@@ -37,7 +37,6 @@ def run_demo(directory: Path, *options: str, ranks: int = 2) -> str:
         env={**os.environ, "OMP_NUM_THREADS": "1", "OTEL_RL_DIR": str(directory / "runs")},
         capture_output=True,
         text=True,
-        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -20,17 +20,8 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import JournalNotFound, open_run
 from otel_rl.sidecar import owner
 from tests.sink import Sink, sink
-from tests.test_shipping import (
-    RUN,
-    STAGES,
-    arrived,
-    assert_all_arrived,
-    contents,
-    sidecar_of,
-    stages_in,
-    stop_sidecar,
-    wait_until,
-)
+from tests.test_shipping import RUN, STAGES, arrived, assert_all_arrived, contents, sidecar_of, stages_in, stop_sidecar
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +80,7 @@ def run(environ: dict[str, str], program: str, *arguments: str) -> tuple[str, st
     """Run a program to its end; what it printed on both streams, and its exit code."""
     done = subprocess.run(
         [sys.executable, str(PROGRAMS / program), *arguments],
-        env=environ, capture_output=True, text=True, timeout=300, check=False,
+        env=environ, capture_output=True, text=True, check=False,
     )  # fmt: skip
     return done.stdout, done.stderr, done.returncode
 
@@ -108,8 +99,8 @@ def journaled(*directories: Path) -> Counter[bytes]:
 def assert_arrived(server: Sink, *directories: Path) -> Counter[bytes]:
     """All that was journaled arrives, nothing under one id with two contents; gives the journaled ids."""
     expected = journaled(*directories)
-    assert wait_until(lambda: set(expected) <= set(arrived(server))), (len(expected), len(arrived(server)))
-    assert wait_until(lambda: all(sidecar_of(directory) is None for directory in directories)), "a sidecar does not end"
+    assert wait_for(lambda: set(expected) <= set(arrived(server))), (len(expected), len(arrived(server)))
+    assert wait_for(lambda: all(sidecar_of(directory) is None for directory in directories)), "a sidecar does not end"
     assert all(len(versions) == 1 for versions in contents(server).values())
     assert set(expected.values()) == {1}
     return expected

@@ -38,7 +38,7 @@ def built(tree: Path, target: str, **environ: str) -> tuple[str, list[str]]:
     """Build a wheel or an sdist: its name without the version, and the compiled files in it."""
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", "made"],
-        cwd=tree, env={**os.environ, **environ}, check=True, capture_output=True, timeout=300,
+        cwd=tree, env={**os.environ, **environ}, check=True, capture_output=True,
     )  # fmt: skip
     (made,) = (tree / "made").iterdir()
     if target == "sdist":

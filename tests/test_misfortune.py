@@ -17,10 +17,9 @@ pytest.importorskip("torch")
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from tests.programs.launch import HERE, launcher, run, start
+from tests.waiting import patience
 
 pytestmark = pytest.mark.slow
-
-LIMIT_S = 240
 
 
 def report(directory: Path) -> dict[str, Any]:
@@ -36,9 +35,7 @@ def text(directory: Path) -> str:
 
 def wait_until_hanging(directory: Path) -> dict[str, Any]:
     """Look again and again until the report says that both ranks hang."""
-    deadline = time.monotonic() + LIMIT_S
-    while time.monotonic() < deadline:
-        time.sleep(2)
+    for _ in patience():
         if any((directory / "runs" / "misfortune").glob("*.otlp")):
             found = report(directory)
             if [True, True] == [stage["is_hanging"] for stage in found["open_stages"]]:
@@ -66,7 +63,7 @@ def test_a_hang_shows_while_it_lasts_and_after_a_kill(tmp_path: Path) -> None:
         said = text(tmp_path)
         victim = next(s for s in open_run(tmp_path / "runs" / "misfortune").open_stages() if s.resource["rl.rank"] == 1)
         os.kill(victim.journal.identity.pid, signal.SIGKILL)
-        output, _ = process.communicate(timeout=LIMIT_S)
+        output, _ = process.communicate()
     except TimeoutExpired:
         process.kill()
         raise
@@ -97,7 +94,7 @@ def test_a_hang_in_ddp_is_one_in_its_reduction(tmp_path: Path) -> None:
         said = text(tmp_path)
     finally:
         release.touch()
-        output, _ = process.communicate(timeout=LIMIT_S)
+        output, _ = process.communicate()
     waits, late = hanging["open_stages"]
     keys = ("rank", "stage", "inside", "iteration", "collective")
     which = {"operation": "ddp_all_reduce", "group": "default_pg", "group_size": 2, "sequence": None}

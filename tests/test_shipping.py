@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import grpc
 import pytest
@@ -20,6 +20,7 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import open_run
 from otel_rl.sidecar import owner
 from tests.sink import ALIVE, Answer, Rank, Sink, sink
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +28,6 @@ PROGRAM = Path(__file__).parent / "programs" / "steps.py"
 STAGES = ("rl.sample", "rl.reward", "rl.train.forward", "rl.train.backward", "rl.train.optimizer")
 """What the program records of each step."""
 RUN = "run"
-END_S = 120.0
 
 
 @pytest.fixture
@@ -73,17 +73,7 @@ def stop_sidecar(directory: Path, number: int = signal.SIGKILL) -> None:
     if identity is not None:
         with suppress(ProcessLookupError):  # it has ended by itself meanwhile
             os.kill(identity.pid, number)
-        wait_until(lambda: sidecar_of(directory) is None)
-
-
-def wait_until(is_so: Any, timeout_s: float = END_S) -> bool:
-    """Wait until something is so."""
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
+        wait_for(lambda: sidecar_of(directory) is None)
 
 
 def journaled(root: Path) -> Counter[bytes]:
@@ -113,10 +103,10 @@ def contents(server: Sink) -> Mapping[bytes, set[bytes]]:
 def assert_all_arrived(root: Path, server: Sink, recorded: Mapping[str, int], *, once: bool = True) -> None:
     """Everything recorded and journaled arrived, once or (at least once) with the same content."""
     expected = journaled(root)
-    wait_until(lambda: set(expected) <= set(arrived(server)))
+    wait_for(lambda: set(expected) <= set(arrived(server)))
     assert set(expected) == set(arrived(server))
     assert recorded == stages_in(server), "recorded and arrived"
-    assert wait_until(lambda: sidecar_of(root / RUN) is None), "the sidecar does not end"
+    assert wait_for(lambda: sidecar_of(root / RUN) is None), "the sidecar does not end"
     if once:
         assert expected == arrived(server)
     assert all(len(versions) == 1 for versions in contents(server).values())
@@ -135,7 +125,7 @@ def test_a_run_arrives(runs: Path, protocol: Literal["grpc", "http"], compressio
             runs, server.endpoint, "100", "return", "0.03", ENOUGH=str(enough),
             OTEL_EXPORTER_OTLP_PROTOCOL=name, OTEL_EXPORTER_OTLP_COMPRESSION=compression,
         )  # fmt: skip
-        assert wait_until(lambda: len(arrived(server)) > 50), "nothing arrived while it ran"
+        assert wait_for(lambda: len(arrived(server)) > 50), "nothing arrived while it ran"
         assert program.poll() is None
         enough.touch()
         assert program.wait() == 0
@@ -166,9 +156,9 @@ def test_a_program_that_is_killed_in_its_set_up_arrives(runs: Path, rank: int) -
                 process.stdout.readline()
             process.kill()
         with following(runs / RUN, OTEL_EXPORTER_OTLP_ENDPOINT=server.endpoint) if rank else nullcontext():
-            assert wait_until(lambda: journaled(runs) == arrived(server))
+            assert wait_for(lambda: journaled(runs) == arrived(server))
             points = sorted(point.value for point in open_run(runs / RUN).points("user.turn.number"))
-            assert wait_until(lambda: points == turns(server))
+            assert wait_for(lambda: points == turns(server))
     assert (True, []) == (len(points) > 0, list((runs / RUN).glob("*.spool.otlp")))
 
 
@@ -192,11 +182,11 @@ def test_a_server_that_restarts_in_the_middle(runs: Path) -> None:
     with sink("grpc") as first:
         endpoint = first.endpoint
         program = train(runs, endpoint, "150", "return", "0.03")
-        assert wait_until(lambda: len(arrived(first)) > 50)
+        assert wait_for(lambda: len(arrived(first)) > 50)
     time.sleep(2)
     with sink("grpc", int(endpoint.rpartition(":")[2])) as second:
         assert program.wait() == 0
-        wait_until(lambda: set(journaled(runs)) <= set(arrived(first)) | set(arrived(second)))
+        wait_for(lambda: set(journaled(runs)) <= set(arrived(first)) | set(arrived(second)))
         both = set(arrived(first)) | set(arrived(second))
         assert set(journaled(runs)) == both
         assert dict.fromkeys(STAGES, 150) == stages_in(first, second), "recorded and arrived"
@@ -232,9 +222,9 @@ def test_the_sidecar_is_killed(runs: Path) -> None:
     with sink("grpc") as server:
         enough = runs.parent / "enough"  # the program outlives a sidecar that begins late
         program = train(runs, server.endpoint, "500", "return", "0.03", ENOUGH=str(enough))
-        assert wait_until(lambda: len(arrived(server)) > 50)
+        assert wait_for(lambda: len(arrived(server)) > 50)
         stop_sidecar(runs / RUN)
-        assert wait_until(lambda: sidecar_of(runs / RUN) is not None), "no other sidecar"
+        assert wait_for(lambda: sidecar_of(runs / RUN) is not None), "no other sidecar"
         enough.touch()
         assert program.wait() == 0
         assert_all_arrived(runs, server, dict.fromkeys(STAGES, 500), once=False)
@@ -261,13 +251,13 @@ def test_a_person_ships_while_the_run_writes(runs: Path) -> None:
     with sink("grpc") as server:
         enough = runs.parent / "enough"
         program = train(runs, server.endpoint, "500", "return", "0.03", ENOUGH=str(enough), OTEL_RL_SIDECAR="false")
-        assert wait_until(lambda: any(path.stat().st_size for path in (runs / RUN).glob("*.otlp")))
+        assert wait_for(lambda: any(path.stat().st_size for path in (runs / RUN).glob("*.otlp")))
         with following(runs / RUN, OTEL_EXPORTER_OTLP_ENDPOINT=server.endpoint) as ship:
-            assert wait_until(lambda: len(arrived(server)) > 50), "nothing arrived while it ran"
+            assert wait_for(lambda: len(arrived(server)) > 50), "nothing arrived while it ran"
             assert program.poll() is None
             enough.touch()
             assert program.wait() == 0
-            assert ("", 0) == (ship.communicate(timeout=END_S)[1], ship.returncode)
+            assert ("", 0) == (ship.communicate()[1], ship.returncode)
         assert_all_arrived(runs, server, dict.fromkeys(STAGES, 500))
 
 
@@ -276,7 +266,7 @@ def test_who_follows_leaves_a_run_to_its_sidecar(tmp_path: Path) -> None:
     Rank(tmp_path).write()
     assert owner.claim(tmp_path, ALIVE.boot_id, ALIVE) is not None
     with following(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9") as ship:
-        said = ship.communicate(timeout=END_S)[1]
+        said = ship.communicate()[1]
     assert (f"otel-rl: another sidecar of this node ships {tmp_path} already\n", 3) == (said, ship.returncode)
 
 
@@ -289,9 +279,9 @@ def test_who_follows_reads_what_the_sidecar_says(tmp_path: Path) -> None:
     with sink("grpc") as server:
         server.answer = lambda kind, payload: Answer(code=grpc.StatusCode.PERMISSION_DENIED)
         with following(tmp_path, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=server.endpoint) as ship:
-            assert wait_until(log.exists)
+            assert wait_for(log.exists)
             ship.send_signal(signal.SIGINT)
-            said = ship.communicate(timeout=END_S)[1]
+            said = ship.communicate()[1]
     expected = [
         "The server rejected our credentials for traces (gRPC PERMISSION_DENIED); "
         "check endpoint, headers and certificates; they wait and are sent again",

@@ -153,9 +153,7 @@ def send(
     headers = [("authorization", f"Bearer {token}")] if token else []
     with channel:
         try:
-            channel.unary_unary(f"/{SERVICES[signal]}/Export")(
-                request.SerializeToString(), timeout=10, metadata=headers
-            )
+            channel.unary_unary(f"/{SERVICES[signal]}/Export")(request.SerializeToString(), metadata=headers)
         except grpc.RpcError as error:
             return str(error.code().name)
     return "OK"

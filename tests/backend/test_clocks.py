@@ -9,8 +9,9 @@ import pytest
 from tests.backend.otlp import HOUR_S, metrics, send
 from tests.backend.test_sizes import WAYS, failed, way
 from tests.backend.test_tiers import Site, site
-from tests.backends import prometheus, wait_for
+from tests.backends import prometheus
 from tests.rules import alerts
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.backend
 
@@ -33,5 +34,5 @@ def test_a_point_of_a_wrong_clock_takes_no_other_with_it(name: str, site: Site, 
             expected = {"0", "1", "2"} if is_stored else {"0", "2"}
             assert wait_for(lambda: expected == {row["metric"]["rl_rank"] for row in store.query(asked)})  # noqa: B023
         assert 0 == failed(found)
-        (row,) = wait_for(lambda: store.query(expr), 90)
+        (row,) = wait_for(lambda: store.query(expr))
     assert ("filter/too_old", str([*STORED.values()].count(False))) == (row["metric"]["filter"], row["value"][1])

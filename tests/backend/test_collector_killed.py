@@ -13,8 +13,9 @@ import pytest
 
 from otel_rl.journal.read import JournalNotFound, open_run
 from tests.backend.stored import facts, journaled
-from tests.backends import Collector, Jaeger, Tempo, collector, find, jaeger, tempo, wait_for
-from tests.test_shipping import END_S, RUN, STAGES, sidecar_of, stop_sidecar, train
+from tests.backends import Collector, Jaeger, Tempo, collector, find, jaeger, tempo
+from tests.test_shipping import RUN, STAGES, sidecar_of, stop_sidecar, train
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.backend, pytest.mark.slow]
 
@@ -55,18 +56,16 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
 def test_a_collector_that_is_killed(stack: Stack, tmp_path: Path) -> None:
     """With -9, while the sidecar sends; what it had taken and what was recorded while it was away is all there."""
     root = tmp_path / "runs"
-    assert wait_for(lambda: stack.collector.counted(ACCEPTED) > 100, END_S), "nothing arrived while it ran"
+    assert wait_for(lambda: stack.collector.counted(ACCEPTED) > 100), "nothing arrived while it ran"
     stack.collector.kill()
     (tmp_path / "half").touch()  # however late the sidecar began, as much as before is recorded now
     before = sum(recorded(root).values())
-    assert wait_for(lambda: sum(recorded(root).values()) > before + 100, END_S), (
-        "nothing was recorded while it was away"
-    )
+    assert wait_for(lambda: sum(recorded(root).values()) > before + 100), "nothing was recorded while it was away"
     stack.collector.start()
-    assert wait_for(lambda: stack.collector.counted(ACCEPTED) > 100, END_S), "nothing arrived after it was back"
+    assert wait_for(lambda: stack.collector.counted(ACCEPTED) > 100), "nothing arrived after it was back"
     (tmp_path / "enough").touch()
     assert stack.program.wait() == 0
-    assert wait_for(lambda: sidecar_of(root / RUN) is None, END_S), "the sidecar does not end"
+    assert wait_for(lambda: sidecar_of(root / RUN) is None), "the sidecar does not end"
     assert dict.fromkeys(STAGES, STEPS) == recorded(root)
     for trace_id, spans in journaled(open_run(root / RUN)).items():
         expected = {key: facts(span) for key, span in spans.items()}

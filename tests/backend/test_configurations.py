@@ -29,7 +29,7 @@ COMPLETE = (
 def answer(*command: str | Path, **environment: str) -> tuple[int, str]:
     """Run a program to its end: its exit code and what it wrote."""
     arguments = [str(part) for part in command]
-    done = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=60, env=environment)
+    done = subprocess.run(arguments, check=False, capture_output=True, text=True, env=environment)
     return done.returncode, done.stdout + done.stderr
 
 

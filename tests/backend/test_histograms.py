@@ -15,7 +15,8 @@ import pytest
 from otel_rl import vocabulary as v
 from otel_rl.analysis.histogram import Histogram
 from otel_rl.journal.read import Run, open_run
-from tests.backends import Prometheus, collector, prometheus, wait_for
+from tests.backends import Prometheus, collector, prometheus
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.backend
 
@@ -71,12 +72,12 @@ def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION": request.param,
     }
     run = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(run, env=environ, cwd=folder, check=True, timeout=120, capture_output=True, text=True)
+    done = subprocess.run(run, env=environ, cwd=folder, check=True, capture_output=True, text=True)
     given = json.loads(done.stdout.splitlines()[-1])
     with prometheus(folder) as store, collector(folder, OTEL_RL_PROMETHEUS=store.url) as found:
         shipping = {**environ, "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"http://{found.grpc}"}
         ship = [sys.executable, "-m", "otel_rl", "ship", str(folder / "runs" / "run")]
-        subprocess.run(ship, env=shipping, check=True, timeout=120, capture_output=True)
+        subprocess.run(ship, env=shipping, check=True, capture_output=True)
         assert wait_for(lambda: store.query(f"last_over_time(rl_request_finished_total[1h]) >= {REQUESTS}"))
         true = {v.TTFT: given["ttft"], v.TPOT: given["tpot"]}
         yield Stored(open_run(folder / "runs" / "run"), store, true, request.param.startswith("base2"))

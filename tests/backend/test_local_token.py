@@ -15,8 +15,8 @@ import pytest
 
 from tests.backend.otlp import send, span, traces
 from tests.backend.test_tiers import Site, address, agent, gateway, site
-from tests.backends import wait_for
 from tests.sink import Rank, sink
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.backend
 __all__ = ["site"]
@@ -27,7 +27,7 @@ def post(url: str, request: Any, **headers: str) -> int:
     headers["Content-Type"] = "application/x-protobuf"
     asked = urllib.request.Request(f"{url}/v1/traces", request.SerializeToString(), headers)
     try:
-        with urllib.request.urlopen(asked, timeout=10) as answer:
+        with urllib.request.urlopen(asked) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -41,7 +41,6 @@ def command(*words: str | Path, **environment: str) -> subprocess.CompletedProce
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
         env={**environ, **environment, "COLUMNS": "200"},
     )
 

@@ -13,8 +13,9 @@ import pytest
 
 from tests.backend.otlp import HOUR_S, metrics, send, span, traces
 from tests.backend.test_tiers import Site, agent, gateway, site
-from tests.backends import Collector, collector, jaeger, prometheus, wait_for
+from tests.backends import Collector, collector, jaeger, prometheus
 from tests.sink import Answer, sink
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.backend
 
@@ -34,7 +35,6 @@ def doctor(asked: Collector) -> tuple[int, str]:
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
     )
     return done.returncode, done.stdout
 
@@ -82,7 +82,7 @@ def test_failures_are_in_prometheus_as_the_rules_read_them(tmp_path: Path) -> No
     ) as found:  # fmt: skip
         refusing.answer = lambda signal, payload: Answer(code=grpc.StatusCode.INVALID_ARGUMENT)
         assert "OK" == send(found.grpc, "traces", traces(span(7, 1), span(7, 2)))
-        (series,) = wait_for(lambda: store.query(asked), 90)
+        (series,) = wait_for(lambda: store.query(asked))
         labels = {name: series["metric"][name] for name in ("job", "host_name", "exporter", "error_type")}
         expected = {"job": "otelcol-standalone", "host_name": socket.gethostname()}
         assert ("2", {**expected, "exporter": "otlp_grpc/jaeger", "error_type": "InvalidArgument"}) == (

@@ -14,7 +14,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from tests.backend.otlp import send
-from tests.backends import collector, prometheus, wait_for
+from tests.backends import collector, prometheus
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.backend
 

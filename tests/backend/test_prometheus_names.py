@@ -16,7 +16,8 @@ from otel_rl.catalogue.series_names import all_series, emitted, label_name, seri
 from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.metrics.record import Fold
 from otel_rl.records import MetricPoints, Point
-from tests.backends import Collector, Prometheus, collector, prometheus, wait_for
+from tests.backends import Collector, Prometheus, collector, prometheus
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.backend
 
@@ -56,7 +57,7 @@ def post(found: Collector, resource: dict[str, Any], points: Iterable[MetricPoin
     for request in SpanEncoder(resource, "1.0").encode_metrics(points):
         sent = urllib.request.Request(f"{found.http}/v1/metrics", request.payload)
         sent.add_header("Content-Type", "application/x-protobuf")
-        urllib.request.urlopen(sent, timeout=10).close()
+        urllib.request.urlopen(sent).close()
 
 
 def test_every_series_has_the_name_on_the_page(stored: Prometheus) -> None:

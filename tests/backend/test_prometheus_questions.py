@@ -33,7 +33,7 @@ from otel_rl.records import MetricPoints, Number
 from otel_rl.sidecar import owner
 from tests.backend.otlp import HOUR_S, metrics, send, span, traces
 from tests.backend.test_prometheus_names import post
-from tests.backends import Collector, Prometheus, collector, free_ports, prometheus, wait_for
+from tests.backends import Collector, Prometheus, collector, free_ports, prometheus
 from tests.nvml import GIB, Driver, number
 from tests.programs.asked import (
     GRAD_NORM,
@@ -50,7 +50,7 @@ from tests.programs.asked import (
     TTFT_S,
 )
 from tests.sink import TAKEN, Answer, sink
-from tests.test_shipping import END_S
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.backend, pytest.mark.slow]
 
@@ -66,7 +66,6 @@ BUSY, IDLE, LOST = 1, 2, 3
 REFUSED = 3
 STAGES = ("rl.sample", "rl.reward", "rl.train.forward", "rl.train.optimizer", "rl.checkpoint")
 IGNORED = {"__name__", "rl_attempt_id", "rl_role", "rl_activity", "rl_bubble_denominator"}
-PATIENCE_S = 20.0
 
 
 class Asked(NamedTuple):
@@ -108,7 +107,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
         post_facts(found)
         for run in ("slow", "fast", "fast"):
             train(folder, found, run)
-        assert wait_for(lambda: len(store.query(BY_RULE)) == ATTEMPTS, 90), "the rules were not evaluated"
+        assert wait_for(lambda: len(store.query(BY_RULE)) == ATTEMPTS), "the rules were not evaluated"
         yield Asked(store, {run: open_run(folder / "runs" / run) for run in STEPS})
 
 
@@ -127,9 +126,9 @@ def train(folder: Path, found: Collector, run: str) -> None:
     ranks = [{**world, "RANK": str(rank)} for rank in (0, 1)] if run == "slow" else [{}]
     command = [sys.executable, str(PROGRAM), str(STEPS[run])]
     programs = [subprocess.Popen(command, env={**environ, **rank}, cwd=folder) for rank in ranks]
-    assert [0] * len(ranks) == [program.wait(240) for program in programs]
+    assert [0] * len(ranks) == [program.wait() for program in programs]
     boot_id = WriterIdentity.current("test", 0).boot_id
-    assert wait_for(lambda: owner.living(folder / "runs" / run, boot_id) is None, END_S), "the sidecar does not end"
+    assert wait_for(lambda: owner.living(folder / "runs" / run, boot_id) is None), "the sidecar does not end"
 
 
 def post_facts(found: Collector) -> None:
@@ -308,7 +307,7 @@ def test_the_age_of_the_last_step_is_right(asked: Asked) -> None:
     (query,) = expressions(QUESTIONS[1])
     for name, run in asked.runs.items():
         ended_s = max(point.time_ns for point in run.points() if point.name == v.STEP_TIME) / 1e9
-        assert wait_for(lambda: frozenset((name,)) in answer(asked.store, query), PATIENCE_S)  # noqa: B023
+        assert wait_for(lambda: frozenset((name,)) in answer(asked.store, query))  # noqa: B023
         asked_s = time.time()
         (age_s,) = answer(asked.store, query)[frozenset((name,))]
         assert asked_s - ended_s - 1 < age_s < time.time() - ended_s + 16
@@ -333,4 +332,4 @@ def test_the_answer_is_right(asked: Asked, query: str, expected: dict[tuple[str,
             for key, each in bounds.items()
         )
 
-    assert wait_for(is_so, PATIENCE_S), (answer(asked.store, query), bounds)
+    assert wait_for(is_so), (answer(asked.store, query), bounds)

@@ -12,7 +12,8 @@ import pytest
 
 from tests.backend.otlp import send, span, traces
 from tests.backend.test_tiers import Site, agent, site
-from tests.backends import CONFIGURATIONS, Collector, collector, jaeger, need, wait_for
+from tests.backends import CONFIGURATIONS, Collector, collector, jaeger, need
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.backend
 

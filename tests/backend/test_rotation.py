@@ -15,8 +15,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from tests.backend.certificates import Authority
 from tests.backend.otlp import Certificates, send, span, traces
 from tests.backend.test_tiers import TOKEN, Site, address, agent, gateway, site
-from tests.backends import Collector, wait_for
+from tests.backends import Collector
 from tests.sink import Sink, sink
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.backend
 __all__ = ["site"]

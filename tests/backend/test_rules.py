@@ -15,8 +15,9 @@ from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.metrics.record import Fold
 from otel_rl.process.identity import Identity
 from otel_rl.records import MetricPoints, Number, Value
-from tests.backends import CONFIGURATIONS, Prometheus, need, prometheus, wait_for
+from tests.backends import CONFIGURATIONS, Prometheus, need, prometheus
 from tests.rules import RULES, alerts, recording, series_of_rules
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.backend
 
@@ -29,9 +30,7 @@ RESOURCE = {
 
 def promtool(*arguments: str | Path) -> tuple[int, str]:
     """Run it: its exit code and what it says."""
-    done = subprocess.run(
-        [str(need("promtool")), *map(str, arguments)], check=False, capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([str(need("promtool")), *map(str, arguments)], check=False, capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -160,7 +159,7 @@ def _send(store: Prometheus, resource: Mapping[str, Value], made: list[MetricPoi
     for request in SpanEncoder(resource, "1.0").encode_metrics(made):
         post = urllib.request.Request(f"{store.url}/api/v1/otlp/v1/metrics", request.payload)
         post.add_header("Content-Type", "application/x-protobuf")
-        urllib.request.urlopen(post, timeout=10).close()
+        urllib.request.urlopen(post).close()
 
 
 def _points(name: str, now_ns: int, labels: dict[str, str]) -> MetricPoints:

@@ -12,8 +12,9 @@ import pytest
 
 from tests.backend.otlp import send, span, traces
 from tests.backend.test_tiers import HOST, Site, address, agent, gateway, site
-from tests.backends import CONFIGURATIONS, need, wait_for
+from tests.backends import CONFIGURATIONS, need
 from tests.sink import sink
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.backend
 __all__ = ["site"]
@@ -25,9 +26,7 @@ def last_words(*names: str, **environ: str) -> str:
     """The last line of a Collector that does not start."""
     options = [part for name in names for part in ("--config", str(CONFIGURATIONS / name))]
     environ["PATH"] = os.environ["PATH"]
-    done = subprocess.run(
-        [str(need("otelcol")), *options], check=False, capture_output=True, text=True, timeout=60, env=environ
-    )
+    done = subprocess.run([str(need("otelcol")), *options], check=False, capture_output=True, text=True, env=environ)
     assert 1 == done.returncode, done.stderr
     return done.stderr.splitlines()[-1]
 

@@ -23,9 +23,10 @@ from otel_rl.vocabulary import RANK
 from tests.backend.otlp import logs, metrics, send, span, traces
 from tests.backend.stored import journaled
 from tests.backend.test_tiers import Site, agent, gateway, site
-from tests.backends import CONFIGURATIONS, Backend, Collector, collector, jaeger, prometheus, wait_for
+from tests.backends import CONFIGURATIONS, Backend, Collector, collector, jaeger, prometheus
 from tests.made_runs import FakeSpan
 from tests.sink import Rank, sink
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.backend
 
@@ -102,7 +103,6 @@ def ship(directory: Path, to: str, protocol: str = "grpc") -> str:
         check=False,
         capture_output=True,
         text=True,
-        timeout=300,
     )
     assert 0 == done.returncode, done.stdout + done.stderr
     return done.stdout
@@ -124,7 +124,7 @@ def test_a_backlog_of_every_size_arrives(name: str, kilobytes: float, site: Site
         said = ship(tmp_path / "run", f"http://{found[0].grpc}")
         assert f"traces: {sum(expected.values())} shipped\n" == said
         for trace_id, number in expected.items():
-            assert wait_for(lambda: number == len(store.trace(trace_id)), 30), trace_id  # noqa: B023
+            assert wait_for(lambda: number == len(store.trace(trace_id))), trace_id  # noqa: B023
         assert 0 == failed(found)
 
 
@@ -136,7 +136,7 @@ def test_a_backlog_fits_a_store_that_takes_four_mebibytes(
     expected = journal(tmp_path / "run", kilobytes, 16)
     with sink("grpc") as store, way(name, tmp_path, site, to=store.endpoint.removeprefix("http://")) as found:
         ship(tmp_path / "run", f"http://{found[0].grpc}")
-        assert wait_for(lambda: sum(expected.values()) == len(set(store.ids())), 30)
+        assert wait_for(lambda: sum(expected.values()) == len(set(store.ids())))
         assert 0 == failed(found)
 
 
@@ -145,7 +145,7 @@ def test_a_backlog_arrives_by_http(site: Site, tmp_path: Path) -> None:
     expected = journal(tmp_path / "run", 12, 16)
     with sink("grpc") as store, way("standalone", tmp_path, site, to=store.endpoint.removeprefix("http://")) as found:
         ship(tmp_path / "run", found[0].http, "http/protobuf")
-        assert wait_for(lambda: sum(expected.values()) == len(set(store.ids())), 30)
+        assert wait_for(lambda: sum(expected.values()) == len(set(store.ids())))
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -156,7 +156,7 @@ def test_one_large_span_takes_no_other_with_it(name: str, site: Site, tmp_path: 
             small = [span(7, number, rl_state=next(texts(4.6))) for number in range(first, first + 40)]
             large = [span(7, 1000 + first, rl_state=next(texts(9000)))] if first in (41, 201) else []
             assert "OK" == send(found[0].grpc, "traces", traces(*small[:20], *large, *small[20:]))
-        assert wait_for(lambda: 402 == len(store.trace(f"{7:032x}")), 30)
+        assert wait_for(lambda: 402 == len(store.trace(f"{7:032x}")))
         assert 0 == failed(found)
 
 
@@ -169,7 +169,7 @@ def test_a_span_that_no_hop_takes_is_refused_at_the_first(name: str, site: Site,
         post = urllib.request.Request(f"{found[0].http}/v1/traces", request.SerializeToString())
         post.add_header("Content-Type", "application/x-protobuf")
         with pytest.raises(urllib.error.HTTPError, match="400"):
-            urllib.request.urlopen(post, timeout=10)
+            urllib.request.urlopen(post)
         assert "OK" == send(found[0].grpc, "traces", traces(span(7, 3)))
         assert wait_for(lambda: [f"{3:016x}"] == [each["spanId"] for each in store.trace(f"{7:032x}")])
 
@@ -191,7 +191,7 @@ def test_large_requests_of_points_arrive(name: str, site: Site, tmp_path: Path) 
         assert wait_for(lambda: ["40000"] == [row["value"][1] for row in store.query("count(rl_step_time_seconds)")])
         for _ in range(40):
             assert "OK" == send(found[0].grpc, "logs", logs({"rl.state": next(texts(300))}))
-        assert wait_for(lambda: 40 == len(taken.taken("logs")), 30)
+        assert wait_for(lambda: 40 == len(taken.taken("logs")))
         assert 0 == failed(found)
 
 
@@ -207,7 +207,7 @@ def test_a_queue_of_large_spans_outlives_its_collector(name: str, site: Site, tm
         found[0].kill()
         behind.start()
         found[0].start()
-        assert wait_for(lambda: 400 == len(store.trace(f"{7:032x}")), 60)
+        assert wait_for(lambda: 400 == len(store.trace(f"{7:032x}")))
         assert 0 == failed(found)
 
 
@@ -245,11 +245,10 @@ def test_large_spans_of_a_run_arrive(site: Site, tmp_path: Path) -> None:
             [sys.executable, str(tmp_path / "live.py"), "100", "6"],
             env={**os.environ, **environ, "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"},
             check=False,
-            timeout=120,
         )
         assert 0 == done.returncode
         expected = {trace: len(spans) for trace, spans in journaled(open_run(tmp_path / "runs" / "live")).items()}
         assert 1000 < sum(expected.values())
         for trace_id, number in expected.items():
-            assert wait_for(lambda: number == len(store.trace(trace_id)), 60), trace_id  # noqa: B023
+            assert wait_for(lambda: number == len(store.trace(trace_id))), trace_id  # noqa: B023
         assert 0 == failed(found)

@@ -18,7 +18,8 @@ from otel_rl.stack.plan import PORTS
 from otel_rl.stack.processes import used_ports
 from otel_rl.stack.programs import find_all, missing
 from tests.backend.otlp import metrics, send, span, traces
-from tests.backends import NAMED, TEMPO, get, wait_for
+from tests.backends import NAMED, TEMPO, get
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.backend
 
@@ -47,7 +48,6 @@ class Stack:
             env={**os.environ, "COLUMNS": "200"},
             capture_output=True,
             text=True,
-            timeout=200,
             check=False,
         )
 

@@ -31,9 +31,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_rl.sdk import CONTENT
 from otel_rl.vocabulary import ATTRIBUTES, METRICS
 from tests.backend.otlp import HOUR_S, failed, logs, metrics, pairs, send, span, texts, traces
-from tests.backends import Collector, Prometheus, collector, free_ports, jaeger, prometheus, wait_for
+from tests.backends import Collector, Prometheus, collector, free_ports, jaeger, prometheus
 from tests.collector.test_files import NAMES_OF_CONTENT, NAMES_OF_COUNTS, NAMES_OF_NUMBERS
 from tests.sink import sink
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.backend
 
@@ -144,7 +145,7 @@ def test_the_count_of_dropped_points_is_stored(stored: tuple[Collector, Promethe
     """The Collector's own numbers are in Prometheus, under the name of their host."""
     found, store = stored
     send(found.grpc, "metrics", metrics("rl.step.time", (0, 25 * HOUR_S, 1.0)))
-    (series,) = wait_for(lambda: store.query("otelcol_processor_filter_datapoints_filtered_total > 0"), 90)
+    (series,) = wait_for(lambda: store.query("otelcol_processor_filter_datapoints_filtered_total > 0"))
     assert ("1", socket.gethostname()) == (series["value"][1], series["metric"]["host_name"])
 
 

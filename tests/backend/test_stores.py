@@ -13,8 +13,9 @@ import yaml
 from tests.backend.certificates import Authority
 from tests.backend.otlp import metrics, send, span, traces
 from tests.backend.test_tiers import HOST, Site, address, agent, gateway, site
-from tests.backends import CONFIGURATIONS, Collector, collector, jaeger, wait_for
+from tests.backends import CONFIGURATIONS, Collector, collector, jaeger
 from tests.sink import TAKEN, Answer, Sink, Tls, sink
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.backend
 __all__ = ["site"]

@@ -20,8 +20,9 @@ from otel_rl.records import MetricPoints, Number
 from tests.backend.certificates import Authority
 from tests.backend.otlp import HOUR_S, Certificates, logs, metrics, send, span, texts, traces
 from tests.backend.test_standalone import SECRET, listening
-from tests.backends import CONFIGURATIONS, Collector, collector, jaeger, prometheus, wait_for
+from tests.backends import CONFIGURATIONS, Collector, collector, jaeger, prometheus
 from tests.sink import Sink, sink
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.backend
 
@@ -304,7 +305,7 @@ def test_exporters_are_scraped_when_named(site: Site, tmp_path: Path) -> None:
             OTEL_RESOURCE_ATTRIBUTES="host.name=node-7",
         ),
     ):
-        (found,) = wait_for(lambda: series.query('prometheus_build_info{job="dcgm"}'), 90)
+        (found,) = wait_for(lambda: series.query('prometheus_build_info{job="dcgm"}'))
         assert "node-7" == found["metric"]["host_name"]
         assert [] == series.query('up{job=~"vllm|sglang|npu"}')
 

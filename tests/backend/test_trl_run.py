@@ -20,8 +20,8 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import Run, open_run
 from otel_rl.sidecar import owner
 from tests.backend.stored import facts, journaled
-from tests.backends import NO_TEMPO, Jaeger, Prometheus, Tempo, collector, find, jaeger, prometheus, tempo, wait_for
-from tests.test_shipping import END_S
+from tests.backends import NO_TEMPO, Jaeger, Prometheus, Tempo, collector, find, jaeger, prometheus, tempo
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.backend, pytest.mark.slow]
 pytest.importorskip("trl")
@@ -55,7 +55,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
         directory = folder / "runs" / RUN
         boot_id = WriterIdentity.current("test", 0).boot_id
         assert wait_for(lambda: (directory / f"{owner.ROLE}.log").exists() or list(directory.glob("*.shipped")))
-        assert wait_for(lambda: owner.living(directory, boot_id) is None, END_S), "the sidecar does not end"
+        assert wait_for(lambda: owner.living(directory, boot_id) is None), "the sidecar does not end"
         yield Stored(open_run(directory), traces, metrics, others)
 
 
@@ -71,7 +71,7 @@ def train(folder: Path, endpoint: str) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     program = [str(PROGRAM), "--steps", str(STEPS), "--iters", "1", "--eval-every", "4", "--save-every", "4"]
     command = [sys.executable, "-m", "otel_rl", "run", "--", *torchrun, *program]
-    subprocess.run(command, env=environ, cwd=folder, check=True, timeout=240, stdout=subprocess.DEVNULL)
+    subprocess.run(command, env=environ, cwd=folder, check=True, stdout=subprocess.DEVNULL)
 
 
 def test_every_trace_is_in_jaeger(stored: Stored) -> None:
@@ -79,7 +79,7 @@ def test_every_trace_is_in_jaeger(stored: Stored) -> None:
     expected = journaled(stored.run)
     assert STEPS <= sum(any(span["name"] == v.LOOP for span in spans.values()) for spans in expected.values())
     for trace_id, spans in expected.items():
-        wait_for(lambda: len(stored.jaeger.trace(trace_id)) >= len(spans), 60)  # noqa: B023
+        wait_for(lambda: len(stored.jaeger.trace(trace_id)) >= len(spans))  # noqa: B023
         found = stored.jaeger.trace(trace_id)
         assert Counter(span["spanId"] for span in found) == Counter(list(spans)), "not the same spans, each once"
         assert {span["spanId"]: facts(span) for span in found} == {key: facts(span) for key, span in spans.items()}
@@ -99,7 +99,7 @@ def test_every_trace_is_in_tempo(stored: Stored) -> None:
     if stored.tempo is None:
         pytest.skip(NO_TEMPO)
     for trace_id, spans in journaled(stored.run).items():
-        wait_for(lambda: {span["spanId"] for span in stored.tempo.trace(trace_id)} >= set(spans), 60)  # noqa: B023
+        wait_for(lambda: {span["spanId"] for span in stored.tempo.trace(trace_id)} >= set(spans))  # noqa: B023
         found = stored.tempo.trace(trace_id)
         expected = {key: facts(span) for key, span in spans.items()}
         assert {span["spanId"]: facts(span) for span in found} == expected
@@ -112,7 +112,7 @@ def test_steps_of_two_ranks_are_one_trace(stored: Stored) -> None:
     assert STEPS == len({span.trace_id for span in roots})
     for root in roots:
         trace_id = root.trace_id.hex()
-        wait_for(lambda: len(stored.jaeger.trace(trace_id)) >= len(journaled(stored.run)[trace_id]), 60)  # noqa: B023
+        wait_for(lambda: len(stored.jaeger.trace(trace_id)) >= len(journaled(stored.run)[trace_id]))  # noqa: B023
         found = stored.jaeger.trace(trace_id)
         known = {span["spanId"] for span in found}
         assert {f"{v.RANK_SPAN} 0", f"{v.RANK_SPAN} 1"} <= {span["name"] for span in found}

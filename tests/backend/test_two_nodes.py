@@ -18,7 +18,8 @@ import pytest
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import open_run
 from otel_rl.sidecar import owner
-from tests.backends import collector, free_ports, jaeger, wait_for
+from tests.backends import collector, free_ports, jaeger
+from tests.waiting import wait_for
 
 pytestmark = [
     pytest.mark.backend,
@@ -98,7 +99,7 @@ def test_each_node_ships_its_own(tmp_path: Path, runs: Path) -> None:
             start(tmp_path, first, f"http://{address}:{port}", 0),
             start(tmp_path, second, f"http://{other}:{port}", 1),
         ]
-        assert [0, 0] == [program.wait(240) for program in programs]
+        assert [0, 0] == [program.wait() for program in programs]
         run = open_run(runs / "run")
         spans = list(run.spans())
         assert 2 == len({span.journal.identity.boot_id for span in spans})
@@ -108,12 +109,12 @@ def test_each_node_ships_its_own(tmp_path: Path, runs: Path) -> None:
             traces = {trace for trace, _ in expected}
             return Counter((trace, span["spanId"]) for trace in traces for span in store.trace(trace))
 
-        wait_for(lambda: stored() == expected, 120)
+        wait_for(lambda: stored() == expected)
         assert expected == stored()
 
         def owners() -> int:
             return len([*(runs / "run").glob("*.shipped")])
 
-        wait_for(lambda: owners() == 4, 120)  # a sidecar's own journal begins later than the trainers' are sent
+        wait_for(lambda: owners() == 4)  # a sidecar's own journal begins later than the trainers' are sent
         assert 4 == owners(), "two trainers and two sidecars"
         assert wait_for(lambda: not [*runs.rglob(f"{owner.ROLE}-*.json")]), "a sidecar does not end"

@@ -15,8 +15,9 @@ import pytest
 
 from otel_rl.journal.read import open_run
 from tests.backend.stored import facts, journaled
-from tests.backends import CONFIGURATIONS, ROOT, Jaeger, free_ports, need, wait_for
+from tests.backends import CONFIGURATIONS, ROOT, Jaeger, free_ports, need
 from tests.test_shipping import stop_sidecar
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.backend
 
@@ -103,7 +104,7 @@ def test_the_walk_works(how: str, tmp_path: Path) -> None:
             stored = {span["spanId"]: facts(span) for span in store.trace(trace_id)}
             assert {key: facts(span) for key, span in expected.items()} == stored
         (tmp_path / "go_on").touch()
-        assert 0 == shell.wait(60)
+        assert 0 == shell.wait()
     assert (2, 5) == (shown.count("Server available"), len({*re.findall(r'"traceID":"(\w+)"', shown)})), shown
     assert '"__name__":"rl_step_time_seconds"' in shown
     left = {"collector", "looked", "go_on", "shown", "otel_rl_runs"}

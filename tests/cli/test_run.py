@@ -32,6 +32,7 @@ from otel_rl.sidecar.ship.progress import load, save
 from otel_rl.sidecar.start import Keeper
 from tests.made_runs import Plan, write_run
 from tests.sink import sink
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.medium
 
@@ -61,7 +62,7 @@ time.sleep(120)
 def run_python(root: Path, code: str, *options: str) -> subprocess.CompletedProcess[str]:
     """Run a Python program below `otel-rl run`."""
     command = [*OTEL_RL, "run", f"--dir={root}", *options, "--", sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_output_is_the_commands_and_the_report_goes_to_stderr(tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ def test_signals_are_passed_on_and_the_child_finishes(tmp_path: Path) -> None:
             process.send_signal(number)
             assert f"got {int(number)}\n" == process.stdout.readline()
         assert "" == process.stdout.read()
-    assert 7 == process.wait(timeout=60)
+    assert 7 == process.wait()
 
 
 @pytest.mark.skipif(not hasattr(signal, "sigtimedwait"), reason="the system has none")
@@ -262,7 +263,7 @@ def test_of_two_at_once_each_shows_its_own_run(tmp_path: Path) -> None:
         for segment in (tmp_path / "second").glob("*.otlp"):
             os.utime(segment, (later_s, later_s))
         (tmp_path / "go").touch()
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate()
     assert nothing.stderr.startswith("otel-rl: nothing was recorded")
     assert f"otel-rl: recorded in {tmp_path / 'second'}\n" == second.stderr
     assert f"otel-rl: recorded in {tmp_path / 'first'}\n" == said
@@ -276,7 +277,6 @@ def test_a_run_of_a_launch_within_is_of_both(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
     )
     assert 2 * f"otel-rl: recorded in {tmp_path / 'mine'}\n" == result.stderr
 
@@ -289,7 +289,6 @@ def test_a_command_that_cleans_its_environment_is_found_by_time(tmp_path: Path) 
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
     )
     assert f"otel-rl: recorded in {tmp_path / 'mine'}\n" == result.stderr
 
@@ -391,14 +390,14 @@ def test_it_has_the_records_sent(tmp_path: Path, stays: str, options: list[str])
     command = [*OTEL_RL, "run", f"--dir={tmp_path}", "-q", *options, "--", sys.executable, "-c", SILENT, *arguments]
     with sink("grpc") as server:
         environ = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": server.endpoint}
-        assert 0 == subprocess.run(command, env=environ, check=False, timeout=60).returncode
-        assert server.wait_for(lambda: 10 == len(server.spans()), 60)
+        assert 0 == subprocess.run(command, env=environ, check=False).returncode
+        assert wait_for(lambda: 10 == len(server.spans()))
         me = WriterIdentity.current("test", 0)
         identity = owner.living(tmp_path / "mine", me.boot_id)
         if identity is not None:
             with suppress(ProcessLookupError):  # it has ended by itself meanwhile
                 os.kill(identity.pid, signal.SIGTERM)
-        assert server.wait_for(lambda: owner.living(tmp_path / "mine", me.boot_id) is None, 60), "it ignores SIGTERM"
+        assert wait_for(lambda: owner.living(tmp_path / "mine", me.boot_id) is None), "it ignores SIGTERM"
 
 
 def test_what_the_other_side_does_not_take_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -451,7 +450,7 @@ def test_a_look_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("otel_rl.cli.sending.CHECK_S", 0.001)
     monkeypatch.setattr("otel_rl.cli.sending.JOIN_S", 0.001)
     looks, goes_on = threading.Event(), threading.Event()
-    monkeypatch.setattr(Keeper, "check", lambda *_: (looks.set(), goes_on.wait(20)))
+    monkeypatch.setattr(Keeper, "check", lambda *_: (looks.set(), goes_on.wait(60)))
     (tmp_path / "mine").mkdir()
     with sending(tmp_path, "mine", Config()):
         (thread,) = [thread for thread in threading.enumerate() if thread.name == "otel_rl-sidecar"]

@@ -11,11 +11,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from time import monotonic, sleep
 
 import pytest
 
 from tests.collector.test_files import COLLECTOR
+from tests.waiting import wait_for
 
 START = COLLECTOR / "otelcol-start"
 PANIC = "panic: assertion failed: Page expected to be: 6, but self identifies as 9\n\ngoroutine 137 [running]:\n"
@@ -58,7 +58,7 @@ def started(folder: Path, program: str, **environ: str) -> subprocess.Popen[str]
 def ended(folder: Path, program: str) -> tuple[int, str]:
     """Its exit code, and what it says."""
     process = started(folder, program)
-    return process.wait(30), process.communicate()[1]
+    return process.wait(), process.communicate()[1]
 
 
 @pytest.mark.parametrize("words", DAMAGED)
@@ -94,12 +94,9 @@ def test_a_signal_ends_the_collector(tmp_path: Path) -> None:
     process = started(
         tmp_path, "trap 'echo told >&2; exit 5' TERM\ntouch $OTEL_RL_QUEUE_DIR/here\nwhile :; do sleep 0.02; done"
     )
-    deadline = monotonic() + 30
-    while not (tmp_path / "q" / "here").exists():
-        assert monotonic() < deadline
-        sleep(0.02)
+    assert wait_for((tmp_path / "q" / "here").exists)
     process.send_signal(signal.SIGTERM)
-    assert (5, "told\n") == (process.wait(30), process.communicate()[1])
+    assert (5, "told\n") == (process.wait(), process.communicate()[1])
 
 
 def test_sighup_lets_the_collector_read_its_configuration_again(tmp_path: Path) -> None:
@@ -109,22 +106,14 @@ def test_sighup_lets_the_collector_read_its_configuration_again(tmp_path: Path) 
         "trap 'touch \"$OTEL_RL_QUEUE_DIR/read\"' HUP\ntouch $OTEL_RL_QUEUE_DIR/here\nwhile :; do sleep 0.02; done",
     )
     read = tmp_path / "q" / "read"
-    wait_for(tmp_path / "q" / "here")
+    assert wait_for((tmp_path / "q" / "here").exists)
     for _ in range(2):
         process.send_signal(signal.SIGHUP)
-        wait_for(read)
+        assert wait_for(read.exists)
         read.unlink()
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    assert (143, "") == (process.wait(30), process.communicate()[1].replace("Terminated\n", ""))
-
-
-def wait_for(path: Path) -> None:
-    """Until the Collector made this file."""
-    deadline = monotonic() + 30
-    while not path.exists():
-        assert monotonic() < deadline
-        sleep(0.02)
+    assert (143, "") == (process.wait(), process.communicate()[1].replace("Terminated\n", ""))
 
 
 def test_each_of_two_at_once_has_a_queue(tmp_path: Path) -> None:
@@ -136,13 +125,10 @@ def test_each_of_two_at_once_has_a_queue(tmp_path: Path) -> None:
     processes = []
     for place in ("q", "q/2"):
         processes.append(started(tmp_path, program))
-        deadline = monotonic() + 30
-        while not (tmp_path / place / "here").exists():
-            assert monotonic() < deadline
-            sleep(0.02)
+        assert wait_for((tmp_path / place / "here").exists)
     for fifo in (tmp_path / "go", tmp_path / "q" / "go"):
         fifo.write_text("\n")
-    said = [process.communicate(timeout=30) for process in processes]
+    said = [process.communicate() for process in processes]
     expected = [f"{tmp_path}/q\n", f"{tmp_path}/q/2\n"]
     assert expected == [out for out, _ in said]
     assert ["", f"otelcol-start: another Collector has the queue in {tmp_path}/q\n"] == [err for _, err in said]
@@ -151,7 +137,7 @@ def test_each_of_two_at_once_has_a_queue(tmp_path: Path) -> None:
         (tmp_path / place / "go").write_text("\n")
     for place in ("q", "q/2", "q"):  # in turn, so that nothing waits in one of them for ever
         os.utime(tmp_path / place / "last-words", (1, 1))
-        assert (f"{tmp_path}/{place}\n", "") == started(tmp_path, program).communicate(timeout=30)
+        assert (f"{tmp_path}/{place}\n", "") == started(tmp_path, program).communicate()
 
 
 @pytest.mark.parametrize("place", ["q", "q/queue"])

@@ -12,7 +12,6 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -20,11 +19,11 @@ from typer.main import get_command
 
 from otel_rl.cli import app
 from otel_rl.process.identity import folder_name
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.medium
 
 SCRIPT = Path(__file__).parents[2] / "collector" / "slurm" / "train.sbatch"
-PATIENCE_S = 60.0
 SRUN = """
 for word; do case $word in --job-name=*) name=${word#*=otel-rl-} ;; --*) ;; *) break ;; esac; done
 words=$*
@@ -134,16 +133,8 @@ def job(folder: Path, **environ: str) -> Iterator[subprocess.Popen[str]]:
 
 def outcome(process: subprocess.Popen[str], folder: Path) -> tuple[int, str, list[str]]:
     """Exit code, standard error, and what happened, once the script has ended."""
-    _, errors = process.communicate(timeout=PATIENCE_S)
+    _, errors = process.communicate()
     return process.returncode, errors, (folder / "notes" / "log").read_text().splitlines()
-
-
-def wait_for(path: Path) -> None:
-    """Until a note is there, or the test fails."""
-    until = monotonic() + PATIENCE_S
-    while not path.exists():
-        assert monotonic() < until, path
-        sleep(0.02)
 
 
 @pytest.mark.parametrize("code", [0, 7])
@@ -158,7 +149,7 @@ def test_sidecars_end_before_agents_and_after_the_training(tmp_path: Path, code:
 def test_a_signal_reaches_the_training_first(tmp_path: Path) -> None:
     """Before the time is up the training is told to end, and only then, what takes its records."""
     with job(tmp_path) as process:
-        wait_for(tmp_path / "notes" / "trains")
+        assert wait_for((tmp_path / "notes" / "trains").exists)
         process.terminate()
         ended = outcome(process, tmp_path)
     told = ["told sidecars", "ended sidecars 0", "told agents", "ended agents 0"]

@@ -7,7 +7,6 @@ import os
 import sys
 from pathlib import Path
 from signal import SIGINT
-from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -28,6 +27,7 @@ from otel_rl.trace.attempt import know_attempt
 from tests.fixtures import ATTEMPT, MS, RUN, WALL_NS, Recording
 from tests.programs.launch import start
 from tests.trace.test_stage import proto_spans
+from tests.waiting import patience
 
 S = 1000.0
 ME = os.getpid()
@@ -353,12 +353,12 @@ def test_a_process_that_hangs_in_its_first_stage_has_a_page(tmp_path: Path, monk
     process = start(tmp_path, *command, OTEL_RL_SIDECAR="false")
     open_stages: list[str] = []
     try:
-        deadline = monotonic() + 60
-        while v.REWARD not in open_stages and monotonic() < deadline:
-            sleep(0.1)
+        for _ in patience():
             views = [view for run in (tmp_path / "runs").glob("*") for view in find_pages(run).values()]
             open_stages = [row["name"] for view in views for row in view.open]
+            if v.REWARD in open_stages:
+                break
     finally:
         process.send_signal(SIGINT)
-        process.communicate(timeout=60)
+        process.communicate()
     assert {v.SETUP, f"{v.RANK_SPAN} 0", v.REWARD} == set(open_stages)

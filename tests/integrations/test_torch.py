@@ -8,7 +8,6 @@ import io
 import json
 import pickle
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +30,7 @@ from otel_rl.trace.memory import tracing
 from otel_rl.trace.training import training
 from tests.programs.launch import HERE, launcher, run
 from tests.programs.recorded import COLLECTIVE, Node, Recorded
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -404,9 +404,7 @@ def test_the_old_names_of_saving_and_loading(recorded: Callable[[], Recorded], t
 
 def wait_until_saved() -> None:
     """Wait until the checkpoint has ended: callbacks of a future run behind its result."""
-    deadline = time.monotonic() + 60
-    while any(getattr(one, "name", "") == v.CHECKPOINT for one in tuple(tracing.open)) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: all(getattr(one, "name", "") != v.CHECKPOINT for one in tuple(tracing.open)))
 
 
 @alone
@@ -423,7 +421,7 @@ def test_an_asynchronous_checkpoint_ends_with_its_future(
 
     class Slow(FileSystemWriter):
         def finish(self, *args: Any, **kwargs: Any) -> Any:
-            written.wait(30)
+            written.wait(60)
             return super().finish(*args, **kwargs)
 
     with otel_rl.step(1):

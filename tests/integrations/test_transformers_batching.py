@@ -28,6 +28,7 @@ from otel_rl.requests.memory import generation
 from otel_rl.requests.queue import UNKNOWN, EngineLoad, KvCache, Request
 from tests.noted import held, take
 from tests.test_races import together
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.medium
 
@@ -132,7 +133,7 @@ class Steps:
         self.count += 1
         if self.count == 3:
             self.begun.set()
-            self.go.wait(20)
+            self.go.wait(60)
         if self.count == self.failing:
             raise LookupError("the device is away")
 
@@ -306,7 +307,7 @@ def test_requests_that_are_cancelled_or_fail(recording: None, model: Any) -> Non
     for ids in prompts():
         manager.add_request(ids)
     manager.start()
-    steps.begun.wait(20)
+    steps.begun.wait(60)
     manager.cancel_request("req_1")
     steps.go.set()
     manager.join(0.0)
@@ -533,14 +534,12 @@ def test_requests_that_are_gone_leave_an_idle_engine(
     handle = model.register_forward_pre_hook(steps)
     names = [manager.add_request(ids) for ids in prompts()]
     manager.start()
-    steps.begun.wait(20)
+    steps.begun.wait(60)
     if how == "cancelled":
         for name in names:
             manager.cancel_request(name)
     steps.go.set()
-    deadline = monotonic_ns() + 20_000_000_000
-    while not any(load.running + load.waiting == 0 for load in loads()) and monotonic_ns() < deadline:
-        threading.Event().wait(0.01)
+    wait_for(lambda: any(load.running + load.waiting == 0 for load in loads()))
     told = loads()
     manager.stop(block=True)
     handle.remove()

@@ -396,7 +396,7 @@ def test_what_another_thread_timed_before_the_first_step_is_not_asked_for(
         stages.extend(one(cuda, clock, 1.0, v.REWARD) for _ in range(2))
         clock.begin(open_one)
         begun.set()
-        asked.wait(10)
+        asked.wait(60)
         if ask == "begin":
             clock.begin(Stage(v.REWARD))
         elif ask == "end":
@@ -407,7 +407,7 @@ def test_what_another_thread_timed_before_the_first_step_is_not_asked_for(
 
     thread = threading.Thread(target=beside)
     thread.start()
-    begun.wait(10)
+    begun.wait(60)
     with otel_rl.step(1):
         cuda.wait(9.0)
         counts = cuda.records, cuda.queries

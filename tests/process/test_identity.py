@@ -161,10 +161,10 @@ def test_a_rank_that_becomes_known_while_the_resource_freezes_counts(monkeypatch
     monkeypatch.setattr(state, "replace", changed)
     flusher = threading.Thread(target=ours.freeze)
     flusher.start()
-    assert freezing.wait(10)
+    assert freezing.wait(60)
     ours.identify(rank=3, world_size=8)
     learned.set()
-    flusher.join(10)
+    flusher.join(60)
     assert (3, 8, True) == (ours.identity.rank, ours.identity.world_size, identifying.frozen)
 
 

@@ -6,7 +6,6 @@ import subprocess
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +20,7 @@ from otel_rl.process.rendezvous import Rendezvous
 from otel_rl.report.build import build_report
 from tests.fixtures import orphans
 from tests.programs.launch import start
+from tests.waiting import wait_for
 
 T = TypeVar("T")
 RANKS, STEPS = 4, 12
@@ -90,7 +90,7 @@ def rank(directory: Path, number: int, **changes: str) -> subprocess.Popen[str]:
 
 def over(*processes: subprocess.Popen[str]) -> str:
     """Wait until they have ended, and return what they printed."""
-    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    outputs = [process.communicate()[0] for process in processes]
     assert [0] * len(processes) == [process.returncode for process in processes], outputs
     return "".join(outputs)
 
@@ -98,16 +98,7 @@ def over(*processes: subprocess.Popen[str]) -> str:
 def kill(process: subprocess.Popen[str]) -> None:
     """Kill a rank."""
     process.kill()
-    process.communicate(timeout=120)
-
-
-def wait(condition: Callable[[], T]) -> T:
-    """Wait until something is so."""
-    deadline = time.monotonic() + 120
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
+    process.communicate()
 
 
 def there(directory: Path, last: str = "") -> list[str]:
@@ -201,7 +192,7 @@ def test_a_script_between_launcher_and_rank_is_no_launcher(tmp_path: Path) -> No
 def test_each_start_is_an_attempt(tmp_path: Path) -> None:
     """In one directory, also behind one whose ranks were killed while they looked for rank 0."""
     killed = [rank(tmp_path, number, GO_ON=str(tmp_path / "never")) for number in (1, 2, 3)]
-    left = wait(lambda: len(names := there(tmp_path)) == 3 and names)
+    left = wait_for(lambda: len(names := there(tmp_path)) == 3 and names)
     for process in killed:
         kill(process)
     for _ in range(2):
@@ -217,7 +208,7 @@ def test_a_rank_may_come_late(tmp_path: Path) -> None:
     """The others have met by then, and go on meanwhile."""
     go = tmp_path / "go"
     ranks = [rank(tmp_path, number, GO_ON=str(go)) for number in (0, 1, 2)]
-    wait(lambda: len(there(tmp_path, rendezvous.DONE)) == 2)
+    assert wait_for(lambda: len(there(tmp_path, rendezvous.DONE)) == 2)
     ranks.append(rank(tmp_path, 3, BEGIN=str(go)))
     go.touch()
     over(*ranks)
@@ -232,7 +223,7 @@ def test_without_rank_0_the_others_go_on(tmp_path: Path, is_killed: bool) -> Non
     go = tmp_path / "go"
     first = [rank(tmp_path, 0, BEGIN=str(tmp_path / "never"))] if is_killed else []
     ranks = [rank(tmp_path, number, GO_ON=str(go)) for number in (1, 2, 3)]
-    wait(lambda: len(there(tmp_path)) == 3)
+    assert wait_for(lambda: len(there(tmp_path)) == 3)
     for process in first:
         kill(process)
     go.touch()

@@ -167,7 +167,7 @@ def test_a_child_forked_while_a_thread_identifies_waits_for_nobody(recording: Re
     def hold() -> None:
         with identifying.lock:
             held.set()
-            done.wait(10)
+            done.wait(60)
 
     def work() -> None:
         if identifying.lock.acquire(blocking=False):
@@ -175,7 +175,7 @@ def test_a_child_forked_while_a_thread_identifies_waits_for_nobody(recording: Re
 
     holder = threading.Thread(target=hold)
     holder.start()
-    assert held.wait(10)
+    assert held.wait(60)
     in_child(work)
     done.set()
     holder.join()

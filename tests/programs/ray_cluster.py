@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.backends import free_ports, wait_for
+from tests.backends import free_ports
 from tests.programs.launch import environment
+from tests.waiting import wait_for
 
 RAY = "-m", "ray.scripts.scripts"
 """What ``python`` runs as the command ``ray``."""

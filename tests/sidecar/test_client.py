@@ -25,6 +25,7 @@ from otel_rl.journal.frame import Signal
 from otel_rl.sidecar.settings import SIGNALS, targets
 from otel_rl.sidecar.ship.client import AGENT, UNUSABLE, Client, Outcome, connect
 from tests.sink import Answer, Sink, Tls, make_certificates, sink
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.medium
 
@@ -124,8 +125,8 @@ def test_a_server_that_goes_and_comes_back(protocol: Protocol) -> None:
         client = client_of(found.endpoint, protocol)
         assert "accepted" == client.send(b"").kind
     assert "later" == client.send(b"").kind
-    with sink(protocol, int(found.endpoint.rpartition(":")[2])) as again:
-        assert again.wait_for(lambda: client.send(b"").kind == "accepted")
+    with sink(protocol, int(found.endpoint.rpartition(":")[2])):
+        assert wait_for(lambda: client.send(b"").kind == "accepted")
     client.close()
 
 
@@ -238,7 +239,7 @@ def test_an_answer_that_never_ends_keeps_no_thread() -> None:
         assert Outcome("later", reason="ReadTimeout") == send(endpoint, "http", TIMEOUT="500")
         given_up = [one for one in set(threading.enumerate()) - before if one.name == "otel_rl-http"]
         for thread in given_up:
-            thread.join(10.0)
+            thread.join(60)
         assert not any(thread.is_alive() for thread in given_up)
 
 

@@ -18,7 +18,8 @@ from otel_rl.journal import identity
 from otel_rl.journal.read import open_run
 from otel_rl.sidecar.main import QUIET_S, TOUCH_S
 from tests.sink import ALIVE, TAKEN, Answer, Sink, sink
-from tests.test_shipping import RUN, arrived, contents, journaled, train, wait_until
+from tests.test_shipping import RUN, arrived, contents, journaled, train
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -84,7 +85,7 @@ class Containers:
 
     def end(self, place: int) -> int:
         """Let a trainer leave its stage and end; give how it did."""
-        self.started[place].communicate("\n", timeout=60)
+        self.started[place].communicate("\n")
         return self.started[place].returncode
 
     def signal(self, place: int, number: int) -> None:
@@ -118,18 +119,18 @@ def test_nobody_is_called_dead_who_lives(containers: Containers) -> None:
     with sink("grpc") as server:
         place = containers.sidecar(server)
         first = containers.trainer()
-        assert not wait_until(lambda: truncated(server), 2.5 * STALE_S), "a living trainer was called dead"
+        assert not wait_for(lambda: truncated(server), 2.5 * STALE_S), "a living trainer was called dead"
         assert 0 < len(arrived(server))
         assert 0 == containers.end(first)
-        assert wait_until(lambda: set(journaled(containers.root)) <= set(arrived(server)))
+        assert wait_for(lambda: set(journaled(containers.root)) <= set(arrived(server)))
         assert set() == truncated(server)
 
         second = containers.trainer()
-        assert wait_until(lambda: open_run(containers.root / RUN).open_stages())
+        assert wait_for(lambda: open_run(containers.root / RUN).open_stages())
         containers.signal(second, signal.SIGKILL)
-        assert wait_until(lambda: truncated(server))
+        assert wait_for(lambda: truncated(server))
         containers.signal(place, signal.SIGTERM)
-        assert 0 == containers.started[place].wait(60)
+        assert 0 == containers.started[place].wait()
         assert journaled(containers.root) == arrived(server), "lost, or sent twice"
         assert {1} == {len(versions) for versions in contents(server).values()}
         run = open_run(containers.root / RUN)
@@ -142,17 +143,17 @@ def test_the_next_container_takes_over(containers: Containers) -> None:
     """Two that stay: one ships, the other stands by, and goes on where the first one was killed."""
     with sink("grpc") as server:
         first = containers.sidecar(server)
-        assert wait_until(lambda: [*(containers.root / RUN).glob("sidecar-*.json")])
+        assert wait_for(lambda: [*(containers.root / RUN).glob("sidecar-*.json")])
         second = containers.sidecar(server)
         trainer = containers.trainer()
-        assert wait_until(lambda: arrived(server))
+        assert wait_for(lambda: arrived(server))
         assert [None, None] == [containers.started[place].poll() for place in (first, second)]
         containers.signal(first, signal.SIGKILL)
-        containers.started[first].wait(60)
+        containers.started[first].wait()
         assert 0 == containers.end(trainer)
-        assert wait_until(lambda: set(journaled(containers.root)) <= set(arrived(server)))
+        assert wait_for(lambda: set(journaled(containers.root)) <= set(arrived(server)))
         containers.signal(second, signal.SIGTERM)
-        assert 0 == containers.started[second].wait(60)
+        assert 0 == containers.started[second].wait()
         assert set(journaled(containers.root)) == set(arrived(server))
         assert {1} == {len(versions) for versions in contents(server).values()}
 
@@ -164,14 +165,14 @@ def test_a_run_that_is_removed_and_begun_anew(tmp_path: Path) -> None:
         process = subprocess.Popen([*COMMAND, "sidecar", "--stay", str(tmp_path / RUN)], env=environ, cwd=ROOT)
         try:
             for number in (1, 2):
-                assert number == 2 or wait_until(lambda: [*(tmp_path / RUN).glob("sidecar-*.json")])
+                assert number == 2 or wait_for(lambda: [*(tmp_path / RUN).glob("sidecar-*.json")])
                 assert 0 == train(tmp_path, server.endpoint, "3", "return", OTEL_RL_SIDECAR="false").wait()
-                assert wait_until(lambda: set(journaled(tmp_path)) <= set(arrived(server)))
+                assert wait_for(lambda: set(journaled(tmp_path)) <= set(arrived(server)))
                 assert process.poll() is None
                 (tmp_path / RUN).rename(tmp_path / f"gone {number}")
-                assert not wait_until(lambda: process.poll() is not None, 2 * TOUCH_S)
+                assert not wait_for(lambda: process.poll() is not None, 2 * TOUCH_S)
             process.terminate()
-            assert 0 == process.wait(30)
+            assert 0 == process.wait()
         finally:
             process.kill()
             process.wait()
@@ -185,10 +186,10 @@ def test_who_ships_by_hand_leaves_it_to_who_took_over(tmp_path: Path) -> None:
         environ = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": server.endpoint}
         command = [*COMMAND, "ship", str(tmp_path / RUN)]
         process = subprocess.Popen(command, env=environ, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-        assert wait_until(lambda: server.requests)
+        assert wait_for(lambda: server.requests)
         (claim,) = (tmp_path / RUN).glob("sidecar-*.json")
         claim.write_bytes(ALIVE.to_json())
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate()
         assert (1, True) == (process.returncode, "another process ships this run now" in stderr)
         assert claim.read_bytes() == ALIVE.to_json()
 
@@ -201,12 +202,12 @@ def test_told_once_it_goes_on_trying_and_told_twice_it_ends(tmp_path: Path) -> N
         command = [*COMMAND, "sidecar", "--stay", str(tmp_path / RUN)]
         environ = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": server.endpoint}
         process = subprocess.Popen(command, env=environ, cwd=ROOT, stderr=subprocess.DEVNULL)
-        assert wait_until(lambda: server.requests)
+        assert wait_for(lambda: server.requests)
         process.terminate()
         time.sleep(QUIET_S + 2)
         assert process.poll() is None
         process.terminate()
-        assert 1 == process.wait(30)
+        assert 1 == process.wait()
         server.answer = lambda kind, payload: TAKEN
         subprocess.run([*COMMAND, "ship", str(tmp_path / RUN)], env=environ, cwd=ROOT, check=True)
         assert set(journaled(tmp_path)) == set(arrived(server))

@@ -18,7 +18,8 @@ from otel_rl.sidecar.main import Sidecar
 from otel_rl.sidecar.start import start
 from tests.peers import MS, Peer
 from tests.sink import Sink, sink
-from tests.test_shipping import sidecar_of, stop_sidecar, wait_until
+from tests.test_shipping import sidecar_of, stop_sidecar
+from tests.waiting import wait_for
 from tests.watched import DEAD, uneven
 
 
@@ -41,8 +42,8 @@ def send(directory: Path, server: Sink) -> None:
     before = len(server.requests)
     pid = start(directory, variables)
     assert (pid, 0) == os.waitpid(pid, 0)
-    assert wait_until(lambda: sidecar_of(directory) is not None or len(server.requests) > before)
-    assert wait_until(lambda: sidecar_of(directory) is None), "the sidecar does not end"
+    assert wait_for(lambda: sidecar_of(directory) is not None or len(server.requests) > before)
+    assert wait_for(lambda: sidecar_of(directory) is None), "the sidecar does not end"
 
 
 @pytest.mark.slow

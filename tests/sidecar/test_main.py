@@ -23,6 +23,7 @@ from otel_rl.sidecar.settings import Target, targets
 from otel_rl.sidecar.ship import progress
 from tests.peers import Peer
 from tests.sink import ALIVE, DEAD, Answer, Rank, Sink, SlowLink, sink
+from tests.waiting import wait_for
 from tests.watched import DEAD as GONE
 from tests.watched import uneven
 
@@ -193,7 +194,7 @@ def test_its_own_metrics_are_no_reason_to_go_on(run: Path, monkeypatch: pytest.M
 
         def sleep(seconds: float) -> None:
             sidecar._node.update()
-            assert server.wait_for(lambda: not waiting_of(sidecar._node, "metrics"))
+            assert wait_for(lambda: not waiting_of(sidecar._node, "metrics"))
             clock["s"] += main.PERIOD_S + 1
             assert clock["s"] < 1200, "it does not end"
 

@@ -30,6 +30,7 @@ from otel_rl.sidecar.streams import Position, find_streams
 from tests.made_runs import FakeSpan
 from tests.sidecar.test_client import status_of
 from tests.sink import MAX_BYTES, Answer, Rank, Sink, sink
+from tests.waiting import patience
 
 pytestmark = pytest.mark.medium
 
@@ -82,13 +83,14 @@ class Shipping:
             if signal == self.signal
         ]
 
-    def work(self, until: Callable[[], bool] | None = None, timeout_s: float = 120.0) -> None:
+    def work(self, until: Callable[[], bool] | None = None) -> None:
         """Ship until nothing waits, or something is so."""
-        deadline = time.monotonic() + timeout_s
-        while not (until() if until else not self.waiting):
-            assert time.monotonic() < deadline, (self.waiting, self.shipper.failure, self.said)
-            if not self.shipper.work(self.followed()):
-                time.sleep(0.01)
+        for _ in patience():
+            while not (is_over := until() if until else not self.waiting) and self.shipper.work(self.followed()):
+                pass
+            if is_over:
+                return
+        pytest.fail(f"{self.waiting} bytes wait: {self.shipper.failure}, {self.said}")
 
     @property
     def waiting(self) -> int:

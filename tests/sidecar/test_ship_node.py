@@ -37,6 +37,7 @@ from otel_rl.sidecar.streams import find_streams
 from tests.made_runs import FakeSpan
 from tests.sidecar.test_close import open_log
 from tests.sink import ALIVE, DEAD, Answer, Rank, Sink, sink
+from tests.waiting import patience, wait_for
 
 PROGRAM = """
 import sys, time
@@ -93,13 +94,13 @@ def running(directory: Path, server: Sink, **variables: str) -> Iterator[Node]:
         node.stop()
 
 
-def wait(node: Node, timeout_s: float = 120.0) -> None:
+def wait(node: Node) -> None:
     """Look until all is sent and closed."""
-    deadline = time.monotonic() + timeout_s
-    while node.waiting or node.unclosed:
-        assert time.monotonic() < deadline, (node.waiting, node.unclosed, node.failure)
-        time.sleep(0.02)
+    for _ in patience():
+        if not (node.waiting or node.unclosed):
+            return
         node.update()
+    pytest.fail(f"{node.waiting} bytes wait, {node.unclosed} is open: {node.failure}")
 
 
 def recorded(directory: Path) -> set[bytes]:
@@ -123,7 +124,7 @@ def killed(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_killed_writer(tmp_path: Path, killed: subprocess.Popen[bytes]) -> None:
     """It is shipped while it lives; what it left open is closed once, with its parent, and sent once."""
     with sink("grpc") as server, running(tmp_path, server) as node:
-        assert server.wait_for(lambda: node.update() or len(server.ids()) > 100)  # type: ignore[func-returns-value]
+        assert wait_for(lambda: node.update() or len(server.ids()) > 100)  # type: ignore[func-returns-value]
         assert {killed.pid} == {node.writers[writer].pid for writer in node.living}
         assert not node.unclosed
         os.kill(killed.pid, signal.SIGKILL)
@@ -150,11 +151,11 @@ def test_sidecars_come_and_go(tmp_path: Path, killed: subprocess.Popen[bytes]) -
         for number in range(4):
             with running(tmp_path, server) as node:
                 begun = len(server.ids())
-                assert server.wait_for(lambda begun=begun: node.update() or len(server.ids()) > begun)  # type: ignore[func-returns-value, misc]
+                assert wait_for(lambda begun=begun: node.update() or len(server.ids()) > begun)  # type: ignore[func-returns-value, misc]
                 if number % 2:  # as if it had been killed before it noted what was sent
                     node.save = lambda: None  # type: ignore[method-assign]
                     begun = len(server.ids())
-                    assert server.wait_for(lambda begun=begun: node.update() or len(server.ids()) > begun)  # type: ignore[func-returns-value, misc]
+                    assert wait_for(lambda begun=begun: node.update() or len(server.ids()) > begun)  # type: ignore[func-returns-value, misc]
         killed.kill()
         killed.wait()
         with running(tmp_path, server) as node:
@@ -197,9 +198,9 @@ def test_what_is_left_open_is_sent_once_the_server_takes_it(tmp_path: Path, monk
     with sink("grpc") as server:
         server.answer = answer
         with running(tmp_path, server) as node:
-            assert server.wait_for(lambda: not (node.update() or node.unclosed))  # type: ignore[func-returns-value]
+            assert wait_for(lambda: not (node.update() or node.unclosed))  # type: ignore[func-returns-value]
             assert 1 == len(server.ids())
-            assert server.wait_for(lambda: "UNIMPLEMENTED" in node.failure)
+            assert wait_for(lambda: "UNIMPLEMENTED" in node.failure)
             assert node.waiting > 0
             assert (0, 1) == (len(refusals), len(reads)), "the journal was read for each try"
 
@@ -352,7 +353,7 @@ def test_a_writer_that_was_only_paused_is_not_harmed(tmp_path: Path) -> None:
             wait(node)
             assert not node._dead
             be_silent(tmp_path)
-            assert server.wait_for(lambda: node.update() or node.progress[rank.identity.writer]["traces"].closed)  # type: ignore[func-returns-value]
+            assert wait_for(lambda: node.update() or node.progress[rank.identity.writer]["traces"].closed)  # type: ignore[func-returns-value]
             assert set(before) | ids(10**6, 10**6 + 1) == set(server.ids())
         real = FakeSpan("rl.rollout", 7, 10**6, 0, time.time_ns() - 5000, time.time_ns())
         rank.append(rank.encoder.encode([real]))  # it goes on
@@ -368,7 +369,7 @@ def test_a_writer_that_was_only_paused_is_not_harmed(tmp_path: Path) -> None:
                 key: number for key, number in node.counts().items() if key[0] == "traces"
             }
             be_silent(tmp_path)
-            assert server.wait_for(lambda: node.update() or node.progress[writer]["traces"].closed)  # type: ignore[func-returns-value]
+            assert wait_for(lambda: node.update() or node.progress[writer]["traces"].closed)  # type: ignore[func-returns-value]
         assert Counter([*before, *behind, *ids(10**6, 10**6 + 1, 10**6 + 2)]) == Counter(server.ids())
         assert 23 == len(server.spans()), "two contents under one id"
 
@@ -500,7 +501,7 @@ def test_the_identity_of_a_writer_may_come_later(tmp_path: Path) -> None:
         node.update()
         assert {} == node.writers
         target.write_bytes(source.read_bytes())
-        assert server.wait_for(lambda: node.update() or len(server.ids()) == 10)  # type: ignore[func-returns-value]
+        assert wait_for(lambda: node.update() or len(server.ids()) == 10)  # type: ignore[func-returns-value]
         assert isinstance(node.writers[rank.identity.writer], WriterIdentity)
 
 

@@ -18,7 +18,7 @@ from otel_rl.journal.read import open_run
 from otel_rl.process.state import state
 from otel_rl.sidecar import owner, start
 from otel_rl.sidecar.start import LAST_WAIT_S, Keeper, make_keeper
-from tests.test_shipping import wait_until
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.medium
 
@@ -156,7 +156,7 @@ def test_what_lies_in_the_working_directory_is_not_imported(
     environ = {**os.environ, "PYTHONPATH": path, f"{PREFIX}ENDPOINT": "ftp://nowhere"}
     pid = start.start(run, environ)
     assert (pid, 0) == os.waitpid(pid, 0)
-    assert wait_until((run / "sidecar.log").exists)
+    assert wait_for((run / "sidecar.log").exists)
     assert "nothing is sent: OTEL_EXPORTER_OTLP_ENDPOINT is not possible" in (run / "sidecar.log").read_text()
     assert not (tmp_path / "imported").exists()
 
@@ -178,7 +178,7 @@ def test_what_ends_a_trainer_ends_no_sidecar_that_is_still_importing(tmp_path: P
     run.mkdir()
     pid = start.start(run, {**os.environ, "PYTHONPATH": str(tmp_path), f"{PREFIX}ENDPOINT": "ftp://nowhere"})
     assert os.getpgid(pid) == pid != os.getpgid(0)
-    assert wait_until(lambda: seen.exists() and seen.read_text() != "")
+    assert wait_for(lambda: seen.exists() and seen.read_text() != "")
     sidecar = psutil.Process(int(seen.read_text()))
     assert sidecar.pid == os.getsid(sidecar.pid) != os.getsid(pid)
     assert sidecar not in psutil.Process().children()
@@ -186,7 +186,7 @@ def test_what_ends_a_trainer_ends_no_sidecar_that_is_still_importing(tmp_path: P
     assert (pid, signal.SIGKILL) == os.waitpid(pid, 0)
     assert sidecar.is_running()
     seen.unlink()
-    sidecar.wait(60)
+    sidecar.wait()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -228,7 +228,7 @@ def test_a_sidecar_is_known_by_its_name(tmp_path: Path) -> None:
     run.mkdir()
     environ = {**os.environ, "PYTHONPATH": str(tmp_path), f"{PREFIX}ENDPOINT": "http://127.0.0.1:9"}
     os.waitpid(start.start(run, environ), 0)
-    assert wait_until((tmp_path / "seen").exists)
+    assert wait_for((tmp_path / "seen").exists)
     shown = subprocess.run(["pgrep", "-f", f"otel-rl sidecar {run}"], capture_output=True, text=True, check=True)
     (sidecar,) = map(psutil.Process, map(int, shown.stdout.split()))
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from time import monotonic, sleep
 
 import pytest
 
@@ -11,6 +10,7 @@ from otel_rl.journal import page
 from otel_rl.stalls.inspect_process import evidence_of
 from otel_rl.stalls.members import Process, find_here
 from tests.programs.launch import start
+from tests.waiting import patience
 
 HOLDING = """
 import re, time
@@ -36,12 +36,12 @@ def test_the_handler_in_c_is_asked_first_where_no_thread_runs(tmp_path: Path, mo
     monkeypatch.setattr("otel_rl.stalls.inspect_process.ANSWER_S", 600.0)
     process = start(tmp_path, "-c", HOLDING, OTEL_RL_SIDECAR="false")
     try:
-        deadline = monotonic() + 60
         quiet: list[Process] = []
-        while not quiet and monotonic() < deadline:
-            sleep(0.1)
+        for _ in patience():
             found = [one for run in (tmp_path / "runs").glob("*") for one in find_here(run)]
             quiet = [one for one in found if one.page.stage == "rl.reward" and one.is_quiet]
+            if quiet:
+                break
         evidence = evidence_of(quiet[0])
     finally:
         process.kill()

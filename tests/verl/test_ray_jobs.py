@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from otel_rl import vocabulary as v
-from tests.backends import wait_for
 from tests.programs.launch import HERE, ROOT, environment
 from tests.programs.ray_cluster import RAY, cluster
 from tests.programs.recorded import Recorded
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.verl
 
