@@ -8,14 +8,24 @@ import pytest
 
 pytest.importorskip("trl")
 
+from otel_rl.findings.rule import Finding
 from tests.planted import plants
-from tests.planted.cases import Case, cases, judge, record
+from tests.planted.cases import Case, Judged, cases, judge, record
 from tests.planted.problems import CLEAN, PROBLEMS, Shape
 
 TRAINED = [
     "length", "lr_high", "nan_reward", "limit", "leak", "slow_data", "slow_tokenizer", "slow_rank",
 ]  # fmt: skip
 QUIET = [Shape(eval_every=20), Shape(trainer="rloo", ranks=2)]
+
+
+def said(rule: str, sentence: str) -> Finding:
+    """A warning of TIME."""
+    return Finding(rule=rule, kind="time", severity="warning", sentence=sentence, advice="", values={})
+
+
+OTHERS = said("slower_since", "Steps take 1.6 times as long since step 31.")
+TOKENIZER = said("around_generation", "rl.sample takes 112 ms, of which tokenizing 80 ms.")
 
 
 def test_every_problem_is_planted_and_named_once() -> None:
@@ -28,6 +38,23 @@ def test_every_problem_is_planted_and_named_once() -> None:
 def test_clean_trainings_have_folders_of_their_own() -> None:
     """Two with one name would be one run."""
     assert len({case.run_id for case in cases(["clean"])}) == len(CLEAN)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_right", "findings"),
+    [
+        ("slow_tokenizer", True, [OTHERS, TOKENIZER]),
+        ("slow_tokenizer", False, [OTHERS, said("idle", "Waiting holds the run back.")]),
+        ("slow_tokenizer", False, [OTHERS]),
+        ("slower_middle", True, [OTHERS]),
+        ("slow_rank", True, [said("starved_rank", "Rank 1 is slower in almost everything.")]),
+        ("slow_rank", False, [said("starved_rank", "Rank 0 is slower in almost everything.")]),
+    ],
+)
+def test_what_another_program_caused_is_left_out(name: str, is_right: bool, findings: list[Finding]) -> None:
+    """One that began in the middle of the training makes its steps longer, which TIME says first."""
+    (case,) = cases([name])
+    assert is_right == Judged(case, findings).is_right
 
 
 @pytest.mark.slow
