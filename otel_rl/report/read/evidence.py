@@ -18,14 +18,20 @@ if TYPE_CHECKING:
 
 
 def findings(source: Source) -> Findings:
-    return judge(timing(source), learning(source), health(source))
+    make = source.making.make
+    return judge(
+        make("finding", "TIME", None, timing, source),
+        make("finding", "LEARN", None, learning, source),
+        make("finding", "HEALTH", None, health, source),
+        source.making,
+    )
 
 
 def learning(source: Source) -> Learning:
     works = [record.work for record in source.found.steps]
     works += [one.work for one in source.found.trajectories.steps.values()]
     answers = [work.samples for work in works if work.samples]
-    found = source.points.numbers.of_ranks(source.found.steps)
+    found = source.points.numbers.of_ranks(source.found.steps, source.making)
     return Learning(
         series=[_last_loop(one.name, one.qualifiers, one.steps, one.values) for one in source.series],
         of_ranks=[_last_loop(one.name, one.qualifiers, one.steps, one.values, one.rank) for one in found],
