@@ -71,11 +71,11 @@ def in_every_form(made: Report) -> list[str]:
     """Write a report as a command does: for a terminal, live, as Markdown and as JSON."""
     texts = []
     for width in (80, 20):
-        console = Console(file=io.StringIO(), width=width)
+        screen = io.StringIO()
+        console = Console(file=screen, width=width)
         render(made, console, PARTS)
         console.print(document(made, width))
-        assert isinstance(console.file, io.StringIO)
-        texts.append(console.file.getvalue())
+        texts.append(screen.getvalue())
     return [*texts, to_markdown(made), to_json(made)]
 
 
