@@ -67,9 +67,9 @@ def test_hidden_collectives_mark_the_stages_around_them() -> None:
 
 
 def test_overlapping_calls_are_busy_once() -> None:
-    """Busy time is a union, durations and own time belong to the calls."""
+    """Busy and own time are unions, durations belong to the calls."""
     tree = SpanTree([stage("reward1", "root", 0, 10), stage("reward2", "root", 5, 20)])
-    assert StageTimes((10, 15), 20, 25, Comm(0, 0), False, False) == tree.slices(WHOLE)[("reward",)]
+    assert StageTimes((10, 15), 20, 20, Comm(0, 0), False, False) == tree.slices(WHOLE)[("reward",)]
 
 
 def test_spans_that_point_at_each_other_end() -> None:
@@ -127,7 +127,7 @@ def test_a_stage_that_the_device_timed_has_its_times() -> None:
         WHOLE
     )
     mixed = [launch("a", 3, 40), launch("b", 5, None)]
-    assert {("forward",): StageTimes((3, 5), 5, 8, Comm(0, 0), False, True)} == SpanTree(mixed).slices(WHOLE)
+    assert {("forward",): StageTimes((3, 5), 5, 5, Comm(0, 0), False, True)} == SpanTree(mixed).slices(WHOLE)
 
 
 def test_waits_for_collectives_are_a_part_of_the_time_of_the_device() -> None:
@@ -146,7 +146,7 @@ def test_what_outlives_its_step_counts_inside_of_it() -> None:
     """A rollout of a task, or an upload of another thread: its call stays as long as it was."""
     container = RankSpan(ROOT, b"", "rl.rank 0", 10, 30)
     tree = SpanTree([stage("sample1", "root", 12, 500, inside=Comm(1, 5)), stage("sample2", "root", 28, 90)])
-    whole = {("sample",): StageTimes((488, 62), 18, 15, Comm(1, 5), False, False)}
+    whole = {("sample",): StageTimes((488, 62), 18, 13, Comm(1, 5), False, False)}
     assert whole == tree.slices(container)
     alone = SpanTree([stage("upload", "root", 25, 500)]).slices(container)
     assert {("upload",): StageTimes((475,), 5, 5, Comm(0, 0), False, False)} == alone
