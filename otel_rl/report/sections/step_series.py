@@ -7,8 +7,9 @@ from array import array
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from operator import itemgetter
 from typing import Final
 
@@ -217,6 +218,34 @@ def _series(head: Head, steps: Moments, moments: array[int], values: array[float
 def _combine(numbers: Sequence[float], name: str) -> float:
     finite = [number for number in numbers if math.isfinite(number)]
     return EXTREMES.get(name, mean)(finite) if finite else math.nan
+
+
+def last_loop(steps: Sequence[int | None]) -> int:
+    """Return where the last training loop begins: each counts its steps anew."""
+    begin = 0
+    for index, (before, step) in enumerate(pairwise(steps), 1):
+        if before is not None and step is not None and step < before:
+            begin = index
+    return begin
+
+
+def of_last_loop(series: Series) -> Series:
+    """Return what findings of learning read of a series: the values of the last training loop."""
+    begin = last_loop(series.steps)
+    if not begin:
+        return series
+    values = series.values[begin:]
+    ends = trend([math.nan if value is None else value for value in values])
+    return replace(
+        series,
+        steps=series.steps[begin:],
+        values=values,
+        first=ends["first"],
+        last=ends["last"],
+        mean=ends["mean"],
+        low=ends["low"],
+        high=ends["high"],
+    )
 
 
 def _series_blocks(report: Report) -> list[Block]:
