@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from otel_rl.analysis.many_steps import ManySteps
 from otel_rl.analysis.stage_calls import Key, Met, StageCall
 from otel_rl.analysis.stragglers import Slowest, own_times, slow_in
-from otel_rl.analysis.waits import Activity, activity, call_waits
+from otel_rl.analysis.waits import call_waits
 
 MS = 1_000_000
 
@@ -153,11 +153,16 @@ def timelines(draw: st.DrawFn, *, ranks: int = 4) -> Timeline:
     return Timeline(tuple(draw(st.lists(phases, min_size=1, max_size=6))), draw(clocks))
 
 
-def activity_of(calls: Iterable[StageCall[int]], wall_ns: dict[int, int]) -> dict[int, Activity]:
-    """Split one step of every rank by the waits in its own calls."""
+def spent_by(calls: Iterable[StageCall[int]]) -> dict[int, tuple[int, int, int]]:
+    """Add up own time, waits and transfers of each rank in one step."""
     listed = list(calls)
     waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in call_waits(listed).by_stage().items()}
-    return activity(listed, wall_ns, waited_ns)
+    found: dict[int, tuple[int, int, int]] = {}
+    for rank, wait_ns in waited_ns.items():
+        own = [call for call in listed if call.rank == rank]
+        comm_ns = sum(call.inside_ns for call in own)
+        found[rank] = sum(call.own_ns or 0 for call in own), wait_ns, comm_ns - wait_ns
+    return found
 
 
 def step_ns(calls: Iterable[StageCall[int]]) -> int:

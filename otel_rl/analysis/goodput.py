@@ -1,4 +1,6 @@
-"""Goodput: which part of a rank's wall time was of use. Five kinds of time add up to wall time exactly.
+"""Goodput: which part of a rank's wall time was of use; and its activity: what it did at each moment of a step.
+
+Five kinds of time add up to wall time exactly, five activities to the time of a step.
 
 One moment has one kind, the first that claims it. Time is wasted if it is redone after a restart, or if its update is
 skipped. An evaluation is overhead with its rollouts and rewards. A user's own stages are other time.
@@ -46,6 +48,11 @@ KIND_OF_STAGE: Final[Mapping[str, Kind]] = {
     **dict.fromkeys(_PRODUCTIVE, Kind.PRODUCTIVE),
 }
 """A collective has the kind of the stage that it is in; under no stage it is other."""
+
+
+ACTIVITIES: Final = ("idle", "comm", "inseparable", "active", "other")
+"""What a rank does, in order of priority: the layers by which ``partition`` assigns each moment of a step once."""
+IDLE, COMM, INSEPARABLE, ACTIVE, NO_STAGE = range(len(ACTIVITIES))
 
 
 @dataclass(frozen=True, slots=True)

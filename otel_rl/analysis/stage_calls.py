@@ -25,7 +25,7 @@ class Met(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StageCall(Generic[RankT]):
-    """One call of a stage on one rank. The calls of a rank come in order of time and do not overlap."""
+    """One call of a stage on one rank. The calls of a rank come in order of time; those of one stage do not overlap."""
 
     step: int
     rank: RankT

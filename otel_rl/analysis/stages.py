@@ -9,8 +9,8 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.goodput import Kind, kind_of
-from otel_rl.analysis.intervals import clip, covered
+from otel_rl.analysis.goodput import ACTIVE, ACTIVITIES, COMM, IDLE, INSEPARABLE, NO_STAGE, Kind, kind_of
+from otel_rl.analysis.intervals import Interval, clip, common, covered, merge, partition
 
 Path = tuple[str, ...]
 """Labels from the outermost stage to this one."""
@@ -78,12 +78,22 @@ class StageTimes(NamedTuple):
     busy_ns: int
     """The union of its calls inside the step: overlapping calls count once."""
     own_ns: int
-    """The sum of its calls inside the step without collectives and waits, except waits for data."""
+    """The same without collectives and waits, except waits for data."""
     comm: Comm
     is_hidden: bool
     is_host_clock: bool
     is_device_clock: bool = False
     """The device timed every call, and these are its times; waits for collectives are a part of them."""
+
+
+class _Activities:
+    """What some spans and all that is inside them do, by ``ACTIVITIES``."""
+
+    def __init__(self) -> None:
+        self.layers: list[list[Interval]] = [[] for _ in ACTIVITIES]
+        self.unplaced_ns = [0] * len(ACTIVITIES)
+        """Time in collectives that are no spans: it is known in which stage, and not when."""
+        self.collectives = 0
 
 
 class SpanTree:
@@ -154,6 +164,32 @@ class SpanTree:
         most_ns = max(0, span.duration_ns - self.comm(span).time_ns)
         return Idle(sum(comm_ns), min(sum(alone_ns), most_ns), min(loading_ns, most_ns))
 
+    def activities(self, container: RankSpan) -> tuple[int, ...]:
+        """Return what a rank does in a container by ``ACTIVITIES``, ns: each moment counts once."""
+        found = _Activities()
+        self._add(container, self.waits(container, self.below(container.key)), found, is_stage=False)
+        parts_ns = list(partition(found.layers[:NO_STAGE], container.begin_ns, container.end_ns))
+        for place in (INSEPARABLE, ACTIVE, NO_STAGE):  # in a wait a collective is idle time already
+            moved_ns = min(parts_ns[place], found.unplaced_ns[place])
+            parts_ns[place] -= moved_ns
+            parts_ns[COMM] += moved_ns
+        return tuple(parts_ns)
+
+    def _add(self, outer: RankSpan, waits: Sequence[RankSpan], found: _Activities, *, is_stage: bool = True) -> None:
+        """Add a stage or a container with all that is inside it."""
+        idle = {one.key for wait in waits for one in (wait, *self.below(wait.key))}
+        for span in (outer, *self.below(outer.key)):
+            if span.is_comm:
+                found.layers[COMM].append((span.begin_ns, span.end_ns))
+                found.collectives += span is outer
+                continue
+            place = IDLE if span.key in idle else INSEPARABLE if span.is_hidden else ACTIVE
+            place = place if is_stage or span is not outer else NO_STAGE
+            found.layers[place].append((span.begin_ns, span.end_ns))
+            seen = [(child.begin_ns, child.end_ns) for child in self._children.get(span.key, ()) if child.is_comm]
+            found.collectives += len(seen) if span.comm is None else span.comm.count
+            found.unplaced_ns[place] += 0 if span.comm is None else max(0, span.comm.time_ns - covered(seen))
+
     def slices(self, container: RankSpan, depth: int = 2) -> dict[Path, StageTimes]:
         """Fold the stages in a container by their labels' path, ``depth`` levels deep; collectives at the top only."""
         groups: defaultdict[Path, list[RankSpan]] = defaultdict(list)
@@ -176,26 +212,32 @@ class SpanTree:
             span, within_comm, time_ns = spans[0], self.comm(parts[0]), parts[0].duration_ns  # as most stages are
             own_ns = time_ns - within_comm.time_ns
             return StageTimes((span.duration_ns,), time_ns, own_ns, within_comm, span.is_hidden, False)
-        comm = [self.comm(part) for part in parts]
-        comm_ns = sum(one.time_ns for one in comm)
-        below = [self.below(span.key) for span in spans]
-        inside = [*spans, *chain.from_iterable(below)]
+        busy = merge((part.begin_ns, part.end_ns) for part in parts)
+        comm, own_ns = self._own(spans, busy)
+        inside = [*spans, *chain.from_iterable(self.below(span.key) for span in spans)]
         is_hidden = any(span.is_hidden for span in inside)
-        count = sum(one.count for one in comm)
         on_device = [span.device_ns for span in spans if span.is_host_clock and span.device_ns is not None]
         if len(on_device) == len(spans):
-            total_ns, within = sum(on_device), Comm(count, comm_ns)
-            return StageTimes(tuple(on_device), total_ns, total_ns, within, is_hidden or count > 0, False, True)
-        idle = [
-            self.idle(part, [one.within(container) for one in self.waits(span, children)])
-            for span, part, children in zip(spans, parts, below, strict=True)
-        ]
-        waited_ns = sum(one.time_ns - one.loading_ns for one in idle)
+            total_ns = sum(on_device)
+            return StageTimes(tuple(on_device), total_ns, total_ns, comm, is_hidden or comm.count > 0, False, True)
         return StageTimes(
             durations_ns=tuple(span.duration_ns for span in spans),
-            busy_ns=covered((part.begin_ns, part.end_ns) for part in parts),
-            own_ns=sum(part.duration_ns for part in parts) - comm_ns - waited_ns,
-            comm=Comm(count, comm_ns),
+            busy_ns=covered(busy),
+            own_ns=own_ns,
+            comm=comm,
             is_hidden=is_hidden,
             is_host_clock=any(span.is_host_clock for span in inside),
         )
+
+    def _own(self, spans: Sequence[RankSpan], busy: Sequence[Interval]) -> tuple[Comm, int]:
+        """Return the collectives of a stage, and its own time: each moment of its calls counts once."""
+        found = _Activities()
+        for span in spans:
+            waits = self.waits(span, self.below(span.key))
+            self._add(span, [one for one in waits if one.label != LOADING], found)
+        comm, waiting = (common(merge(found.layers[place]), busy) for place in (COMM, IDLE))
+        window = (busy[0][0], busy[-1][1]) if busy else (0, 0)
+        comm_ns, waiting_ns, own_ns, _ = partition([comm, waiting, busy], *window)
+        in_waits_ns = min(waiting_ns, found.unplaced_ns[IDLE])
+        in_own_ns = min(own_ns, found.unplaced_ns[INSEPARABLE] + found.unplaced_ns[ACTIVE])
+        return Comm(found.collectives, comm_ns + in_waits_ns + in_own_ns), own_ns - in_own_ns

@@ -1,4 +1,4 @@
-"""Who waited for slower ranks in collectives, and what each rank did in a step: by durations, never by two clocks.
+"""Who waited for slower ranks in collectives: by durations, never by two clocks.
 
 Ranks leave a collective together, so the one that was in it for the shortest time came last. The ranks given are peers:
 they share role and pipeline stage, and do the same work. Only collectives may have other ranks, too.
@@ -174,47 +174,3 @@ def _seen_waits(
         if name in twice or len(rows) != size:
             partly |= {(key, rank) for rank, (key, _) in rows.items()}
     return found, partly
-
-
-@dataclass(frozen=True, slots=True)
-class Activity:
-    """What one rank did in one step, ns; the parts add up to the step where calls do not overlap."""
-
-    active_ns: int
-    """Own time of its stages, without waits inside of them."""
-    wait_ns: int
-    """Time in collectives that waits for other ranks."""
-    transfer_ns: int
-    """Time in collectives with all ranks there."""
-    inseparable_ns: int
-    """Time of stages whose hidden collectives cannot be separated."""
-    inside_ns: int
-    """Idle time inside of stages, without collectives."""
-    idle_ns: int
-    """Time under no stage."""
-
-
-def activity(
-    calls: Iterable[StageCall[RankT]], wall_ns: Mapping[RankT, int], waited_ns: Mapping[RankT, int]
-) -> dict[RankT, Activity]:
-    """Split one step of every rank.
-
-    The calls are those of top-level stages only, and the wall time of a rank is by its own clock.
-    """
-    of_rank: defaultdict[RankT, list[StageCall[RankT]]] = defaultdict(list)
-    for call in calls:
-        of_rank[call.rank].append(call)
-    found: dict[RankT, Activity] = {}
-    for rank, wall in wall_ns.items():
-        own = of_rank[rank]
-        separable = [call for call in own if call.hidden_ns is not None]
-        wait = waited_ns.get(rank, 0)
-        found[rank] = Activity(
-            active_ns=sum(call.active_ns for call in separable),
-            wait_ns=wait,
-            transfer_ns=sum(min(call.duration_ns, call.inside_ns) for call in separable) - wait,
-            inseparable_ns=sum(call.duration_ns for call in own if call.hidden_ns is None),
-            inside_ns=sum(call.idle_ns for call in separable),
-            idle_ns=max(0, wall - sum(call.duration_ns for call in own)),
-        )
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -33,6 +34,8 @@ loop of a run.
 TABLES: Final[Sequence[tuple[str, Sequence[Rule[Any]]]]] = (("TIME", TIME), ("LEARN", LEARN), ("HEALTH", HEALTH))
 
 
+VALUE: Final = re.compile(r"\{(\w+)[^}]*\}")
+"""A value of a run, which stands in an advice by its name here."""
 COLUMNS: Final = ("rule", "severity", "holds if", "looks at", "advice", "silenced by")
 
 
@@ -42,4 +45,5 @@ def render() -> str:
 
 def _row(rule: Rule[Any]) -> Sequence[str]:
     silent = "only if nothing else" if rule.is_fallback else ", ".join(map(code, rule.silenced_by))
-    return code(rule.name), rule.severity, rule.condition, rule.window, rule.advice, silent
+    advice = VALUE.sub(r"the \1", rule.advice)
+    return code(rule.name), rule.severity, rule.condition, rule.window, advice, silent

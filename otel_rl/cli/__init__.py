@@ -17,7 +17,7 @@ from otel_rl.cli.commands.run import run
 from otel_rl.cli.commands.sidecar import ship, sidecar
 from otel_rl.cli.commands.stack import stack
 from otel_rl.cli.commands.stacks import stacks
-from otel_rl.cli.console import EXIT_CODES, FAILED, complain, end_streams, prepare_streams, reason
+from otel_rl.cli.console import EXIT_CODES, FAILED, complain, end_streams, prepare_help, prepare_streams, reason
 from otel_rl.version import __version__
 
 app = typer.Typer(
@@ -73,6 +73,7 @@ def main() -> None:
     """Run the command line; what goes wrong with files, encodings or memory is one sentence and exit code 1."""
     code: str | int | None = FAILED
     prepare_streams()
+    prepare_help()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # who starts us may want it to be ignored
         signal.signal(signal.SIGTERM, _end)
     try:

@@ -25,6 +25,10 @@ WRONG_USAGE: Final = 2
 NOT_FOUND: Final = 3
 EXIT_CODES: Final = "Exit code: 0 done; 1 failed; 2 wrong usage; 3 no such run, or nothing was recorded."
 
+SIZES: Final = ("COLUMNS", "LINES")
+"""Variables with the size of the terminal."""
+MOST_DIGITS: Final = 4
+USUAL_WIDTH: Final = 80
 RUN: Final = "Name of a run below OTEL_RL_DIR (./otel_rl_runs where that is not set), or the path of its directory."
 RunName = Annotated[str | None, typer.Argument(metavar="RUN", help=f"{RUN} Without it: the run written last.")]
 
@@ -44,12 +48,30 @@ Directory = Annotated[
 
 def stdout() -> Console:
     """Make a console for results; no text of ours is markup."""
-    return Console(highlight=False, markup=False, emoji=False)
+    return _console(is_stderr=False)
 
 
 def stderr() -> Console:
     """Make a console for everything that is no result."""
-    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+    return _console(is_stderr=True)
+
+
+def _console(*, is_stderr: bool) -> Console:
+    environ = {name: value for name, value in os.environ.items() if name not in SIZES or _is_size(value)}
+    return Console(stderr=is_stderr, highlight=False, markup=False, emoji=False, _environ=environ)
+
+
+def _is_size(text: str) -> bool:
+    """Return whether a terminal can be so large: rich believes a variable, and prints nothing into a width of 0."""
+    return text.isdecimal() and len(text) <= MOST_DIGITS and int(text) > 0
+
+
+def prepare_help() -> None:
+    """Let the help, whose console typer makes, have a usual width where ``COLUMNS`` has none."""
+    if not _is_size(os.environ.get("COLUMNS", "1")):
+        from typer import rich_utils
+
+        rich_utils.MAX_WIDTH = USUAL_WIDTH
 
 
 def prepare_streams() -> None:

@@ -115,6 +115,7 @@ def make_trainer(options: argparse.Namespace, workdir: Path, model: Any, rewards
         use_cpu=True,
         bf16=False,
         dataloader_pin_memory=False,
+        ddp_find_unused_parameters=False,
         # transformers 5.23 adds a forward hook with every generation where this is on: steps grow without end
         gradient_checkpointing=False,
     )

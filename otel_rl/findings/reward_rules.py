@@ -12,7 +12,7 @@ from otel_rl.analysis.series.robust import high, level, median, noise
 from otel_rl.analysis.summary import mean
 from otel_rl.findings.curves import Curve, Learning
 from otel_rl.findings.rule import Found
-from otel_rl.runs.format import brief, plural, shorten
+from otel_rl.runs.format import brief, plural, shorten, significant
 
 FEW: Final = 15
 """A shorter run says nothing about a trend."""
@@ -30,6 +30,8 @@ NOISES: Final = 1.75
 ALL: Final = 0.9
 """From this share of equal groups on a step teaches next to nothing."""
 MOST: Final = 0.8
+ARRIVED: Final = 0.9
+"""So much of its rise the reward has when it has come to its level."""
 NEAR: Final = 0.6
 """So much of its way a score has come when it is said to have arrived."""
 RECENT: Final = 10
@@ -187,9 +189,9 @@ def _way(learning: Learning, curve: Curve) -> str:
         return f"Reward {brief(curve.values[0])} to {brief(curve.values[-1])} in {steps}."
     first, last = _digits(moved.before, moved.by), _digits(moved.after, moved.by)
     if moved.by > 3 * moved.scatter:
-        limit = float(_digits(moved.before + 0.9 * moved.by, moved.by))
+        limit = _rounded(moved.before + ARRIVED * moved.by, moved.by)
         where = first_above(curve.values, limit)
-        return f"Reward {first} to {last}, first above {limit:g} in step {curve.steps[where or 0]}."
+        return f"Reward {first} to {last}, first above {brief(limit)} in step {curve.steps[where or 0]}."
     if moved.is_rise or moved.is_fall or abs(monotony(curve.values)) > TREND:
         return f"Reward {first} to {last} in {steps}."
     return f"Reward {brief(level(curve.values))}, within its noise of {brief(moved.scatter)} in {steps}."
@@ -206,7 +208,16 @@ def _groups(learning: Learning) -> str:
 
 def _digits(value: float, by: float) -> str:
     """Write a level with two digits of the change."""
-    return f"{round(value, 2) + 0.0:.2f}" if abs(by) >= 0.1 and abs(value) < 10 else brief(value)
+    return f"{round(value, 2) + 0.0:.2f}" if _has_two_digits(value, by) else brief(value)
+
+
+def _rounded(value: float, by: float) -> float:
+    """Round a level as it is written."""
+    return round(value, 2) if _has_two_digits(value, by) else significant(value, 3)
+
+
+def _has_two_digits(value: float, by: float) -> bool:
+    return abs(by) >= 0.1 and abs(value) < 10
 
 
 def _constant_since(score: Curve, spread: Curve) -> int | None:

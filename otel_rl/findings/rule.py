@@ -77,7 +77,7 @@ class Finding:
     advice: str
     """What to look at or to do next; empty if there is nothing, or if an alarm comes first."""
     values: dict[str, Value]
-    """The numbers of the sentence: seconds, bytes, shares 0..1."""
+    """The finite numbers of the sentence: seconds, bytes, shares 0..1."""
 
 
 class _Sentence(string.Formatter):

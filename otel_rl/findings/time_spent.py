@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-COMMUNICATION: Final = "communication"
-PLURAL: Final = ("forward and backward", "log-probabilities", "values", "rewards", "checkpoints")
+PLURAL: Final = ("log-probabilities", "values", "rewards", "checkpoints")
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +14,7 @@ class Use:
     """A part of the step time."""
 
     name: str
-    """In plain words, as in "generating takes"."""
+    """In plain words, as in "sampling takes"."""
     share: float
 
     @property
@@ -186,7 +185,9 @@ class Timing:
     """Mean."""
     median_s: float = 0.0
     uses: Sequence[Use] = ()
-    """The largest first; together they are the step."""
+    """The largest first; together they are the step. Collectives are in the stages that have them."""
+    communication: float = 0.0
+    """Share of the step in collectives."""
     num_ranks: int = 0
     """Ranks that can be compared."""
     slow: SlowRanks | None = None

@@ -11,7 +11,8 @@ from otel_rl.analysis.series.level_shift import DEVIATIONS, FEWEST
 from otel_rl.analysis.stragglers import STRAGGLER_RATIO
 from otel_rl.findings.rollout_rules import ROLLOUTS
 from otel_rl.findings.rule import Found, Rule, Value, whole
-from otel_rl.findings.time_spent import COMMUNICATION, SlowRanks, Timing, Use
+from otel_rl.findings.time_spent import SlowRanks, Timing, Use
+from otel_rl.runs.format import percent
 
 SLOW_SHARE: Final = 0.05
 """A slow rank costs at least this share of the mean step."""
@@ -32,6 +33,7 @@ AROUND_SHARE: Final = 0.3
 AROUND_STEP_SHARE: Final = 0.2
 SLOWER: Final = 1.5
 LEAST_USE: Final = 0.005
+LEAST_COMMUNICATION: Final = 0.1
 
 GENERATE: Final = f"{v.SAMPLE}.generate"
 DOING: Final = {f"{v.SAMPLE}.tokenize": "tokenizing", f"{v.SAMPLE}.decode": "decoding"}
@@ -174,19 +176,11 @@ def _largest(timing: Timing) -> Found | None:
         return None
     slow = {2: " Neither rank is slow."}.get(timing.num_ranks, " No rank is slow." if timing.num_ranks > 2 else "")
     first, *rest = uses
-    second = _second(first, rest[0]) if rest else ""
+    second = f", {rest[0].name} {percent(rest[0].share)}" if rest else ""
+    if timing.communication >= LEAST_COMMUNICATION:
+        second += f"; {percent(timing.communication)} of the step is communication"
     values: dict[str, Value] = {"first": _upper(first.takes), "share": first.share, "second": second, "slow": slow}
     return Found({**values, "second_share": rest[0].share if rest else 0.0}, first.share)
-
-
-def _second(first: Use, second: Use) -> str:
-    """Write what takes most of the rest; communication is in the stages of other tables, and not here."""
-    share = f"{second.share * 100:.0f} %"
-    if first.name == COMMUNICATION:
-        return f"; without it, {second.takes} {share}"
-    return (
-        f" without communication, which takes {share}" if second.name == COMMUNICATION else f", {second.name} {share}"
-    )
 
 
 def _uses(timing: Timing) -> Sequence[Use]:

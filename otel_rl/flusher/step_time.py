@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.bubbles import DENOMINATOR, REASONS, bubbles, reason_of
-from otel_rl.analysis.goodput import Kind, is_background, kind_of
+from otel_rl.analysis.goodput import ACTIVE, ACTIVITIES, COMM, IDLE, INSEPARABLE, Kind, is_background, kind_of
 from otel_rl.analysis.intervals import Interval, partition
 from otel_rl.comm.collectives import Collective
 from otel_rl.guard import errors
@@ -35,9 +35,6 @@ MOST_NAMES: Final = 20_000
 KINDS: Final = tuple(Kind)
 """Goodput's layers, in order of priority; a stage has its place in them."""
 OTHER: Final = KINDS.index(Kind.OTHER)
-ACTIVITIES: Final = ("idle", "comm", "inseparable", "active", "other")
-"""Activity's layers, in order of priority."""
-IDLE, COMM, INSEPARABLE, ACTIVE = range(4)
 
 StageTime: TypeAlias = tuple[int, int, int, int, str]
 """Layer of goodput, layer of activity, begin and end (monotonic, ns), reason of an idle stage."""

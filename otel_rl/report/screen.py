@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from otel_rl.findings.unmade import Making, Unmade
 from otel_rl.report.data.report import Report
-from otel_rl.report.section import Block, Section, more, notes
+from otel_rl.report.section import Block, Line, Section, more, notes
 from otel_rl.report.sections.caveats import CAVEATS, DISAGREEMENTS, FAILURES, UNSEEN_STEPS
 from otel_rl.report.sections.flops_rates import FLOPS
 from otel_rl.report.sections.header import DETAILS, HEADER, RATES
@@ -25,6 +27,7 @@ from otel_rl.report.sections.step_table import STEP
 from otel_rl.report.sections.three_findings import ALL_FINDINGS, FINDINGS
 from otel_rl.report.sections.told_stalls import STALLS
 from otel_rl.report.sections.wall_time import GOODPUT
+from otel_rl.runs.format import listed, plural
 
 Part = Literal["ranks", "requests", "compute", "memory", "goodput", "all"]
 
@@ -89,30 +92,42 @@ PARTS: Final[tuple[Part, ...]] = get_args(Part)
 
 
 def sections(report: Report, parts: Collection[Part]) -> Iterator[tuple[str, list[Block]]]:
-    """Return title and blocks of each section that has something to show."""
-    yield from _shown(report, SCREEN)
-    if blocks := [*RATES.blocks(report), *_more(report, parts)]:
+    """Return title and blocks of each section that has something to show; one that fails is counted at the end."""
+    making = Making()
+    yield from _shown(report, SCREEN, making)
+    if blocks := [*RATES.blocks(report), *_more(report, parts, making)]:
         yield "", blocks
     if "all" in parts:
-        yield from _shown(report, BELOW["all"])
+        yield from _shown(report, BELOW["all"], making)
     for part in PARTS[:-1]:
         if part in parts or "all" in parts:
-            found = list(_shown(report, BELOW[part]))
+            found = list(_shown(report, BELOW[part], making))
             yield from found
             if not found and "all" not in parts:
                 is_alone = part == "ranks" and len(report.ranks) == 1
                 yield "", notes(f"--{part}: {ALONE if is_alone else 'nothing of it was recorded'}")
+    if unmade := [*report.unmade, *making.unmade]:
+        yield "", [Line(_counted(unmade), "warning")]
 
 
-def _shown(report: Report, chosen: Collection[Section]) -> Iterator[tuple[str, list[Block]]]:
+def _shown(report: Report, chosen: Collection[Section], making: Making) -> Iterator[tuple[str, list[Block]]]:
     for section in chosen:
-        if blocks := section.blocks(report):
+        name = section.title or ", ".join(section.data)
+        if blocks := making.make("section", name, list[Block](), section.blocks, report):
             yield section.title, blocks
 
 
-def _more(report: Report, parts: Collection[Part]) -> list[Block]:
+def _more(report: Report, parts: Collection[Part], making: Making) -> list[Block]:
     """Name the parts that are not shown and have something."""
     if "all" in parts:
         return []
-    left = [f"--{part}" for part in PARTS if part not in parts and any(_shown(report, BELOW[part]))]
+    left = [f"--{part}" for part in PARTS if part not in parts and any(_shown(report, BELOW[part], making))]
     return notes(f"more: {' '.join(left)} · otel-rl report -h" if left else "")
+
+
+def _counted(unmade: Sequence[Unmade]) -> str:
+    """Say what is missing, as in `1 finding and 2 curves could not be made`."""
+    counts = Counter(one.part for one in unmade)
+    what = listed([plural(number, part) for part, number in counts.items()])
+    names = listed(list(dict.fromkeys(one.name for one in unmade)))
+    return f"{what} could not be made ({names}): an error in otel_rl, which standard error has. Please report it."

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
+from otel_rl.guard import attempt
 from otel_rl.runs.format import count
 from otel_rl.runs.role_words import role_in_words
 
@@ -52,6 +53,10 @@ class Picture:
     """A bar or a sparkline that is drawn as wide as there is room."""
 
     draw: Callable[[int], str]
+
+    def drawn(self, width: int) -> str:
+        """Return the picture; none if it cannot be drawn because of an error of ours."""
+        return attempt("draw", "a picture of a report", self.draw, width) or ""
 
 
 Cell = str | Line | Picture

@@ -9,6 +9,7 @@ from functools import cached_property
 from time import monotonic_ns
 
 from otel_rl import vocabulary as v
+from otel_rl.findings.unmade import Making
 from otel_rl.journal.page import find_pages
 from otel_rl.journal.read import OpenView, Run
 from otel_rl.records import Attributes, Value
@@ -139,27 +140,79 @@ class Source:
         self.ranks: list[Rank] = sorted({rank for ranks in found.ranks.values() for rank in ranks})
         stepped = sum(steps for rank, steps in self.points.stepped.items() if not found.led or rank.role == DRIVER)
         self.unseen_steps: int = max(0, stepped - len(self.averaged.finished))
-        self.attempts: list[Attempt] = attempt_rows(found, self.averaged, self.opened, self.alive)
-        self.settings: dict[str, float] = settings(found)
-        self.missing_ranks: int = missing_ranks(found, self.ranks)
-        self.open_stages: list[OpenStageRow] = open_rows(self._in_use(), now_ns, found.longest_ns, find_pages(run.path))
-        self.stalls: list[StallRow] = told_stalls(run, self.attempts[-1].begin_ns if self.attempts else 0)
-        self.ledger: Ledger = ledger(run)
-        self.steps: StepTimes = step_times(self.averaged)
-        self.rank_stages: list[StageRow] = stage_rows(self.of_ranks)
-        self.stages: list[StageRow] = self._stages(self.averaged, self.rank_stages)
-        self.efficiency: Efficiency = efficiency(found, self.of_ranks)
-        if self.unseen_steps:
-            self.efficiency = replace(self.efficiency, goodput=[])  # the time of such steps is in no span
-        self.requests: Requests = self.points.requests.rows(self.stages, found.requests)
-        self.series: list[Series]
-        self.numbers: list[Series]
-        self.series, self.numbers = self.points.numbers.series(found.steps)
-        self.losses: list[Loss] = loss_rows(self.points.counts.points())
-        self.damage: list[DamagedFile] = damage_rows(run.journals)
-        self.disagreements: list[StepDisagreement] = disagreements(
-            stages_of_step(found.steps), run.journals, self.losses
-        )
+        self.making = Making()
+
+    @cached_property
+    def attempts(self) -> list[Attempt]:
+        return attempt_rows(self.found, self.averaged, self.opened, self.alive)
+
+    @cached_property
+    def settings(self) -> dict[str, float]:
+        return settings(self.found)
+
+    @cached_property
+    def missing_ranks(self) -> int:
+        return missing_ranks(self.found, self.ranks)
+
+    @cached_property
+    def open_stages(self) -> list[OpenStageRow]:
+        return open_rows(self._in_use(), self.now_ns, self.found.longest_ns, find_pages(self.run.path))
+
+    @cached_property
+    def stalls(self) -> list[StallRow]:
+        return told_stalls(self.run, self.attempts[-1].begin_ns if self.attempts else 0)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        return ledger(self.run)
+
+    @cached_property
+    def steps(self) -> StepTimes:
+        return step_times(self.averaged)
+
+    @cached_property
+    def rank_stages(self) -> list[StageRow]:
+        return stage_rows(self.of_ranks)
+
+    @cached_property
+    def stages(self) -> list[StageRow]:
+        return self._stages(self.averaged, self.rank_stages)
+
+    @cached_property
+    def efficiency(self) -> Efficiency:
+        found = efficiency(self.found, self.of_ranks)
+        # the time of steps without spans is nowhere
+        return replace(found, goodput=[]) if self.unseen_steps else found
+
+    @cached_property
+    def requests(self) -> Requests:
+        return self.points.requests.rows(self.stages, self.found.requests)
+
+    @cached_property
+    def _curves(self) -> tuple[list[Series], list[Series]]:
+        return self.points.numbers.series(self.found.steps, self.making)
+
+    @property
+    def series(self) -> list[Series]:
+        """Numbers over the steps that have names of ours."""
+        return self._curves[0]
+
+    @property
+    def numbers(self) -> list[Series]:
+        """The training's own."""
+        return self._curves[1]
+
+    @cached_property
+    def losses(self) -> list[Loss]:
+        return loss_rows(self.points.counts.points())
+
+    @cached_property
+    def damage(self) -> list[DamagedFile]:
+        return damage_rows(self.run.journals)
+
+    @cached_property
+    def disagreements(self) -> list[StepDisagreement]:
+        return disagreements(stages_of_step(self.found.steps), self.run.journals, self.losses)
 
     def _in_use(self) -> list[OpenView]:
         """Return the open stages without those in which Ray ended processes whose driver had ended its loop well."""

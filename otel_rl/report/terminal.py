@@ -155,7 +155,7 @@ def _table(table: Table, width: int) -> RenderableType:
 
 def _cell(cell: Cell, fitted: _Fitted) -> Text:
     if isinstance(cell, Picture):
-        return Text(cell.draw(fitted.room), style=PICTURE)
+        return Text(cell.drawn(fitted.room), style=PICTURE)
     text = shorten(_text(cell), fitted.room) if fitted.column.kind == "name" else _text(cell)
     return Text(text, style=STYLES[cell.severity] if isinstance(cell, Line) else "")
 

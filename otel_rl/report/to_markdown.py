@@ -61,7 +61,7 @@ def _table(table: Table) -> Iterator[str]:
 
 def _cell(cell: Cell) -> str:
     if isinstance(cell, Picture):
-        return cell.draw(PICTURE_WIDTH)
+        return cell.drawn(PICTURE_WIDTH)
     text, severity = (cell.text, cell.severity) if isinstance(cell, Line) else (cell, "")
     indent = "&emsp;" if text.startswith("  ") else ""
     return indent + _marked(text, severity)

@@ -97,7 +97,7 @@ def calls_in(container: RankSpan, tree: SpanTree, spans: Iterable[SpanView], kno
     labels: list[str] = []
     numbers: list[tuple[int, int, int, bool, int, int, int, int, int, int]] = []
     rows: list[tuple[int, SpanView]] = []
-    top = [span.within(container) for span in tree.directly(container.key)]
+    top = list(_in_turn(span.within(container) for span in tree.directly(container.key)))
     direct = tree.direct_comm(container)
     omitted = direct.count - sum(span.is_comm for span in top)
     for span in top:
@@ -117,6 +117,15 @@ def calls_in(container: RankSpan, tree: SpanTree, spans: Iterable[SpanView], kno
     shared, full = tuple(labels), tuple(place for place, row in enumerate(numbers) if row[1:] != PLAIN)
     kept = array("q", [row[0] for row in numbers] + [one for place in full for one in numbers[place][1:]])
     return Calls(known.labels.setdefault(shared, shared), known.full.setdefault(full, full), kept, *_seen(rows, known))
+
+
+def _in_turn(spans: Iterable[RankSpan]) -> Iterator[RankSpan]:
+    """Let the calls of a stage in several tasks or threads not overlap: each begins after those that began before."""
+    reached_ns: dict[str, int] = {}
+    for span in spans:
+        begin_ns = max(span.begin_ns, min(span.end_ns, reached_ns.get(span.label, 0)))
+        reached_ns[span.label] = max(span.end_ns, reached_ns.get(span.label, 0))
+        yield span if begin_ns == span.begin_ns else span._replace(begin_ns=begin_ns)
 
 
 def is_met(attributes: Mapping[str, object]) -> bool:
@@ -216,10 +225,6 @@ def _joined(rank: RankT, calls: list[StageCall[RankT]]) -> list[StageCall[RankT]
     return [*(call for call in calls if call.stage != v.COMM), whole]
 
 
-def is_idle(call: StageCall[RankT]) -> bool:
-    return kind_of(call.stage) is Kind.IDLE
-
-
 def is_work(call: StageCall[RankT]) -> bool:
     """Return whether a rank may be slow in a call: in work or in loading data, not in waiting for others."""
-    return not is_idle(call) or call.stage == LOADING
+    return kind_of(call.stage) is not Kind.IDLE or call.stage == LOADING

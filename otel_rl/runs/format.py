@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import unicodedata
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -85,6 +86,12 @@ def brief(value: float) -> str:
     return f"{value:,.0f}" if 999.5 <= abs(value) < 1e6 else f"{value + 0.0:.3g}"
 
 
+def significant(value: float, digits: int) -> float:
+    """Round a number to so many digits; zero, infinite and the very largest ones stay as they are."""
+    exponent = math.floor(math.log10(abs(value))) if value and math.isfinite(value) else sys.float_info.max_10_exp
+    return round(value, digits - 1 - exponent) if exponent < sys.float_info.max_10_exp else value
+
+
 def count(value: float) -> str:
     return f"{value:,.0f}"
 
@@ -109,7 +116,7 @@ def about(value: float, error: float | None, write: Callable[[float], str], most
         most: the largest that it can be.
     """
     digits = 2 if error is not None and error < TWO_DIGITS else 1
-    rounded = min(float(f"{value:.{digits}g}"), most)
+    rounded = min(significant(value, digits), most)
     number, space, unit = write(rounded).partition(" ")
     return f"~{number.rstrip('0').rstrip('.') if '.' in number else number}{space}{unit}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf
+from math import inf, isfinite
 from typing import Final
 
 from otel_rl import vocabulary as v
@@ -46,6 +46,11 @@ def place(resource: Mapping[str, Value], key: str) -> int:
 def integer(attributes: Mapping[str, Value], key: str) -> int:
     value = attributes.get(key)
     return int(value) if isinstance(value, int) else 0
+
+
+def number(attributes: Mapping[str, Value], key: str) -> float | None:
+    value = attributes.get(key)
+    return float(value) if isinstance(value, int | float) and isfinite(value) else None
 
 
 def text(attributes: Mapping[str, Value], key: str) -> str:

@@ -67,9 +67,9 @@ def test_hidden_collectives_mark_the_stages_around_them() -> None:
 
 
 def test_overlapping_calls_are_busy_once() -> None:
-    """Busy time is a union, durations and own time belong to the calls."""
+    """Busy and own time are unions, durations belong to the calls."""
     tree = SpanTree([stage("reward1", "root", 0, 10), stage("reward2", "root", 5, 20)])
-    assert StageTimes((10, 15), 20, 25, Comm(0, 0), False, False) == tree.slices(WHOLE)[("reward",)]
+    assert StageTimes((10, 15), 20, 20, Comm(0, 0), False, False) == tree.slices(WHOLE)[("reward",)]
 
 
 def test_spans_that_point_at_each_other_end() -> None:
@@ -100,6 +100,38 @@ def test_own_time_takes_every_collective_away_once(shapes: list[tuple[int, int]]
     assert {str(index): 1000 - comm_ns for index, comm_ns in enumerate(inside)} == found
 
 
+LABELS = ("rl.idle queue", "rl.idle data", "comm", "hidden", "mine")
+forests = st.lists(
+    st.tuples(st.sampled_from(LABELS), st.integers(0, 24), st.integers(0, 24), st.integers(0, 9)), max_size=8
+)
+
+
+@given(forests)
+def test_every_moment_counts_once(shapes: list[tuple[str, int, int, int]]) -> None:
+    """For the rank as the first activity that it has, for a stage as own time or not, however stages overlap."""
+    keys = ["root" if parent >= index else f"{shapes[parent][0]}{parent}" for index, (*_, parent) in enumerate(shapes)]
+    pieces = [
+        stage(f"{label}{index}", key, begin, end, hidden=label == "hidden", comm=label == "comm")
+        for index, (key, (label, begin, end, _)) in enumerate(zip(keys, shapes, strict=True))
+    ]
+    container = RankSpan(ROOT, b"", "rl.rank 0", 4, 20)
+    at = [{one.label for one in pieces if one.begin_ns <= tick < one.end_ns} for tick in range(4, 20)]
+    ranked = [("rl.idle",), ("comm",), ("hidden",), ("mine",)]
+    expected = [
+        next((place for place, names in enumerate(ranked) if any(one.startswith(names) for one in now)), 4)
+        for now in at
+    ]
+    tree = SpanTree(pieces)
+    assert tuple(map(expected.count, range(5))) == tree.activities(container)
+    for (label, *_), part in tree.slices(container, depth=1).items():
+        tops = [one for one in pieces if one.parent == ROOT and one.label == label]
+        busy = {tick for one in tops for tick in range(max(4, one.begin_ns), min(20, one.end_ns))}
+        inside = [child for one in tops for child in (one, *tree.below(one.key))]
+        left_out = {"comm"} if label.startswith("rl.idle") else {"comm", "rl.idle queue"}
+        taken = {tick for one in inside if one.label in left_out for tick in range(one.begin_ns, one.end_ns)}
+        assert (len(busy), len(busy - taken)) == (part.busy_ns, part.own_ns)
+
+
 times = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(0, 9)), max_size=9)
 
 
@@ -127,7 +159,7 @@ def test_a_stage_that_the_device_timed_has_its_times() -> None:
         WHOLE
     )
     mixed = [launch("a", 3, 40), launch("b", 5, None)]
-    assert {("forward",): StageTimes((3, 5), 5, 8, Comm(0, 0), False, True)} == SpanTree(mixed).slices(WHOLE)
+    assert {("forward",): StageTimes((3, 5), 5, 5, Comm(0, 0), False, True)} == SpanTree(mixed).slices(WHOLE)
 
 
 def test_waits_for_collectives_are_a_part_of_the_time_of_the_device() -> None:
@@ -146,7 +178,7 @@ def test_what_outlives_its_step_counts_inside_of_it() -> None:
     """A rollout of a task, or an upload of another thread: its call stays as long as it was."""
     container = RankSpan(ROOT, b"", "rl.rank 0", 10, 30)
     tree = SpanTree([stage("sample1", "root", 12, 500, inside=Comm(1, 5)), stage("sample2", "root", 28, 90)])
-    whole = {("sample",): StageTimes((488, 62), 18, 15, Comm(1, 5), False, False)}
+    whole = {("sample",): StageTimes((488, 62), 18, 13, Comm(1, 5), False, False)}
     assert whole == tree.slices(container)
     alone = SpanTree([stage("upload", "root", 25, 500)]).slices(container)
     assert {("upload",): StageTimes((475,), 5, 5, Comm(0, 0), False, False)} == alone

@@ -25,7 +25,7 @@ from otel_rl.analysis.stragglers import (
     slow_rank,
     slowest,
 )
-from otel_rl.analysis.waits import Activity, Waited, activity, call_waits, is_symmetric, transfers, waits
+from otel_rl.analysis.waits import Waited, call_waits, is_symmetric, transfers, waits
 from tests.timelines import (
     MOST_MEETINGS,
     MS,
@@ -33,10 +33,10 @@ from tests.timelines import (
     Meetings,
     Phase,
     Timeline,
-    activity_of,
     many,
     meetings,
     slow_ranks,
+    spent_by,
     timelines,
 )
 
@@ -49,10 +49,10 @@ STAGES = ("data", "reward", "forward", "backward")
 def test_activity_is_true_whatever_the_clocks_say(timeline: Timeline, hidden: bool) -> None:
     """Own time, waits and transfers are those of an all-seeing clock, and add up to the step."""
     played = timeline.run(hidden=hidden)
-    found = activity_of(played.calls, dict(enumerate(played.end)))
+    found = spent_by(played.calls)
     own = [sum(phase.own[rank] for phase in timeline.phases) for rank in range(len(played.end))]
     transfer = sum(phase.transfer or 0 for phase in timeline.phases)
-    assert {rank: Activity(own[rank], played.wait[rank], transfer, 0, 0, 0) for rank in range(len(played.end))} == found
+    assert {rank: (own[rank], played.wait[rank], transfer) for rank in range(len(played.end))} == found
 
 
 @given(timelines())
@@ -74,11 +74,8 @@ def test_waits_are_true_where_every_collective_was_seen(step: Meetings) -> None:
     wait, transfer = (
         [sum(of[rank] for of in truth.values()) for rank in ranks] for truth in (played.wait, played.transfer)
     )
-    expected = {
-        rank: Activity(played.end[rank] - wait[rank] - transfer[rank], wait[rank], transfer[rank], 0, 0, 0)
-        for rank in ranks
-    }
-    assert expected == activity_of(played.calls, dict(enumerate(played.end)))
+    expected = {rank: (played.end[rank] - wait[rank] - transfer[rank], wait[rank], transfer[rank]) for rank in ranks}
+    assert expected == spent_by(played.calls)
     least: Counter[str] = Counter()
     for (stage, _), of_ranks in played.transfer.items():
         least[stage] += min(of_ranks.values())
@@ -141,8 +138,8 @@ def test_two_collectives_of_one_stage_with_another_rank_last_in_each() -> None:
         StageCall(0, 1, "backward", 60, 30, count=2, rows=rows[1]),
     ]
     unseen = [replace(call, omitted=2, rows=()) for call in seen]
-    assert {0: Activity(20, 30, 10, 0, 0, 0), 1: Activity(30, 20, 10, 0, 0, 0)} == activity_of(seen, {0: 60, 1: 60})
-    assert {0: Activity(20, 10, 30, 0, 0, 0), 1: Activity(30, 0, 30, 0, 0, 0)} == activity_of(unseen, {0: 60, 1: 60})
+    assert {0: (20, 30, 10), 1: (30, 20, 10)} == spent_by(seen)
+    assert {0: (20, 10, 30), 1: (30, 0, 30)} == spent_by(unseen)
 
 
 @given(timelines())
@@ -225,7 +222,7 @@ def test_clean_steps_name_nobody() -> None:
 
 
 def test_a_stage_whose_collectives_are_hidden_names_nobody() -> None:
-    """Raw durations of it hide or invert the straggler, so it is left out, and its time is inseparable."""
+    """Raw durations of it hide or invert the straggler, so it is left out."""
     calls = [
         StageCall(0, 0, "backward", 90, hidden_ns=None),
         StageCall(0, 1, "backward", 10, hidden_ns=None),
@@ -234,7 +231,6 @@ def test_a_stage_whose_collectives_are_hidden_names_nobody() -> None:
     ]
     assert {"reward": Slowest(1, 5e-8, 1e-8)} == slow_ranks(calls)
     assert {"reward": 0} == transfers(calls)
-    assert {0: Activity(10, 0, 0, 90, 0, 5), 1: Activity(50, 0, 0, 10, 0, 45)} == activity_of(calls, {0: 105, 1: 105})
 
 
 def test_two_ranks_that_are_slow_alike_are_both_named() -> None:
@@ -334,7 +330,7 @@ def test_nothing_recorded_names_nothing() -> None:
         many([]).stragglers(),
         many([]).slow_communication(),
         waits({}),
-        activity_of([], {}),
+        spent_by([]),
     )
     instant = [StageCall(0, rank, "forward", 0, 0) for rank in (0, 1)]
     assert ([], []) == (many(instant).stragglers(), many(instant).slow_communication())
@@ -470,10 +466,8 @@ def test_what_each_slow_rank_costs() -> None:
 def test_time_under_no_stage_is_own_where_others_wait_for_it(other_ms: list[int]) -> None:
     """They meet behind it, so who came earlier waits for the last one; where nobody is seen to, it may be waiting."""
     waited_ms = {rank: max(other_ms) - one for rank, one in enumerate(other_ms)}
-    calls = [StageCall(0, rank, "forward", (10 + wait) * MS, wait * MS) for rank, wait in waited_ms.items()]
-    wall_ns = {rank: (one + 10 + waited_ms[rank]) * MS for rank, one in enumerate(other_ms)}
     waited_ns = {rank: wait * MS for rank, wait in waited_ms.items()}
-    other_ns = {rank: one.idle_ns for rank, one in activity(calls, wall_ns, waited_ns).items()}
+    other_ns = {rank: one * MS for rank, one in enumerate(other_ms)}
     expected = {rank: pytest.approx(one / 1e3) for rank, one in enumerate(other_ms)}
     assert expected == between_stages(other_ns, waited_ns)
     least = dict.fromkeys(range(len(other_ms)), pytest.approx(min(other_ms) / 1e3))

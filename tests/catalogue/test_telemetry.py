@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from otel_rl.catalogue import telemetry
+from otel_rl.catalogue import findings, telemetry
 from otel_rl.config import settings
 from otel_rl.vocabulary import DEFINITIONS
 
@@ -24,3 +24,9 @@ def test_every_row_of_the_vocabulary_is_a_row_of_a_table() -> None:
 def test_a_bar_in_a_cell_does_not_split_it() -> None:
     """What Markdown would read as a border is escaped."""
     assert telemetry.section("t", "", ("x",), [("a|b",)]) == "## t\n\n| x |\n| --- |\n| a\\|b |\n"
+
+
+def test_a_value_of_a_run_has_its_name_in_the_documentation() -> None:
+    """No template of a rule is printed as it stands."""
+    assert "Find what the stage keeps from call to call" in findings.render()
+    assert set("{}").isdisjoint(findings.render())

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from rich.live import Live
+from typer import rich_utils
 from typer.testing import CliRunner
 
 import otel_rl.cli
@@ -40,7 +41,29 @@ def test_without_a_name_the_newest_run_is_shown(root: Path) -> None:
     write_run(root)
     result = cli.invoke(app, ["report"])
     assert 0 == result.exit_code
-    assert "TIME    Nothing stands out. Generating takes 39 % of a step" in result.stdout
+    assert "TIME    Nothing stands out. Sampling takes 39 % of a step" in result.stdout
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "7", "wide", "-1", "\u00b2", "999999999"])
+def test_any_width_shows_something(root: Path, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    """A width that no terminal has counts as none."""
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("LINES", "0")
+    write_run(root)
+    result = cli.invoke(app, ["report"])
+    assert (0, True) == (result.exit_code, bool(result.stdout.strip()))
+    if len(columns) != 1 or columns == "0":
+        assert "TIME    Nothing stands out. Sampling takes 39 %" in result.stdout
+
+
+def test_the_help_is_shown_in_a_width_of_0(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its console is typer's."""
+    monkeypatch.setattr(rich_utils, "MAX_WIDTH", None)
+    monkeypatch.setattr(sys, "argv", ["otel-rl", "report", "--help"])
+    monkeypatch.setenv("COLUMNS", "0")
+    with pytest.raises(SystemExit):
+        otel_rl.cli.main()
+    assert "Show on one screen where the time of a run goes" in capsys.readouterr().out
 
 
 def test_a_name_of_no_integration_is_the_trainings_to_mind(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,9 +205,10 @@ def test_a_healthy_run_names_no_rank(healthy: Report) -> None:
     """Equal own times are even; what takes most is told."""
     assert [None] * len(healthy.balance) == [one.straggler for one in healthy.balance]
     (found,) = healthy.findings.time
-    assert "Nothing stands out. Generating takes 39 % of a step, forward and backward 27 %. Neither rank is slow." == (
-        found.sentence
-    )
+    assert (
+        "Nothing stands out. Sampling takes 39 % of a step, the update (forward, backward, optimizer) 27 %. "
+        "Neither rank is slow."
+    ) == found.sentence
 
 
 def test_a_slow_rank_is_named_by_own_time(tmp_path: Path) -> None:

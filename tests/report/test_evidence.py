@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
+from otel_rl.report.build import build_report
 from otel_rl.report.read.evidence import learning
+from otel_rl.report.section import Line, Table
+from otel_rl.report.sections.learning_table import LEARNING
 from otel_rl.report.source import Source
 from tests.made_runs import BEGIN_NS, Plan, write_run
 
@@ -34,3 +38,19 @@ def test_the_last_training_loop_is_judged(tmp_path: Path) -> None:
     read = next(one for one in learning(made).series if one.name == v.LOSS)
     assert [1, 2, None, 4, 5, 6, 7] == read.steps
     assert loss.values[5:] == read.values
+
+
+def test_the_table_of_the_screen_begins_where_the_findings_do(tmp_path: Path) -> None:
+    """Of a program that trains twice both have the second training, and the table says so."""
+    made = build_report(open_run(write_run(tmp_path)), BEGIN_NS)
+    loss = next(one for one in made.series if one.name == v.LOSS)
+    again = replace(
+        loss, steps=[1, 2, 3, 1, 2, 3], values=[9.0, 8.0, 7.0, 3.0, 2.0, 1.0], first=9.0, last=1.0, low=1.0, high=9.0
+    )
+    table, *notes = LEARNING.blocks(replace(made, series=[again]))
+    assert isinstance(table, Table)
+    assert ["loss", "3", "1", "1", "3"] == list(table.rows[0].cells[:5])
+    assert [Line("Of the last training loop, as LEARN; --all has all loops.", "note")] == notes
+    (whole,) = LEARNING.blocks(replace(made, series=[replace(again, steps=[1, 2, 3, 4, 5, 6])]))
+    assert isinstance(whole, Table)
+    assert ["loss", "9", "1", "1", "9"] == list(whole.rows[0].cells[:5])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.summary import mean
+from otel_rl.findings.unmade import Making
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import Journal, PointView, open_run
 from otel_rl.records import Attributes
@@ -58,7 +59,7 @@ def test_ends_and_extremes_are_of_finite_values(tmp_path: Path) -> None:
 def test_values_of_single_ranks_are_kept_where_some_are_not_finite(tmp_path: Path) -> None:
     """As recorded, for what judges the ranks; of numbers that are all finite none is kept."""
     source = Source(open_run(write_run(tmp_path, Plan(nan_loss_step=7))), BEGIN_NS, None)
-    found = source.points.numbers.of_ranks(source.found.steps)
+    found = source.points.numbers.of_ranks(source.found.steps, source.making)
     assert [(v.LOSS, 0), (v.LOSS, 1)] == [(one.name, one.rank) for one in found]
     assert all(math.isnan(one.values[6]) for one in found)
     assert pytest.approx([1 / 8, 1 / 8 + 1]) == [one.values[7] for one in found]
@@ -105,7 +106,7 @@ def test_points_of_many_processes_are_those_that_came(points: list[tuple[int, in
     numbers = SeriesPoints()
     for process, time_ns, value in points:
         numbers.add(loss(PROCESSES[process], time_ns, value))
-    (found,), own = numbers.series([])
+    (found,), own = numbers.series([], Making())
     expected = [value if math.isfinite(value) else None for value in lined_up(points)]
     assert (expected, []) == (found.values, own)
 

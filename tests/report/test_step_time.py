@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,8 +65,9 @@ def test_the_cost_of_a_starved_rank_is_the_difference_to_a_clean_run(tmp_path: P
         "It got 40 % of a core while it worked."
     ] == said(slow)
     assert [
-        "Nothing stands out. Generating takes 36 % of a step, forward and backward 36 %. Neither rank is slow."
-    ] == (said(clean))
+        "Nothing stands out. Sampling takes 50 % of a step, the update 50 %; 29 % of the step is communication. "
+        "Neither rank is slow."
+    ] == said(clean)
 
 
 @pytest.mark.parametrize("cpu_s", [(), (0.04, 0.08)], ids=["not known", "enough"])
@@ -161,7 +163,7 @@ def stage(name: str, share: float, *, comm: float = 0.0) -> StageRow:
 
 
 def test_what_the_step_goes_into_has_plain_names() -> None:
-    """Stages of one thing are one, collectives are apart, a stage of your own has its name."""
+    """Stages of one thing are one, with the collectives in them; a stage of your own has its name."""
     rows = [
         stage(v.SAMPLE, 0.4, comm=0.25),
         stage(v.FORWARD, 0.1),
@@ -172,11 +174,35 @@ def test_what_the_step_goes_into_has_plain_names() -> None:
         stage("", 0.04),
     ]
     assert [
-        Use("generating", pytest.approx(0.3)),
-        Use("forward and backward", pytest.approx(0.3)),
+        Use("sampling", pytest.approx(0.4)),
+        Use("the update (forward, backward)", pytest.approx(0.3)),
         Use("log-probabilities", 0.12),
-        Use("communication", pytest.approx(0.1)),
         Use("waiting for data", 0.08),
         Use("judging", 0.06),
         Use("a stage without a name", 0.04),
     ] == sorted(uses(rows), key=lambda use: -round(use.share, 3))
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "said"),
+    [
+        (v.LOG, v.EVALUATE, ("evaluation", "logging")),
+        (v.LOG, v.CHECKPOINT, ("checkpoints", "logging")),
+        (v.LOG, f"{v.IDLE} queue", ("waiting", "logging")),
+        (v.REWARD, v.SAMPLE, ("sampling", "rewards")),
+        (v.REWARD, f"{v.SAMPLE}.generate", ("sampling", "rewards")),
+        ("my phase", v.SYNC, ("handing over new weights", "my phase")),
+        ("my phase", v.REWARD, ("rewards", "my phase")),
+        (v.SAMPLE, v.SYNC, ("handing over new weights", "sampling")),
+        (v.SAMPLE, f"{v.SAMPLE}.generate", ("sampling",)),
+        (v.REWARD, f"{v.REWARD} judge", ("rewards",)),
+        (v.EVALUATE, v.SAMPLE, ("evaluation",)),
+        (f"{v.LOGPROB} old", v.FORWARD, ("log-probabilities",)),
+        (v.LOG, "mine", ("logging",)),
+    ],
+)
+def test_a_stage_of_another_kind_counts_for_itself(outer: str, inner: str, said: tuple[str, ...]) -> None:
+    """Of a log that lasts 50 % of a step and evaluates for 45 %, 5 % are logging."""
+    shares = (0.45, pytest.approx(0.05)) if len(said) > 1 else (0.5,)
+    rows = [stage(outer, 0.5), replace(stage(inner, 0.45), inside=outer)]
+    assert [Use(name, share) for name, share in zip(said, shares, strict=True)] == uses(rows)

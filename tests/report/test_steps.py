@@ -57,6 +57,7 @@ def record(
         rank=Rank("trainer", rank),
         step=step,
         covered_ns=step.time_ns,
+        activities=(0, 0, 0, step.time_ns, 0),
         stages=PackedStages(slices, {}),
         direct_comm=comm,
         work=WorkSums(),

@@ -66,7 +66,7 @@ def test_no_line_is_wider_than_the_terminal(text_of: Callable[[str, int], str], 
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("healthy", "TIME    Nothing stands out. Generating takes 39 % of a step"),
+        ("healthy", "TIME    Nothing stands out. Sampling takes 39 % of a step"),
         ("slow rank", "rl.reward            10.0 ms  20.0 ms  rank 1, 2.0x the others"),
         ("slow rank", "2,468 spans dropped (journal_full)"),
         ("slow rank", "6 values cut, replaced or left out (text_cut)"),

@@ -50,6 +50,16 @@ def test_calls_come_in_order_of_time_with_what_nests_in_them() -> None:
     assert [StageCall(0, 0, v.REWARD, 40, 9, apart_ns=5, count=2), forward] == found
 
 
+def test_overlapping_calls_of_a_stage_follow_each_other() -> None:
+    """As four tasks make them: together they take what the rank was in the stage. Other stages stay as they are."""
+    found = calls_of(
+        span(v.SAMPLE, 0, 50), span(v.SAMPLE, 0, 30), span(v.SAMPLE, 10, 70), span("mine", 20, 90), span(v.SAMPLE, 5, 6)
+    )
+    assert [(v.SAMPLE, 50), (v.SAMPLE, 0), (v.SAMPLE, 0), (v.SAMPLE, 20), ("mine", 70)] == [
+        (call.stage, call.duration_ns) for call in found
+    ]
+
+
 def test_collectives_in_a_wait_inside_a_stage_are_neither_waited_in_nor_apart() -> None:
     """They are idle time already; what the stage does in other collectives stays."""
     told: dict[str, Value] = {"COMM_OPERATION": "all_reduce", "COMM_GROUP": "dp 1", "COMM_GROUP_SIZE": 2}

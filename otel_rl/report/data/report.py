@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from otel_rl.findings.judge import Findings
+from otel_rl.findings.unmade import Unmade
 from otel_rl.report.data.details import Flops, Ledger, MemoryParts, OpenStageRow, PendingRun, Requests, StallRow
 from otel_rl.report.data.ranks import OfRank, Rank
 from otel_rl.report.data.roles import RoleRow, Trajectories
@@ -347,3 +348,5 @@ class Report:
     losses: list[Loss]
     damage: list[DamagedFile]
     findings: Findings
+    unmade: list[Unmade]
+    """Parts that are missing here because of errors in otel_rl; empty as a rule."""

@@ -17,6 +17,7 @@ from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import LongStep, StepTimes
 from otel_rl.report.read.collect import StepKey, StepRecord
 from otel_rl.report.read.span_attributes import WorkSums
+from otel_rl.report.read.step_stages import apart
 from otel_rl.runs.spans import NOT_TOLD, UNKNOWN
 
 LONG_RATIO: Final = 5.0
@@ -125,7 +126,7 @@ def set_aside(averaged: Averaged) -> tuple[Averaged, LongStep | None]:
     if len(long) != 1 or sum(one.step.time_ns for one in steps[long[0]]) < LONG_SHARE * averaged.time_ns:
         return averaged, None
     record = _longest(steps[long[0]])
-    busy_ns = {path[0]: part.busy_ns for path, part in record.stages.items() if len(path) == 1}
+    busy_ns = apart((path, part.busy_ns) for path, part in record.stages.items())
     busy_ns[v.OTHER] = record.other_ns
     found = LongStep(
         step=record.step.iteration,

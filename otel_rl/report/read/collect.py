@@ -76,6 +76,8 @@ class StepRecord:
     rank: Rank
     step: Step
     covered_ns: int
+    activities: tuple[int, ...]
+    """What this rank did, by ``ACTIVITIES``, ns: as the metric `rl.step.activity` says."""
     stages: PackedStages
     direct_comm: Comm
     work: WorkSums
@@ -365,6 +367,7 @@ class _Collector:
             rank=rank_of(container.resource),
             step=Step(container.start_ns, container.end_ns, text(container.attributes, v.LOOP_NAME), iteration),
             covered_ns=tree.covered_ns(whole),
+            activities=tree.activities(whole),
             stages=PackedStages(tree.slices(whole), self._shapes),
             direct_comm=tree.direct_comm(whole),
             work=work_in(span for span in inside if span.span_id not in inside_evaluation),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from otel_rl.analysis.series.robust import median
@@ -12,20 +11,27 @@ from otel_rl.findings.curves import Learning, Numbers
 from otel_rl.findings.judge import Findings, judge
 from otel_rl.report.read.run_health import health
 from otel_rl.report.read.timing_evidence import timing
+from otel_rl.report.sections.step_series import last_loop
 
 if TYPE_CHECKING:
     from otel_rl.report.source import Source
 
 
 def findings(source: Source) -> Findings:
-    return judge(timing(source), learning(source), health(source))
+    make = source.making.make
+    return judge(
+        make("finding", "TIME", None, timing, source),
+        make("finding", "LEARN", None, learning, source),
+        make("finding", "HEALTH", None, health, source),
+        source.making,
+    )
 
 
 def learning(source: Source) -> Learning:
     works = [record.work for record in source.found.steps]
     works += [one.work for one in source.found.trajectories.steps.values()]
     answers = [work.samples for work in works if work.samples]
-    found = source.points.numbers.of_ranks(source.found.steps)
+    found = source.points.numbers.of_ranks(source.found.steps, source.making)
     return Learning(
         series=[_last_loop(one.name, one.qualifiers, one.steps, one.values) for one in source.series],
         of_ranks=[_last_loop(one.name, one.qualifiers, one.steps, one.values, one.rank) for one in found],
@@ -40,10 +46,7 @@ def _last_loop(
     values: Sequence[float | None],
     rank: int | None = None,
 ) -> Numbers:
-    """Return the numbers of the last training loop: each counts its steps anew."""
-    start = 0
-    for index, (before, step) in enumerate(pairwise(steps), 1):
-        if before is not None and step is not None and step < before:
-            start = index
+    """Return the numbers of the last training loop."""
+    start = last_loop(steps)
     kept = [math.nan if value is None else value for value in values[start:]]
     return Numbers(name, qualifiers, steps[start:], kept, rank)

@@ -13,11 +13,11 @@ from otel_rl.analysis.many_steps import ManySteps
 from otel_rl.analysis.scores import SectionTime, own_score, weighted_scores, what_if
 from otel_rl.analysis.stage_calls import StageCall
 from otel_rl.analysis.stragglers import EXCESS_SHARE, between_stages, inside_collectives, is_starved, slow_rank
-from otel_rl.analysis.waits import Waited, activity
+from otel_rl.analysis.waits import Waited
 from otel_rl.report.data import time_use
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.read.collect import StepRecord
-from otel_rl.runs.calls import is_idle, is_work
+from otel_rl.runs.calls import is_work
 from otel_rl.runs.spans import UNKNOWN
 
 PeersKey = tuple[str, int]
@@ -34,13 +34,15 @@ class _Times:
     sums: Counter[str] = field(default_factory=Counter)
     bubbles: Counter[str] = field(default_factory=Counter)
     is_exact: bool = True
+    is_separable: bool = True
+    """No stage hides collectives, or measures launches only."""
     cpu_ns: int = 0
     timed_ns: int = 0
     """Time of the steps whose CPU time is known."""
 
     @property
     def meets(self) -> bool:
-        return not self.sums["inseparable"] and self.sums["wait"] + self.sums["transfer"] > 0
+        return self.is_separable and self.sums["wait"] + self.sums["transfer"] > 0
 
     @property
     def core_share(self) -> float | None:
@@ -91,43 +93,37 @@ class RankTimes:
     def add(self, records: Sequence[StepRecord], calls: Sequence[StageCall[int]], waited: Waited[int]) -> None:
         waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in waited.by_stage().items()}
         inexact = waited.inexact()
-        step_ns = {record.rank.rank: record.step.time_ns for record in records}
-        found = activity((call for call in calls if not is_idle(call)), step_ns, waited_ns)
-        idle_ns: Counter[int] = Counter()
-        waiting_ns: Counter[int] = Counter()
-        for call in calls:
-            if is_idle(call):
-                idle_ns[call.rank] += call.duration_ns
-            elif call.hidden_ns is not None:
-                waiting_ns[call.rank] += call.waiting_ns
+        inseparable = {call.rank for call in calls if call.hidden_ns is None}
+        other_ns: dict[int, int] = {}
         for record in records:
-            one = found[record.rank.rank]
-            idle = min(idle_ns[record.rank.rank], one.idle_ns)
-            in_comm = min(waiting_ns[record.rank.rank], one.transfer_ns)
+            rank = record.rank.rank
+            idle_ns, comm_ns, inseparable_ns, active_ns, _ = record.activities
+            other_ns[rank] = max(0, record.step.time_ns - sum(record.activities[:-1]))  # also after its container
+            wait_ns = min(waited_ns.get(rank, 0), comm_ns)
             times = self._times[record.rank]
             times.steps += 1
             if record.cpu_ns is not None:
                 times.cpu_ns += record.cpu_ns
                 times.timed_ns += record.step.time_ns
-            times.is_exact &= record.rank.rank not in inexact
+            times.is_exact &= rank not in inexact
+            times.is_separable &= rank not in inseparable
             times.sums.update(
                 step=record.step.time_ns,
-                active=one.active_ns,
-                wait=one.wait_ns,
-                transfer=one.transfer_ns - in_comm,
-                inseparable=one.inseparable_ns,
-                idle=idle + one.inside_ns + in_comm,
-                other=one.idle_ns - idle,
+                active=active_ns,
+                wait=wait_ns,
+                transfer=comm_ns - wait_ns,
+                inseparable=inseparable_ns,
+                idle=idle_ns,
+                other=other_ns[rank],
                 train_tokens=record.work.train_tokens,
                 response_tokens=record.work.response_tokens,
                 has_trained=record.work.has_trained,
                 has_responses=record.work.has_responses,
             )
-            times.bubbles.update(dict(zip(BUBBLES, (*record.bubbles, one.wait_ns), strict=True)))
+            times.bubbles.update(dict(zip(BUBBLES, (*record.bubbles, wait_ns), strict=True)))
         work = [call for call in calls if is_work(call)]
         key = records[0].rank.role, records[0].pipeline
         self._peers_of.update((record.rank, key) for record in records)
-        other_ns = {rank: max(0, one.idle_ns - idle_ns[rank]) for rank, one in found.items()}
         called_ns = max(record.step.time_ns - record.bubbles[CONTROLLER] for record in records)
         self._peers[key].add(work, called_ns, waited, between_stages(other_ns, waited_ns))
 

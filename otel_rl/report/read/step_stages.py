@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from otel_rl import vocabulary as v
+from otel_rl.analysis.goodput import KIND_OF_STAGE
 from otel_rl.analysis.stages import NO_COMM, Comm, Path, StageTimes
 
 NUMBERS: Final = 5
@@ -14,6 +17,25 @@ NUMBERS: Final = 5
 Clocks = tuple[bool, bool, bool]
 Shapes = dict[tuple[tuple[Path, Clocks], ...], dict[Path, tuple[int, Clocks]]]
 """Which stage is where; shared by all steps that have the same stages."""
+
+
+def apart(times: Iterable[tuple[Path, float]]) -> dict[str, float]:
+    """Add up times by stage; what is of another kind inside a stage counts for itself, and not for that stage."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for path, time in times:
+        if len(path) == 1 or is_apart(*path):
+            found[path[-1]] += time
+        if len(path) > 1 and is_apart(*path):
+            found[path[0]] = max(0.0, found[path[0]] - time)
+    return found
+
+
+def is_apart(outer: str, inner: str) -> bool:
+    """Return whether a stage is of another kind than the one around it, as an evaluation inside a log is."""
+    around, name = (stage.partition(" ")[0] for stage in (outer, inner))
+    is_known = name in KIND_OF_STAGE and name.split(".")[:2] != around.split(".")[:2]
+    is_around = around in (v.LOG, v.REWARD) or around not in KIND_OF_STAGE
+    return is_known and around != v.EVALUATE and (is_around or name in (v.EVALUATE, v.CHECKPOINT, v.SYNC))
 
 
 class PackedStages(Mapping[Path, StageTimes]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Final
@@ -12,7 +12,6 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.series.level_shift import level_shift
 from otel_rl.analysis.stragglers import TIE_SHARE
 from otel_rl.findings.time_spent import (
-    COMMUNICATION,
     Long,
     PeerWait,
     SampleCall,
@@ -31,6 +30,7 @@ from otel_rl.report.read.awaited import Awaited, awaited
 from otel_rl.report.read.collect import StepKey, StepRecord
 from otel_rl.report.read.no_step import no_step
 from otel_rl.report.read.single_controller.driver_waits import generating_share, growing, held_up, late, starting
+from otel_rl.report.read.step_stages import apart
 from otel_rl.runs.format import count, listed, plural, seconds
 
 if TYPE_CHECKING:
@@ -38,23 +38,27 @@ if TYPE_CHECKING:
 
 GENERATING: Final = "generating"
 WAITING: Final = "waiting"
+UPDATE: Final = "the update"
+COMMUNICATION: Final = "communication"
 WORDS: Final = {
-    GENERATING: (v.SAMPLE,),
+    "sampling": (v.SAMPLE, f"{v.SAMPLE}.generate"),
     "handing out prompts": (v.SAMPLE_SUBMIT,),
     "preparing responses": (v.SAMPLE_PROCESS,),
     "log-probabilities": (v.LOGPROB,),
     "values": (v.VALUE,),
     "rewards": (v.REWARD,),
-    "forward and backward": (v.TRAIN, v.FORWARD, v.BACKWARD, v.CLIP, v.OPTIMIZER),
+    UPDATE: (v.TRAIN, v.FORWARD, v.BACKWARD, v.CLIP, v.OPTIMIZER),
     "evaluation": (v.EVALUATE,),
     "checkpoints": (v.CHECKPOINT,),
     "logging": (v.LOG,),
     "handing over new weights": (v.SYNC,),
-    COMMUNICATION: (v.COMM,),
+    "communication under no stage": (v.COMM,),
     "waiting for data": (f"{v.IDLE} data",),
     WAITING: (v.IDLE,),
     "time under no stage": (v.OTHER,),
 }
+LEAST_PART: Final = 0.01
+"""A smaller part of the update is not named: the table has no row of it."""
 MOST_CYCLE: Final = 16
 """Steps that share a rollout are taken together, up to so many."""
 MOST_STAGES: Final = 3
@@ -74,7 +78,8 @@ def timing(source: Source) -> Timing:
     return Timing(
         step_s=steps.total_s / steps.averaged if steps.averaged else 0.0,
         median_s=steps.median_s,
-        uses=_of_driver(uses(top), generating) if generating else uses(top),
+        uses=_of_driver(uses(fair.stages), generating) if generating else uses(fair.stages),
+        communication=sum(row.share * row.comm_share for row in top),
         num_ranks=sum(row.relative_score is not None for row in times.ranks),
         slow=_slow(times, is_led=bool(source.roles)),
         calls=_slow_calls(times),
@@ -92,14 +97,20 @@ def timing(source: Source) -> Timing:
     )
 
 
-def uses(top: Iterable[StageRow]) -> list[Use]:
-    """Split the step by what it goes into, in plain words; collectives apart from the stages that they are in."""
-    shares: defaultdict[str, float] = defaultdict(float)
-    for row in top:
-        comm = row.share * row.comm_share
-        shares[COMMUNICATION] += comm
-        shares[_word(row.stage)] += row.share - comm
-    return [Use(name, share) for name, share in sorted(shares.items(), key=lambda item: -item[1]) if share > 0]
+def uses(stages: Iterable[StageRow]) -> list[Use]:
+    """Add up the shares of the table of stages, in plain words."""
+    shares = apart(((row.stage,) if row.inside is None else (row.inside, row.stage), row.share) for row in stages)
+    groups: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for stage, share in shares.items():
+        groups[_word(stage)][stage] = share
+    found = [Use(_named_update(of) if word == UPDATE else word, sum(of.values())) for word, of in groups.items()]
+    return sorted((use for use in found if use.share > 0), key=lambda use: -use.share)
+
+
+def _named_update(shares: Mapping[str, float]) -> str:
+    """Name the stages of an update that the table has apart."""
+    parts = [stage for stage in WORDS[UPDATE] if shares.get(stage, 0.0) >= LEAST_PART]
+    return f"{UPDATE} ({', '.join(stage.rpartition('.')[2] for stage in parts)})" if len(parts) > 1 else UPDATE
 
 
 def _of_driver(found: list[Use], generating: float) -> list[Use]:
@@ -283,10 +294,9 @@ def _median_ns(rounds: Sequence[list[list[StepRecord]]]) -> dict[str, float]:
         sums: Counter[str] = Counter()
         for record in records:
             sums[v.OTHER] += record.other_ns
-            for path, part in record.stages.items():
-                if len(path) == 1:
-                    sums[path[0]] += part.busy_ns - part.comm.time_ns
-                    sums[COMMUNICATION] += part.comm.time_ns
+            own = apart((path, part.busy_ns - part.comm.time_ns) for path, part in record.stages.items())
+            sums.update({stage: round(time_ns) for stage, time_ns in own.items()})
+            sums[COMMUNICATION] += sum(part.comm.time_ns for path, part in record.stages.items() if len(path) == 1)
         for name, time_ns in sums.items():
             times[name].append(time_ns / len(records))
     return {name: median(found) * len(found) / len(rounds) for name, found in times.items()}

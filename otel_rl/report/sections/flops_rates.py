@@ -19,7 +19,7 @@ from otel_rl.report.data.report import Report
 from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.report.section import Block, Section, Table, more, notes, rank_name
 from otel_rl.runs.format import percent
-from otel_rl.runs.spans import text
+from otel_rl.runs.spans import number, text
 
 UNITS: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 MOST_ROWS: Final = 32
@@ -36,7 +36,6 @@ class _Values:
     is_host_clock: bool = False
 
     def row(self, rank: Rank, scope: Scope) -> RankFlops:
-        peak = self.last.get(v.FLOPS_PEAK)
         return RankFlops(
             role=rank.role,
             rank=rank.rank,
@@ -44,7 +43,7 @@ class _Values:
             steps=len(self.rates),
             per_second=median(self.rates),
             mfu=median(self.ratios) if self.ratios else None,
-            peak=float(peak) if isinstance(peak, int | float) else None,
+            peak=number(self.last, v.FLOPS_PEAK),
             peak_source=text(self.last, v.FLOPS_PEAK_SOURCE),
             formula=text(self.last, v.FLOPS_FORMULA),
             is_host_clock=self.is_host_clock,

@@ -11,8 +11,8 @@ from otel_rl.findings.health import HEALTH
 from otel_rl.findings.learning import LEARN
 from otel_rl.findings.rule import Finding, Rule
 from otel_rl.report.data.report import Report, Series
-from otel_rl.report.section import Block, Section, Severity, foremost, more, notes
-from otel_rl.report.sections.step_series import TITLES, add_series, is_shown, series_table, title_of
+from otel_rl.report.section import Block, Section, Severity, Table, foremost, more, notes
+from otel_rl.report.sections.step_series import TITLES, add_series, is_shown, of_last_loop, series_table, title_of
 from otel_rl.runs.format import brief, percent, plural
 
 ORDER: Final = (
@@ -24,6 +24,7 @@ ONLY_MARKED: Final = (v.KL_POLICY, v.CLIP_FRACTION, v.LEARNING_RATE)
 SHARES: Final = (v.REWARD_ZERO_STD, v.RESPONSE_CLIPPED, v.CLIP_FRACTION)
 MOST_ROWS: Final = 10
 MOST_OWN: Final = 4
+LAST_LOOP: Final = "Of the last training loop, as LEARN; --all has all loops."
 
 
 def reads_of(rules: Iterable[Rule[Any]]) -> dict[str, tuple[str, ...]]:
@@ -42,13 +43,18 @@ def _blocks(report: Report) -> list[Block]:
     own = report.numbers if len(report.numbers) <= min(MOST_OWN, most - len(shown)) else []
     table = series_table("learning", "first", "last", "min", "max")
     for one in shown:
-        add_series(table, title_of(one), (one.first, one.last, one.low, one.high), one, _write(one), marks.get(id(one)))
+        _add(table, title_of(one), of_last_loop(one), _write(one), marks.get(id(one)))
     for one in own:
-        add_series(table, one.name, (one.first, one.last, one.low, one.high), one, brief)
+        _add(table, one.name, of_last_loop(one), brief)
     left = len(rows) - len(shown) + len(report.numbers) - len(own)
     if not shown and not own:
         return notes(f"{plural(left, 'number')} of your own over the steps: --all" if left else "")
-    return [table, *more(left, ": --all")]
+    is_cut = any(of_last_loop(one) is not one for one in (*shown, *own))
+    return [table, *more(left, ": --all"), *notes(LAST_LOOP if is_cut else "")]
+
+
+def _add(table: Table, name: str, one: Series, write: Callable[[float], str], mark: Severity | None = None) -> None:
+    add_series(table, name, (one.first, one.last, one.low, one.high), one, write, mark)
 
 
 def _rows(report: Report, marks: Mapping[int, Severity]) -> Iterator[Series]:

@@ -91,7 +91,7 @@ def _row(averaged: Averaged, path: Path, steps: Iterable[tuple[StepRecord, Stage
         median_s=durations.median,
         p95_s=durations.p95,
         total_s=per_rank_ns / 1e9,
-        comm_share=comm_ns / 1e9 / durations.total if durations.total else 0.0,
+        comm_share=comm_ns / busy_ns if busy_ns else 0.0,
         is_comm_hidden=is_hidden,
         is_host_clock=is_host,
         is_device_clock=is_device and durations.count > 0,

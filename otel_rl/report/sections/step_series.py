@@ -7,13 +7,15 @@ from array import array
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from operator import itemgetter
 from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.summary import mean, sparkline, trend
+from otel_rl.findings.unmade import Making
 from otel_rl.journal.read import PointView
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report, Series
@@ -55,6 +57,8 @@ OWN_ROWS: Final = 12
 Qualifiers = tuple[tuple[str, str], ...]
 Head = tuple[str, str, Qualifiers]
 StepKey = tuple[str, int | None, int]
+Moments = Sequence[tuple[str, StepKey, int]]
+"""Attempt, step and time of each moment."""
 Value = tuple[int, str, float]
 RankOfAttempt = tuple[str, Rank]
 
@@ -97,16 +101,19 @@ class SeriesPoints:
         moments.append(self._moments.setdefault((process, point.time_ns), len(self._moments)))
         values.append(point.value)
 
-    def series(self, records: Iterable[StepRecord]) -> tuple[list[Series], list[Series]]:
+    def series(self, records: Iterable[StepRecord], making: Making) -> tuple[list[Series], list[Series]]:
         """Return the series of ``NAMES`` and the training's own, by step; the newest attempt of a step counts."""
         steps = self._steps(records)
-        made = [_series(head, _by_step(steps, *points)) for head, points in self._points.items()]
+        found = (
+            making.make("curve", head[0], None, _series, head, steps, *points) for head, points in self._points.items()
+        )
+        made = [one for one in found if one is not None]
         ours = [one for one in made if one.name in NAMES]
         own = [one for one in made if one.name not in NAMES]
         ours.sort(key=lambda one: (NAMES.index(one.name), sorted(one.qualifiers.items())))
         return ours, sorted(own, key=lambda one: one.name)
 
-    def of_ranks(self, records: Iterable[StepRecord]) -> list[RankSeries]:
+    def of_ranks(self, records: Iterable[StepRecord], making: Making) -> list[RankSeries]:
         """Return by rank what was ever NaN or infinite, and the counts of answers that were."""
         chosen = {
             head: points
@@ -121,18 +128,16 @@ class SeriesPoints:
             for rank in sorted({ranks[moment] for moment in moments}):
                 own = [index for index, moment in enumerate(moments) if ranks[moment] == rank]
                 points = array("I", (moments[index] for index in own)), array("d", (values[index] for index in own))
-                found.append(_rank_series(head, rank, _by_step(steps, *points)))
-        return found
+                found.append(making.make("curve", head[0], None, _rank_series, head, rank, steps, *points))
+        return [one for one in found if one is not None]
 
-    def _steps(self, records: Iterable[StepRecord]) -> list[tuple[str, StepKey, int]]:
+    def _steps(self, records: Iterable[StepRecord]) -> Moments:
         """Return of each moment its attempt, its step and its time."""
         calendar = _Calendar(records)
         return [(self._ranks[process][0], *calendar.step(self._ranks[process], ns)) for process, ns in self._moments]
 
 
-def _by_step(
-    steps: Sequence[tuple[str, StepKey, int]], moments: array[int], values: array[float]
-) -> dict[StepKey, list[Value]]:
+def _by_step(steps: Moments, moments: array[int], values: array[float]) -> dict[StepKey, list[Value]]:
     found: defaultdict[StepKey, list[Value]] = defaultdict(list)
     for moment, value in zip(moments, values, strict=True):
         attempt, step, time_ns = steps[moment]
@@ -180,18 +185,20 @@ def is_own(point: PointView) -> bool:
     return not point.attributes or point.name.startswith(v.USER)
 
 
-def _rank_series(head: Head, rank: Rank, steps: dict[StepKey, list[Value]]) -> RankSeries:
-    rows = sorted((values[-1][0], key[1], max(values, key=itemgetter(1, 0))[2]) for key, values in steps.items())
+def _rank_series(head: Head, rank: Rank, steps: Moments, moments: array[int], values: array[float]) -> RankSeries:
+    found = _by_step(steps, moments, values)
+    rows = [(ones[-1][0], key[1], max(ones, key=itemgetter(1, 0))[2]) for key, ones in found.items()]
+    rows.sort(key=itemgetter(0))
     return RankSeries(head[0], dict(head[2]), rank.rank, [step for _, step, _ in rows], [value for _, _, value in rows])
 
 
-def _series(head: Head, steps: dict[StepKey, list[Value]]) -> Series:
+def _series(head: Head, steps: Moments, moments: array[int], values: array[float]) -> Series:
     name, unit, qualifiers = head
     rows: list[tuple[int, int | None, float]] = []
     nonfinite = 0
-    for key, values in steps.items():
-        attempt = max(values)[1]  # the newest
-        newest = sorted(value for value in values if value[1] == attempt)
+    for key, ones in _by_step(steps, moments, values).items():
+        attempt = max(ones)[1]  # the newest
+        newest = sorted(value for value in ones if value[1] == attempt)
         numbers = [number for _, _, number in newest]
         nonfinite += sum(not math.isfinite(number) for number in numbers)
         rows.append((newest[0][0], key[1], _combine(numbers, name)))
@@ -211,6 +218,34 @@ def _series(head: Head, steps: dict[StepKey, list[Value]]) -> Series:
 def _combine(numbers: Sequence[float], name: str) -> float:
     finite = [number for number in numbers if math.isfinite(number)]
     return EXTREMES.get(name, mean)(finite) if finite else math.nan
+
+
+def last_loop(steps: Sequence[int | None]) -> int:
+    """Return where the last training loop begins: each counts its steps anew."""
+    begin = 0
+    for index, (before, step) in enumerate(pairwise(steps), 1):
+        if before is not None and step is not None and step < before:
+            begin = index
+    return begin
+
+
+def of_last_loop(series: Series) -> Series:
+    """Return what findings of learning read of a series: the values of the last training loop."""
+    begin = last_loop(series.steps)
+    if not begin:
+        return series
+    values = series.values[begin:]
+    ends = trend([math.nan if value is None else value for value in values])
+    return replace(
+        series,
+        steps=series.steps[begin:],
+        values=values,
+        first=ends["first"],
+        last=ends["last"],
+        mean=ends["mean"],
+        low=ends["low"],
+        high=ends["high"],
+    )
 
 
 def _series_blocks(report: Report) -> list[Block]:

@@ -11,7 +11,7 @@ from otel_rl.journal.views import LogView
 from otel_rl.report.data.details import StallRow
 from otel_rl.report.data.report import Report
 from otel_rl.report.section import Block, Line, Section
-from otel_rl.runs.spans import integer, text
+from otel_rl.runs.spans import integer, number, text
 from otel_rl.stalls.bounds import StallBounds
 from otel_rl.stalls.chain import Situation
 from otel_rl.stalls.finder import newest_attempt
@@ -50,8 +50,8 @@ def _row(log: LogView) -> StallRow:
         step=integer(attributes, v.STALL_STEP) if v.STALL_STEP in attributes else None,
         chain=chain,
         found_ns=log.time_ns,
-        age_s=float(str(attributes.get(v.STALL_AGE, 0))),
-        normal_s=float(str(attributes[v.STALL_NORMAL])) if v.STALL_NORMAL in attributes else None,
+        age_s=number(attributes, v.STALL_AGE) or 0.0,
+        normal_s=number(attributes, v.STALL_NORMAL),
         is_over=text(attributes, v.STALL_STATE) == "ended",
         waiting=integer(attributes, v.STALL_WAITING),
         evidence=evidence,

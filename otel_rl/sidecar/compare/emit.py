@@ -15,7 +15,7 @@ from otel_rl import ids
 from otel_rl import vocabulary as v
 from otel_rl.analysis.bubbles import DENOMINATOR
 from otel_rl.analysis.stragglers import between_stages, costs
-from otel_rl.analysis.waits import activity, call_waits
+from otel_rl.analysis.waits import call_waits
 from otel_rl.journal import views
 from otel_rl.journal.files import Journal
 from otel_rl.journal.frame import Frame
@@ -96,7 +96,7 @@ class Emitter:
         slow: dict[tuple[int, str], float] = {}
         for pipeline, calls in of_peers.items():
             steps_ns = {rank: step.end_ns - step.begin_ns for rank, step in steps.items() if stages[rank] == pipeline}
-            other_ns = {rank: one.idle_ns for rank, one in activity(calls, steps_ns, waited_ns).items()}
+            other_ns = {rank: steps[rank].other_ns for rank in steps_ns}
             work = filter(is_work, calls)
             slow |= costs(work, max(steps_ns.values()), between_stages(other_ns, waited_ns))
         of_named = self._costs(role, slow)

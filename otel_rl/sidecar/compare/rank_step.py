@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.goodput import Kind, kind_of
+from otel_rl.analysis.goodput import NO_STAGE, Kind, kind_of
 from otel_rl.analysis.stages import SpanTree
 from otel_rl.journal.views import SpanView
 from otel_rl.records import Attributes
@@ -83,6 +83,8 @@ class ComparedStep:
     trace_id: bytes
     begin_ns: int
     end_ns: int
+    other_ns: int
+    """Time under no stage."""
     calls: Calls
     collectives: tuple[RankCollective, ...]
     """Those that can be compared."""
@@ -251,6 +253,7 @@ def _compared_step(container: SpanView, spans: Sequence[SpanView], known: Known)
         trace_id=container.trace_id,
         begin_ns=container.start_ns,
         end_ns=container.end_ns,
+        other_ns=tree.activities(whole)[NO_STAGE],
         calls=calls_in(whole, tree, spans, known),
         collectives=tuple(_collectives(spans, idle)),
         comm_count=tree.direct_comm(whole).count + sum(tree.comm(one).count for one in stages),
