@@ -22,7 +22,7 @@ from otel_rl.config import LAUNCH
 from otel_rl.guard import guard
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import JournalNotFound, Run
-from otel_rl.process.identity import folder_name
+from otel_rl.process.identity import folder_name, new_launch
 from otel_rl.runs.locate import is_run, open_whole, recency, recorded_below, roots, written_at
 from otel_rl.sidecar.start import Keeper
 
@@ -118,11 +118,6 @@ def child_environment(environ: Mapping[str, str], root: Path) -> dict[str, str]:
         "PYTHONPATH": before if is_there else os.pathsep.join(filter(None, (autoload, before))),
         "OTEL_RL_DIR": str(root),
     }
-
-
-def new_launch(environ: Mapping[str, str]) -> str:
-    """Make the mark of a command's processes, after that of an `otel-rl run` that runs it."""
-    return "/".join(filter(None, (environ.get(LAUNCH, ""), os.urandom(8).hex())))
 
 
 def recorded_since(root: Path, started_ns: int, launch: str = "") -> list[Run]:
