@@ -32,8 +32,10 @@ import os
 import torch, torch.distributed as dist
 import otel_rl
 otel_rl.instrument()
-dist.init_process_group("gloo")
 again = os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+# a file of its own: in torchrun's store gloo sometimes finds the addresses of the former start
+dist.init_process_group("gloo", init_method=f"file://{__file__}.{again}", rank=rank, world_size=size)
 for number in range(3 if again else 0, 6):
     with otel_rl.step(number):
         with otel_rl.stage("reward"):
@@ -77,7 +79,7 @@ def test_other_programs_and_trainings_at_once_are_runs_of_their_own(tmp_path: Pa
 @pytest.mark.slow
 def test_a_restart_by_torchrun_is_an_attempt_of_the_run(tmp_path: Path) -> None:
     """All ranks are started anew because one failed."""
-    launcher = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2 --max-restarts 1"
+    launcher = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2 --max-restarts 1 --monitor-interval 4"
     command = f"GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=1 {launcher} ranks.py"
     (report,) = reports(tmp_path, command, ranks=RANKS)
     assert [("failed", 4), ("finished", 3)] == attempts(report)
