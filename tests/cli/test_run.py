@@ -28,6 +28,7 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import open_run
 from otel_rl.journal.write import Writer
 from otel_rl.process.identity import folder_name
+from otel_rl.report.build import build_report
 from otel_rl.sidecar import owner
 from otel_rl.sidecar.ship.progress import load, save
 from otel_rl.sidecar.start import Keeper
@@ -169,7 +170,7 @@ def test_an_end_that_another_thread_is_told_of_is_seen(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(signal, "sigtimedwait", take)
     assert 5 == run_child(["sh", "-c", "sleep 0.2; exit 5"], os.environ)
-    assert [signal.SIGCHLD] == [one.si_signo for one in taken if one is not None]
+    assert {signal.SIGCHLD} == {one.si_signo for one in taken if one is not None}
 
 
 def test_the_child_has_the_signals_of_a_shell() -> None:
@@ -395,6 +396,32 @@ def test_a_signal_that_comes_too_late_is_forgotten(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("otel_rl.cli.child._wait", wait)
     assert 6 == run_child(["sh", "-c", "exit 6"], os.environ)
     assert set() == signal.sigpending()
+
+
+MOVING = """
+import pathlib, time
+import otel_rl
+otel_rl.instrument()
+mine = pathlib.Path("runs/mine")
+for number in range(4):
+    with otel_rl.step(number), otel_rl.stage("reward"):
+        while number == 2 and not [*mine.glob("*.otlp")]:
+            time.sleep(0.05)
+    if number == 1:
+        otel_rl.flush(60)
+        mine.parent.rename("old")
+"""
+
+
+def test_a_run_that_is_moved_while_it_goes_on_says_so(tmp_path: Path) -> None:
+    """On the terminal, and in the report of what came after; what was moved is of no process that was killed."""
+    command = [*OTEL_RL, "run", "--dir=runs", "--run-id=mine", "--", sys.executable, "-c", MOVING]
+    environ = {**os.environ, "COLUMNS": "300"}
+    result = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path)
+    assert f"otel_rl: {tmp_path}/runs/mine was moved or removed while this process records in it" in result.stderr
+    assert "spans (their files were moved or removed)" in result.stderr
+    before = build_report(open_run(tmp_path / "old" / "mine"), time.time_ns())
+    assert ("interrupted", 2) == (before.state, sum(attempt.steps for attempt in before.attempts))
 
 
 def test_a_run_that_went_elsewhere_is_found(
