@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -16,8 +16,10 @@ from rich.console import Console
 from otel_rl.cli.console import complain, fallback_lines, stderr
 from otel_rl.cli.sending import start_without_signals
 from otel_rl.cli.shipping import refusals
+from otel_rl.config import LAUNCH
 from otel_rl.guard import guard
 from otel_rl.journal.read import Run
+from otel_rl.process.identity import TRAINER, has_variable
 from otel_rl.report.build import build_report
 from otel_rl.report.sections.header import early_head
 from otel_rl.report.source import Points, no_points, read_points
@@ -25,6 +27,7 @@ from otel_rl.report.terminal import laid_out, render
 
 LIMIT_S: Final = 5.0
 """A command that has ended is not kept for longer, whatever takes long: the journal, a file server, the report."""
+MOST_PIDS: Final = 4
 
 
 class Conclusion:
@@ -39,10 +42,15 @@ class Conclusion:
         self.lines: list[str] = []
         self._quiet = quiet
 
-    def read(self, find: Callable[[], list[Run]]) -> None:
-        """Read the runs of the command, of which the first is shown."""
+    def read(self, find: Callable[[], list[Run]], launch: str = "") -> None:
+        """Read the runs of the command, of which the first is shown; ``launch`` is its mark."""
         runs = find()
-        if not runs:
+        if not runs and (left := _outliving(launch)):
+            self.lines.append(
+                f"nothing was recorded so far; the command has ended, but what it started goes on in the background "
+                f"({_pids(left)}): `otel-rl report` shows what that records"
+            )
+        elif not runs:
             self.lines.append("nothing was recorded; `otel-rl doctor` says what can be")
         elif self._quiet:
             self.lines.append(f"recorded in {runs[0].path}")
@@ -51,6 +59,12 @@ class Conclusion:
         self.lines += [f"also recorded in {other.path}" for other in runs[1:]]
         for run in runs:
             self.lines += fallback_lines(run)
+            if pids := _training(run, launch):
+                follow = f"otel-rl report --live {shlex.quote(str(run.path))}"
+                self.lines.append(
+                    f"the command has ended, but its training goes on in the background ({_pids(pids)}); "
+                    f"to follow it: {follow}"
+                )
         if self.path is not None:
             self._show(runs[0], stderr())
         for run in runs:
@@ -95,13 +109,38 @@ def _head(run: Run, points: Points, console: Console) -> str:
     return shown.get()
 
 
-def conclude(find: Callable[[], list[Run]], root: Path, *, quiet: bool) -> None:
+def _training(run: Run, launch: str) -> list[int]:
+    """List the trainers of a command that go on here; workers of Ray end a little after its job."""
+    return [
+        journal.identity.local_pid
+        for journal in run.journals
+        if launch
+        and f"{journal.identity.launch}/".startswith(f"{launch}/")
+        and journal.identity.writer.startswith(f"{TRAINER}-")
+        and journal.identity.local_pid
+        and journal.alive()
+    ]
+
+
+def _outliving(launch: str) -> list[int]:
+    """List the processes of a command that go on; a sidecar records nothing."""
+    mark, is_off = (f"{LAUNCH}={launch}".encode(),), (b"OTEL_RL_ENABLED=false",)
+    pids = [int(process.name) for process in Path("/proc").glob("[0-9]*")] if launch else []
+    return [pid for pid in pids if has_variable(pid, mark) and not has_variable(pid, is_off)]
+
+
+def _pids(pids: Sequence[int]) -> str:
+    more = f" and {len(pids) - MOST_PIDS} more" if len(pids) > MOST_PIDS else ""
+    return f"pid {', '.join(map(str, pids[:MOST_PIDS]))}{more}"
+
+
+def conclude(find: Callable[[], list[Run]], root: Path, launch: str = "", *, quiet: bool) -> None:
     """Print the report, unless quiet, and where the runs lie, on standard error, in ``LIMIT_S`` at most."""
     found = Conclusion(quiet=quiet)
 
     def read() -> None:
         with guard("show what was recorded"):
-            found.read(find)
+            found.read(find, launch)
 
     thread = Thread(target=read, name="otel_rl-report", daemon=True)  # given up if it takes too long
     start_without_signals(thread)

@@ -109,7 +109,8 @@ def _sidecars(run: Run) -> list[Check]:
     found = []
     for boot_id, host in sorted(nodes.items(), key=lambda item: item[1]):
         identity = owner.living(run.path, boot_id)
-        detail = f"pid {identity.pid} on {identity.host}" if identity else f"none runs for the journals of {host}"
+        only = "" if owner.living(run.path, boot_id, sends=True) else ", which only watches for stalls"
+        detail = f"pid {identity.pid} on {identity.host}{only}" if identity else f"none runs for the journals of {host}"
         found.append(Check("ok" if identity else "note", "sidecar", detail))
     return found
 

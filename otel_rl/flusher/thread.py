@@ -349,13 +349,23 @@ class Flusher:
         writer.retry()
         if monotonic() - self._beat > HEARTBEAT_S:
             self._beat = monotonic()
-            writer.heartbeat()
+            self._look_after(writer)
             self.dispatcher.page.heartbeat()
         if writer.failure and is_ray_worker() and not self._has_said_failure:
             self._has_said_failure = True  # Ray may kill it, so nothing waits for its end
             self._redirect(writer)
         if writer.failure:
             self._say_failure(f"{writer.failure}; up to 64 MiB of records wait in memory")
+
+    def _look_after(self, writer: Writer) -> None:
+        before = sum(writer.dropped.values())
+        writer.heartbeat()
+        if sum(writer.dropped.values()) > before:
+            say(
+                "otel_rl: %s was moved or removed while this process records in it; what comes now is recorded there "
+                "anew, and what was recorded is missing there",
+                writer.directory,
+            )
 
     def _say_failure(self, what: str) -> None:
         if not self._has_said_failure:
@@ -367,10 +377,11 @@ class Flusher:
         writer, encoder = self._writer, self._encoder
         if writer is None or encoder is None:
             return True
+        self._look_after(writer)
         if writer.pending_bytes:
             self._redirect(writer)
-            if self._counts_written and self._counts(writer, encoder) != self._counts_written:
-                self._journal_metrics(writer, encoder)
+        if self._counts_written and self._counts(writer, encoder) != self._counts_written:
+            self._journal_metrics(writer, encoder)
         self._spool.update(writer, self._resource)
         writer.close()
         self.dispatcher.page.close()

@@ -82,9 +82,11 @@ class Journal:
         return f"Journal({self.identity.writer!r})"
 
     def alive(self) -> bool:
-        return self.identity.is_alive(
-            self._silent_s, lambda: any(ends_closed(one.path) for one in self._newest.values())
-        )
+        return self.identity.is_alive(self._silent_s, self.is_closed)
+
+    def is_closed(self) -> bool:
+        """Return whether its writer closed it: when it ended, or when somebody had moved these files."""
+        return any(ends_closed(one.path) for one in self._newest.values())
 
     @property
     def last_ns(self) -> int:

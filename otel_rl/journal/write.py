@@ -26,6 +26,7 @@ __all__ = ["Writer", "WriterIdentity"]
 MIB: Final = 1 << 20
 DROP_ORDER: Final[tuple[Signal, ...]] = ("traces", "logs", "metrics")
 """Without room, in memory or on disk, the records of these signals are dropped first."""
+MOVED: Final = "run_moved"
 
 
 @dataclass(slots=True, eq=False)
@@ -80,7 +81,7 @@ class Writer:
 
         ``journal_full`` (size cap), ``pending_full`` (nothing could be written for too long), ``too_large`` (a payload
         above 64 MiB, or above the limit of file sizes), ``unwritten`` (still pending at the close), ``closed`` (by a
-        closed writer or in a forked child).
+        closed writer or in a forked child), ``run_moved`` (in files that somebody moved or removed).
         """
         self.failure: str | None = None
         self._spool_failure: str | None = None
@@ -152,18 +153,39 @@ class Writer:
             self._spool.pop(signal).remove()
 
     def heartbeat(self) -> None:
-        """Touch the current segments, so that readers who cannot look this process up see that it lives."""
+        """Touch the current segments, so that readers who cannot look this process up see that it lives.
+
+        What somebody has moved or removed is no longer ours: nothing more is written into it.
+        """
         if self._is_over:
             return
-        for files in (self._current, self._spool):
-            for signal, segment in list(files.items()):
-                try:
-                    os.utime(segment.path)
-                except FileNotFoundError:  # somebody removed it: nothing may be written into it any more
-                    segment.abandon()
-                    del files[signal]
-                except OSError as error:
-                    self.failure = f"cannot touch {segment.path}: {error.strerror or error}"
+        for signal, segment in list(self._current.items()):
+            if not self._touch(segment):
+                del self._current[signal]
+                self._end(segment)  # a moved one shows that its writer left it, and was not killed
+                self._lose(segment)
+        for segment in list(self._old):
+            if not self._touch(segment):
+                self._old.remove(segment)
+                self._lose(segment)
+        for signal, spool in list(self._spool.items()):
+            if not self._touch(spool):
+                del self._spool[signal]
+                spool.abandon()
+
+    def _touch(self, segment: Segment) -> bool:
+        """Touch a file that is open, and look for one that is not; return whether it is where we made it."""
+        try:
+            segment.path.stat() if segment in self._old else os.utime(segment.path)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            self.failure = f"cannot touch {segment.path}: {error.strerror or error}"
+        return True
+
+    def _lose(self, segment: Segment) -> None:
+        segment.abandon()
+        self.dropped[segment.signal, MOVED] += segment.records
 
     def move(self, directory: Path) -> None:
         """Go on in another directory of the same file system and take the segments along.

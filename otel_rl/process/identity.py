@@ -11,11 +11,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import inf
+from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from otel_rl import ids, vocabulary
-from otel_rl.config import Config, ProcessKind
+from otel_rl.config import LAUNCH, Config, ProcessKind
+from otel_rl.journal.identity import start_time
 from otel_rl.process.memory import Memory
 from otel_rl.process.memory_limit import memory_limit
 from otel_rl.records import Value
@@ -206,9 +209,44 @@ def _open_files(pid: int) -> Iterator[str]:
 
 
 def make_attempt(identity: Identity) -> Identity:
-    """Make the attempt id, and the run's name if it has none."""
-    attempt = ids.attempt_id()
-    return replace(identity, attempt_id=attempt, run_id=identity.run_id or new_run_id(attempt))
+    """Make the attempt id, and the run's name if it has none.
+
+    Below `otel-rl run`, all starts of a program have one name: a restart is another attempt of the run. What a launch
+    trains at once, or by several programs one after the other, are runs of their own.
+    """
+    attempt, launch = ids.attempt_id(), os.environ.get(LAUNCH, "") if identity.emits_root else ""
+    made = _name_below(launch) if launch and not _has_twin() else new_run_id(attempt)
+    return replace(identity, attempt_id=attempt, run_id=identity.run_id or made)
+
+
+def _name_below(launch: str) -> str:
+    begun, program = launch.rpartition("/")[2], getattr(sys.modules.get("__main__"), "__file__", None)
+    digest = hashlib.blake2b(f"{launch} {program or ''}".encode("utf-8", "replace"), digest_size=3).hexdigest()
+    return f"{begun.rpartition('-')[0]}-{digest}"
+
+
+def _has_twin() -> bool:
+    """Return whether the same program goes on that our parent started before us, or is our parent; no ranks do that."""
+    if rank_variables()[0] in os.environ:
+        return False
+    parent, program = os.getppid(), sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]
+    ours = start_time(os.getpid()) or 0, os.getpid()
+    earlier = [pid for pid in [parent, *_children(parent)] if ((start_time(pid) or inf), pid) < ours]
+    return bool(program) and any(_command(pid)[1 : len(program) + 1] == program for pid in earlier)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # the thread is over
+            found += map(int, children.read_text().split())
+    return found
+
+
+def _command(pid: int) -> list[str]:
+    with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as command:
+        return os.fsdecode(command.read()).split("\0")
+    return []
 
 
 def training_of(trainer: Any) -> dict[str, str]:
@@ -225,14 +263,20 @@ def training_of(trainer: Any) -> dict[str, str]:
     return {"algorithm": name.removesuffix("Trainer"), "model_name": model}
 
 
+def new_launch(environ: Mapping[str, str]) -> str:
+    """Make the mark of a command's processes, after that of an `otel-rl run` that runs it."""
+    mark = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(8).hex()}"
+    return "/".join(filter(None, (environ.get(LAUNCH, ""), mark)))
+
+
 def new_run_id(attempt: str) -> str:
     """Make a run's name that sorts by time and does not repeat."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{attempt[:6]}"
 
 
-def is_made_of(run_id: str, attempt: str) -> bool:
-    """Return whether a run's name was made for an attempt, since its user gave none."""
-    return run_id.endswith(f"-{attempt[:6]}")
+def is_made_up(run_id: str) -> bool:
+    """Return whether a run's name was made up, since its user gave none."""
+    return re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{6}", run_id) is not None
 
 
 def folder_name(run_id: str) -> str:

@@ -106,9 +106,10 @@ class Sidecar:
         One that stays stands by while another one ships, the directory is gone, or its file system is in trouble.
         """
         me = self.directory, self.identity.boot_id, self.identity
+        sends = bool(self._targets)
         while True:
             try:
-                claim = owner.claim_by_hand(*me, self._node.say) if self._is_by_hand else owner.claim(*me)
+                claim = owner.claim_by_hand(*me, self._node.say) if self._is_by_hand else owner.claim(*me, sends=sends)
                 code = ANOTHER
             except OSError as error:
                 if not self._stays:
@@ -203,7 +204,8 @@ class Sidecar:
         if is_gone:
             self._node.say(f"{self.directory} is gone: the run was removed")
             return 0
-        self._node.say("another sidecar considered this one dead and ships in its place")
+        why = "it considered this one dead" if self._targets else "this one only watched for stalls"
+        self._node.say(f"another sidecar ships in its place: {why}")
         return ANOTHER
 
     def _compare(self, own: OwnJournal | None) -> bool:

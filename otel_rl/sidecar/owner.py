@@ -1,12 +1,17 @@
-"""One sidecar for each node and run: who it is stands in a file, and whether it lives is looked up, never locked."""
+"""One sidecar for each node and run: who it is stands in a file, and whether it lives is looked up, never locked.
+
+One that sends nothing and only watches for stalls gives way to one that sends.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +19,8 @@ from otel_rl.journal.filesystem import silent_s
 from otel_rl.journal.identity import SIDECAR, WriterIdentity
 
 ROLE: Final = SIDECAR
+SENDS: Final = "sends"
+"""What the file says besides who it is: whether it sends, or only watches."""
 FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 """Errors of a disk that is full or read-only."""
 
@@ -31,7 +38,7 @@ class Owner:
         """Show that we live to processes that cannot look us up; False if another took over or the file is gone."""
         try:
             if not self._is_written:
-                return _living(self.path) is None
+                return _living(self.path, sends=True) is None
             is_ours = WriterIdentity.from_json(self.path.read_bytes()) == self.identity
         except FileNotFoundError:
             is_ours = False
@@ -54,16 +61,16 @@ def path_of(directory: Path, boot_id: str) -> Path:
     return directory / f"{ROLE}-{boot_id or 'node'}.json"
 
 
-def living(directory: Path, boot_id: str) -> WriterIdentity | None:
-    """Return the living sidecar of a node; None also if the file system is in trouble."""
+def living(directory: Path, boot_id: str, *, sends: bool = False) -> WriterIdentity | None:
+    """Return the living sidecar of a node, or only one that sends; None also if the file system is in trouble."""
     try:
-        return _living(path_of(directory, boot_id))
+        return _living(path_of(directory, boot_id), sends=sends)
     except OSError:
         return None
 
 
-def claim(directory: Path, boot_id: str, identity: WriterIdentity) -> Owner | None:
-    """Become the sidecar of a node; None if there is a living one.
+def claim(directory: Path, boot_id: str, identity: WriterIdentity, *, sends: bool = True) -> Owner | None:
+    """Become the sidecar of a node; None if there is a living one, unless that only watches and we send.
 
     The lock is only for reading and writing the file; the owner is who lives.
 
@@ -72,13 +79,13 @@ def claim(directory: Path, boot_id: str, identity: WriterIdentity) -> Owner | No
     """
     path = path_of(directory, boot_id)
     with _alone(path.with_suffix(".lock")):
-        if _living(path) is not None:
+        if _living(path, sends=sends) is not None:
             return None
         new = path.with_suffix(f".{identity.pid}.new")
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(identity.to_json())
+                file.write(json.dumps({**asdict(identity), SENDS: sends}).encode())
             os.replace(new, path)
         except OSError:
             with suppress(OSError):
@@ -101,7 +108,7 @@ def claim_by_hand(directory: Path, boot_id: str, identity: WriterIdentity, say: 
         if error.errno not in FULL:
             raise
         say(f"progress cannot be saved in {directory} ({error.strerror}): what is sent now may be sent again later")
-        if living(directory, boot_id) is not None:
+        if living(directory, boot_id, sends=True) is not None:
             return None
         return Owner(path_of(directory, boot_id), identity, is_written=False)
 
@@ -117,9 +124,12 @@ def _alone(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _living(path: Path) -> WriterIdentity | None:
+def _living(path: Path, *, sends: bool = False) -> WriterIdentity | None:
     try:
-        identity = WriterIdentity.from_json(path.read_bytes())
-        return identity if identity is not None and identity.is_alive(lambda: silent_s(path)) else None
+        payload = path.read_bytes()
+        identity = WriterIdentity.from_json(payload)
+        if identity is None or not identity.is_alive(lambda: silent_s(path)):
+            return None
+        return identity if not sends or json.loads(payload).get(SENDS, True) else None
     except FileNotFoundError:
         return None

@@ -55,7 +55,7 @@ class Keeper:
         if self._may_not(directory, me) or monotonic() < self._next_check:
             return
         self._next_check = monotonic() + self._wait_s
-        if owner.living(directory, me.boot_id) is not None:
+        if self._living(directory, me) is not None:
             self._wait_s = CHECK_S
         elif not self._launcher:
             self._wait_s = min(2 * self._wait_s, LAST_WAIT_S)
@@ -73,16 +73,19 @@ class Keeper:
         was_starting = self._launcher
         self._reap(directory)
         is_being_started = was_starting and self._started == directory
-        if not (self._may_not(directory, me) or is_being_started or owner.living(directory, me.boot_id)):
+        if not (self._may_not(directory, me) or is_being_started or self._living(directory, me)):
             self._start(directory)
 
     def _may_not(self, directory: Path, me: WriterIdentity) -> bool:
         """Whether no sidecar can or may be started; if the user forbids it and none lives, that is said once."""
         if self._is_forbidden and not self._gave_up:
             self._gave_up = True
-            if owner.living(directory, me.boot_id) is None:
+            if self._living(directory, me) is None:
                 self._give_up(directory, "OTEL_RL_SIDECAR=false")
         return self._gave_up
+
+    def _living(self, directory: Path, me: WriterIdentity) -> WriterIdentity | None:
+        return owner.living(directory, me.boot_id, sends=not self._only_watches)
 
     def _start(self, directory: Path) -> None:
         try:

@@ -27,6 +27,8 @@ from otel_rl.guard import errors
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import open_run
 from otel_rl.journal.write import Writer
+from otel_rl.process.identity import folder_name
+from otel_rl.report.build import build_report
 from otel_rl.sidecar import owner
 from otel_rl.sidecar.ship.progress import load, save
 from otel_rl.sidecar.start import Keeper
@@ -87,9 +89,48 @@ def test_that_a_run_is_there_already_is_said(tmp_path: Path) -> None:
     assert told not in run_python(tmp_path, RECORDING, "-q").stderr
 
 
+def test_where_the_records_go_is_said_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the command that watches the run, in a form that works where it stands; nothing where nothing is recorded."""
+    monkeypatch.setenv("OTEL_RL_DIR", str(tmp_path))
+    noted: list[str] = []
+    monkeypatch.setattr(sys.modules["otel_rl.cli.commands.run"], "complain", noted.append)
+    monkeypatch.setattr(sys.modules["otel_rl.cli.commands.run"], "run_child", lambda *_: noted.append("begins") or 0)
+    monkeypatch.setattr(sys.modules["otel_rl.cli.commands.run"], "conclude", lambda *_, **__: None)
+    for options in ([], ["--run-id=my run"], [f"--dir={tmp_path / 'b c'}"], ["-q"]):
+        assert 0 == CliRunner().invoke(app, ["run", *options, "--", "true"]).exit_code
+    assert 0 == CliRunner().invoke(app, ["run", "--", "true"], env={"OTEL_RL_ENABLED": "false"}).exit_code
+    below, folder = f"records go below {tmp_path}", tmp_path / folder_name("my run")
+    assert [
+        f"{below}; to watch the run: otel-rl report --live",
+        "begins",
+        f"records go to {folder}; to watch the run: otel-rl report --live {folder}",
+        "begins",
+        f"{below}/b c; to watch the run: OTEL_RL_DIR='{tmp_path}/b c' otel-rl report --live",
+        *3 * ["begins"],
+    ] == noted
+
+
+def test_a_training_that_outlives_its_command_is_told(tmp_path: Path) -> None:
+    """Whether it has recorded something until then or not; what it records is of this command."""
+    waits = "\nimport pathlib, time\nwhile not pathlib.Path('go').exists():\n    time.sleep(0.05)\n"
+    (tmp_path / "early.py").write_text(f"{RECORDING}{waits}")
+    (tmp_path / "late.py").write_text(waits)
+    written = "until ls runs/mine/*.otlp; do sleep 0.05; done"
+    try:
+        for name, until in (("late", ":"), ("early", f"{written} 2> /dev/null")):
+            shell = f"{sys.executable} {name}.py > /dev/null 2>&1 & {until}"
+            command = [*OTEL_RL, "run", "--dir=runs", "--run-id=mine", "-q", "--", "bash", "-c", shell]
+            result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path)
+            assert 1 == len(re.findall(r"goes on in the background \(pid \d+\)", result.stderr))
+            hint = f"to follow it: otel-rl report --live {tmp_path}/runs/mine\n"
+            assert (name == "early") == result.stderr.endswith(hint)
+    finally:
+        (tmp_path / "go").touch()
+
+
 def test_nothing_recorded_is_one_line(tmp_path: Path) -> None:
     """A command without training leaves no run, and the exit code is its own."""
-    result = run_python(tmp_path, "raise SystemExit(5)")
+    result = run_python(tmp_path, "raise SystemExit(5)", "-q")
     assert (5, "", 1) == (result.returncode, result.stdout, result.stderr.count("\n"))
     assert result.stderr.startswith("otel-rl: nothing was recorded")
     assert [] == list(tmp_path.iterdir())
@@ -130,7 +171,7 @@ def test_an_end_that_another_thread_is_told_of_is_seen(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(signal, "sigtimedwait", take)
     assert 5 == run_child(["sh", "-c", "sleep 0.2; exit 5"], os.environ)
-    assert [signal.SIGCHLD] == [one.si_signo for one in taken if one is not None]
+    assert {signal.SIGCHLD} == {one.si_signo for one in taken if one is not None}
 
 
 def test_the_child_has_the_signals_of_a_shell() -> None:
@@ -346,7 +387,7 @@ def test_the_exit_code_survives_a_failing_report(
 def test_a_signal_that_comes_too_late_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was meant for the command, which has ended."""
 
-    def wait(pid: int, _: object) -> int:
+    def wait(pid: int, *_: object) -> int:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         signal.raise_signal(signal.SIGUSR1)
         return code
@@ -354,6 +395,32 @@ def test_a_signal_that_comes_too_late_is_forgotten(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("otel_rl.cli.child._wait", wait)
     assert 6 == run_child(["sh", "-c", "exit 6"], os.environ)
     assert set() == signal.sigpending()
+
+
+MOVING = """
+import pathlib, time
+import otel_rl
+otel_rl.instrument()
+mine = pathlib.Path("runs/mine")
+for number in range(4):
+    with otel_rl.step(number), otel_rl.stage("reward"):
+        while number == 2 and not [*mine.glob("*.otlp")]:
+            time.sleep(0.05)
+    if number == 1:
+        otel_rl.flush(60)
+        mine.parent.rename("old")
+"""
+
+
+def test_a_run_that_is_moved_while_it_goes_on_says_so(tmp_path: Path) -> None:
+    """On the terminal, and in the report of what came after; what was moved is of no process that was killed."""
+    command = [*OTEL_RL, "run", "--dir=runs", "--run-id=mine", "--", sys.executable, "-c", MOVING]
+    environ = {**os.environ, "COLUMNS": "300"}
+    result = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path)
+    assert f"otel_rl: {tmp_path}/runs/mine was moved or removed while this process records in it" in result.stderr
+    assert "spans (their files were moved or removed)" in result.stderr
+    before = build_report(open_run(tmp_path / "old" / "mine"), time.time_ns())
+    assert ("interrupted", 2) == (before.state, sum(attempt.steps for attempt in before.attempts))
 
 
 def test_a_run_that_went_elsewhere_is_found(

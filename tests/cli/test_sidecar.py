@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import threading
 import time
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +17,7 @@ from typer.testing import CliRunner
 from otel_rl.cli import app
 from otel_rl.process.identity import folder_name
 from otel_rl.sidecar import owner, ship_node
+from otel_rl.sidecar.main import Sidecar
 from otel_rl.sidecar.ship import progress
 from tests.sink import ALIVE, DEAD, Rank, SlowLink, sink
 from tests.waiting import wait_for
@@ -159,6 +162,27 @@ def test_who_ends_beside_it_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         result = CliRunner().invoke(app, ["ship", str(run)], env=environ)
         assert (0, "logs: 2 shipped\nmetrics: 2 shipped\ntraces: 15 shipped\n") == (result.exit_code, result.stdout)
         assert {*ranks[0].spans, *ranks[1].spans} == set(server.ids())
+
+
+@pytest.mark.medium
+def test_what_is_watched_only_is_sent(tmp_path: Path) -> None:
+    """A sidecar without an endpoint lives for the run, sends nothing, and leaves when somebody sends."""
+    run = tmp_path / "run"
+    Rank(run, DEAD).write(10)
+    Rank(run, ALIVE).write(2)
+    watching = Sidecar(run, ())
+    thread = threading.Thread(target=watching.run)
+    with pytest.MonkeyPatch.context() as patched, sink("http") as server:
+        patched.setattr(signal, "signal", lambda *_: None)  # of the main thread
+        patched.setattr("otel_rl.sidecar.main.TOUCH_S", 0.1)
+        thread.start()
+        while owner.living(run, ALIVE.boot_id) is None:
+            time.sleep(0.01)
+        environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": server.endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
+        result = CliRunner().invoke(app, ["ship", str(run)], env=environ)
+        thread.join()
+        assert (0, 12) == (result.exit_code, len(set(server.ids()))), result.output
+    assert "another sidecar ships in its place: this one only watched for stalls" in (run / "sidecar.log").read_text()
 
 
 @pytest.mark.medium

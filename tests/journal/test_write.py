@@ -21,6 +21,7 @@ from otel_rl.journal.files import ends_closed
 from otel_rl.journal.frame import Damage, Frame, Signal
 from otel_rl.journal.identity import WriterIdentity, start_time
 from otel_rl.journal.otlp.wire import OtlpRequest
+from otel_rl.journal.read import open_run
 from otel_rl.journal.segment import first_unsent, shipped_path
 from otel_rl.journal.write import MIB, Writer
 
@@ -326,7 +327,23 @@ def test_a_removed_directory(tmp_path: Path) -> None:
     (tmp_path / "runs" / "run").rmdir()
     journal.heartbeat()
     journal.append("traces", b"kept", 1, 1, 1)
-    assert [b"kept"] == payloads(tmp_path)
+    assert ([b"kept"], {("traces", "run_moved"): 1}) == (payloads(tmp_path), journal.dropped)
+
+
+def test_what_lies_in_a_moved_directory_is_counted(tmp_path: Path) -> None:
+    """The files there are closed, so that nobody takes their writer for killed; what comes next is in new ones."""
+    journal = writer(tmp_path, segment_bytes=300)
+    for number in range(3):
+        journal.append("traces", b"x" * 200, 10, 1, number)
+    (tmp_path / "runs").rename(tmp_path / "old")
+    for _ in range(2):
+        journal.heartbeat()
+        journal.append("traces", b"new", 1, 1, 1)
+    journal.close()
+    assert {("traces", "run_moved"): 30} == journal.dropped
+    assert [b"new", b"new"] == payloads(tmp_path)
+    moved = open_run(tmp_path / "old" / "run")
+    assert [(True, 3)] == [(one.is_closed(), len(one.segments)) for one in moved.journals]
 
 
 def test_a_reused_descriptor(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def trouble(*arguments: object) -> None:
+def trouble(*arguments: object, **more: object) -> None:
     """Fail as a network file system does for a while."""
     raise OSError(errno.EIO, "Input/output error")
 
@@ -112,7 +112,7 @@ def test_one_that_a_person_started_needs_no_note(run: Path, monkeypatch: pytest.
     """On a disk that takes nothing it ships all the same and says so; what a trainer starts does not."""
     said: list[str] = []
 
-    def full(*arguments: object) -> None:
+    def full(*arguments: object, **more: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(owner, "claim", full)
@@ -139,7 +139,7 @@ def test_it_says_why_it_leaves_before_all_is_sent(
         monkeypatch.setattr(ship_node.Node, "update", lambda self: None)
     sleeps(lambda: shutil.rmtree(run))
     assert code == Sidecar(run, (), say=said.append).run()
-    taken = "another sidecar considered this one dead and ships in its place"
+    taken = "another sidecar ships in its place: this one only watched for stalls"
     assert [taken if why == "taken over" else f"{run} is gone: the run was removed"] == said
 
 

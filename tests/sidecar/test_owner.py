@@ -47,6 +47,18 @@ def test_the_first_claim_holds(tmp_path: Path) -> None:
     assert "other" == getattr(owner.living(tmp_path, BOOT), "writer", None), "somebody else's claim was given back"
 
 
+def test_who_only_watches_gives_way_to_one_that_sends(tmp_path: Path) -> None:
+    """Not to another one that watches; and nobody gives way to it."""
+    watches, sends = ALIVE, replace(ALIVE, writer="other")
+    first = owner.claim(tmp_path, BOOT, watches, sends=False)
+    assert first is not None
+    assert (watches, None) == (owner.living(tmp_path, BOOT), owner.living(tmp_path, BOOT, sends=True))
+    assert owner.claim(tmp_path, BOOT, sends, sends=False) is None
+    assert owner.claim(tmp_path, BOOT, sends) is not None
+    assert (sends, False) == (owner.living(tmp_path, BOOT, sends=True), first.touch())
+    assert owner.claim(tmp_path, BOOT, watches, sends=False) is None
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
 def test_a_claim_by_hand_needs_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """It is said that it stands nowhere; nothing is left behind. Any other error is one."""

@@ -14,10 +14,11 @@ from typing import Annotated, Final
 import typer
 
 from otel_rl.cli.child import run_child
-from otel_rl.cli.commands.run import new_launch, recorded_since
+from otel_rl.cli.commands.run import recorded_since
 from otel_rl.cli.conclusion import Conclusion
 from otel_rl.cli.console import FAILED, NOT_FOUND, Directory, leave, settings_to_train, stderr
 from otel_rl.config import LAUNCH
+from otel_rl.process.identity import new_launch
 from otel_rl.runs.format import plural, printable
 
 NEEDED: Final = ("torch", "trl", "transformers", "datasets", "accelerate")

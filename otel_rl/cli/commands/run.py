@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -18,11 +19,11 @@ from otel_rl.cli.console import Directory, complain, leave, settings_to_train
 from otel_rl.cli.driver_end import once_over
 from otel_rl.cli.sending import send_rest, sending
 from otel_rl.cli.stall_lines import shown_stalls
-from otel_rl.config import LAUNCH
+from otel_rl.config import LAUNCH, Config
 from otel_rl.guard import guard
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import JournalNotFound, Run
-from otel_rl.process.identity import folder_name
+from otel_rl.process.identity import folder_name, new_launch
 from otel_rl.runs.locate import is_run, open_whole, recency, recorded_below, roots, written_at
 from otel_rl.sidecar.start import Keeper
 
@@ -49,17 +50,21 @@ def run(
         ),
     ] = "",
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="At the end print where the run lies, and no report.")
+        bool, typer.Option("--quiet", "-q", help="Print only where the run lies, at the end; no report.")
     ] = False,
 ) -> None:
     """Run a training command and record it, its child processes and its ranks.
 
     Nothing in the command has to change: `otel-rl run -- torchrun --nproc-per-node 2 train.py`. Its output, its exit
-    code and its signals stay its own; when it has ended, the report of the run goes to standard error: only its head
-    where all of it takes longer than 5 s.
+    code and its signals stay its own. One line on standard error says at the start where the records go. When the
+    command has ended, the report of the run goes there, too: only its head where all of it takes longer than 5 s.
 
-    SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGCONT are passed on. What the terminal sends (Ctrl-C)
-    reaches the command once; what `kill` sends to the whole process group reaches it twice.
+    All starts of one program below it are one run: a restart by torchrun or by a loop of the shell is a further attempt
+    of it. Other programs, and several at once, are runs of their own.
+
+    SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGCONT reach the command as often as without us: what was
+    sent to us alone is passed on 0.5 s later; what was sent to the whole process group (Ctrl-C, `timeout`), or to every
+    process of a job (SLURM), is not passed on once more.
 
     Where OTEL_EXPORTER_OTLP_ENDPOINT is set, a process beside it sends the records, and goes on when the command ends.
 
@@ -80,6 +85,8 @@ def run(
     started_ns = time.time_ns()
     if config.active and config.run_id and is_run(root / folder_name(config.run_id)):
         complain(f"the run {config.run_id} exists already; new records are added to it")
+    if config.active and not quiet:
+        complain(_begin(root, config, is_named_by_us=directory is not None))
     try:
         with sending(root, config.run_id, config) as keeper, shown_stalls(root, launch, time.monotonic()):
             code = run_child(command, environ)
@@ -88,8 +95,17 @@ def run(
     except OSError as error:
         leave(f"cannot start {command[0]!r}: {error.strerror}{_how(command)}", CANNOT_EXECUTE)
     with suppress(KeyboardInterrupt, SystemExit), guard("show what was recorded"):  # a broken pipe makes rich leave
-        conclude(lambda: _sent_on(_recorded(root, started_ns, launch), keeper), root, quiet=quiet)
+        conclude(lambda: _sent_on(_recorded(root, started_ns, launch), keeper), root, launch, quiet=quiet)
     raise typer.Exit(code)
+
+
+def _begin(root: Path, config: Config, *, is_named_by_us: bool) -> str:
+    """Say where the records go, and how to see them: the name of a run that has none yet is made by its first process."""
+    if config.run_id:
+        path = root / folder_name(config.run_id)
+        return f"records go to {path}; to watch the run: otel-rl report --live {shlex.quote(str(path))}"
+    where = f"OTEL_RL_DIR={shlex.quote(str(root))} " if is_named_by_us else ""
+    return f"records go below {root}; to watch the run: {where}otel-rl report --live"
 
 
 def _recorded(root: Path, started_ns: int, launch: str) -> list[Run]:
@@ -118,11 +134,6 @@ def child_environment(environ: Mapping[str, str], root: Path) -> dict[str, str]:
         "PYTHONPATH": before if is_there else os.pathsep.join(filter(None, (autoload, before))),
         "OTEL_RL_DIR": str(root),
     }
-
-
-def new_launch(environ: Mapping[str, str]) -> str:
-    """Make the mark of a command's processes, after that of an `otel-rl run` that runs it."""
-    return "/".join(filter(None, (environ.get(LAUNCH, ""), os.urandom(8).hex())))
 
 
 def recorded_since(root: Path, started_ns: int, launch: str = "") -> list[Run]:

@@ -11,6 +11,7 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.ledger import Fault as Mismatch
 from otel_rl.findings.memory import Of, RankMemory
 from otel_rl.findings.mishaps import DataFault, Died, Failed, Hang, Health, LateLoop, RequestsOf, Stalled, Updates
+from otel_rl.journal.write import MOVED
 from otel_rl.report.data.details import LedgerMismatch, OpenStageRow, StallRow
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Loss, MemoryKind
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
 PLANNED: Final = v.SETTINGS_STEPS.removeprefix(v.SETTINGS)
 RECORDS: Final = {"traces": "span", "metrics": "metric point", "logs": "log record"}
 OF: Final[dict[MemoryKind, Of]] = {"host rss": "host", "device allocated": "device", "device reserved": "reserved"}
-REASONS: Final = {"name_taken": "their name is reserved"}
+REASONS: Final = {
+    "name_taken": "their name is reserved",
+    MOVED: "their files were moved or removed",
+}
 """Reasons in plain words; docs/failures.md has the others."""
 CALLERS_WAITS: Final = (f"{v.IDLE} queue", f"{v.IDLE} controller")
 """Waits of a driver and of its ranks for what others do."""

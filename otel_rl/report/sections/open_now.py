@@ -12,7 +12,7 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.journal.page import PageView, find_pages
 from otel_rl.journal.read import JournalNotFound, OpenView, Run, open_run
-from otel_rl.process.identity import is_made_of
+from otel_rl.process.identity import is_made_up
 from otel_rl.report.data.details import OpenCollective, OpenStageRow, PendingRun
 from otel_rl.report.data.report import Attempt, Report
 from otel_rl.report.read.collect import collect
@@ -140,7 +140,7 @@ def _collective(view: OpenView) -> OpenCollective:
 def pending(run: Run, attempts: Iterable[Attempt], now_ns: int) -> list[PendingRun]:
     """Find the processes that may belong to a run that was given no name: on a host of it, begun while it ran."""
     path = Path(os.path.abspath(run.path))  # of "." neither the name nor the parent would be known
-    times = [(one.begin_ns - START_NS, one.end_ns) for one in attempts if is_made_of(path.name, one.id)]
+    times = [(one.begin_ns - START_NS, one.end_ns) for one in attempts if is_made_up(path.name)]
     hosts = _hosts(run)
     return [
         PendingRun(
