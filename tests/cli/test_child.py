@@ -83,7 +83,7 @@ def once(*names: str) -> str:
 @pytest.mark.parametrize("begins", [[], ["setsid"]], ids=["in the group", "apart"])
 @pytest.mark.parametrize("send", [to_one, to_group, to_each])
 def test_each_signal_arrives_once(send: Send, begins: list[str]) -> None:
-    """Whether it is sent to the wrapper alone or to all, and whether the command stays in the wrapper's group or not."""
+    """Sent to the wrapper alone or to all, whether the command stays in the wrapper's group or not."""
     with started([*WRAPPER, *begins, *TRAINER]) as (process, wrapper):
         assert process.stdout is not None
         for name in SIGNALS:
@@ -134,4 +134,6 @@ def test_a_command_runs_where_nothing_stands_beside_it(monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     from otel_rl.cli.child import run_child
 
-    assert 3 == run_child(["sh", "-c", "trap 'exit 3' USR1; kill -USR1 $PPID; while :; do sleep 0.05; done"], os.environ)
+    assert 3 == run_child(
+        ["sh", "-c", "trap 'exit 3' USR1; kill -USR1 $PPID; while :; do sleep 0.05; done"], os.environ
+    )
