@@ -30,6 +30,7 @@ GRACE_S: Final = 0.5
 """Who signals the processes of a job one by one reaches the last of them this long after the first."""
 NONE: Final = 0
 WITNESS: Final = f"""
+# what reaches this process has reached the command, too: it is not passed on
 import os, signal
 os.set_blocking(1, False)
 signal.set_wakeup_fd(1)
