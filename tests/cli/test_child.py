@@ -121,6 +121,18 @@ def test_a_key_of_the_terminal_arrives_once(begins: list[str]) -> None:
         assert 7 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+def test_a_witness_that_does_not_run_has_what_waits_for_it() -> None:
+    """One that is swapped out takes long to say what it got."""
+    with started([*WRAPPER, *TRAINER]) as (process, wrapper):
+        witnesses = [pid for pid in children(wrapper) if "-I" in Path(f"/proc/{pid}/cmdline").read_text().split("\0")]
+        assert 2 == len(witnesses)
+        for pid in witnesses:
+            os.kill(pid, signal.SIGSTOP)
+        to_group(process, signal.SIGTERM)
+        assert once("SIGTERM") == counted(process, wrapper)
+    assert 7 == process.returncode
+
+
 def test_a_search_for_the_command_finds_it_once() -> None:
     """`pkill -f train.py` signals the wrapper, too, whose arguments have the command's in them."""
     mark = f"mark-{os.getpid()}"

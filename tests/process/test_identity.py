@@ -120,7 +120,7 @@ def test_the_instance_tells_processes_ranks_and_attempts_apart() -> None:
 
 
 def test_all_starts_of_a_program_below_one_launch_have_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is an attempt of its own; other programs, other launches and processes that work for others are not meant."""
+    """Each is an attempt of it; other programs, other launches and those who work for others are not meant."""
 
     def name(program: str, launch: str, **of: Any) -> str:
         monkeypatch.setattr(sys.modules["__main__"], "__file__", program, raising=False)
