@@ -30,6 +30,7 @@ GRACE_S: Final = 0.5
 """Who signals the processes of a job one by one reaches the last of them this long after the first."""
 NONE: Final = 0
 WITNESS: Final = f"""
+# what reaches this process has reached the command, too: it is not passed on
 import os, signal
 os.set_blocking(1, False)
 signal.set_wakeup_fd(1)
@@ -70,7 +71,15 @@ class Witness:
 
     def has(self, number: int, came: float) -> bool:
         """Return whether it got a signal, too, that came here at a time (monotonic, s)."""
-        return abs(self._got_at.get(number, -inf) - came) <= GRACE_S
+        return abs(self._got_at.get(number, -inf) - came) <= GRACE_S or number in self._pending()
+
+    def _pending(self) -> set[int]:
+        """Return the signals that it will get once it runs: after days it is swapped out, and a machine may be busy."""
+        masks: list[str] = []
+        if self._process is not None:
+            with suppress(OSError), open(f"/proc/{self._process.pid}/status") as status:
+                masks = [line.split()[1] for line in status if line.startswith(("SigPnd:", "ShdPnd:"))]
+        return {number for number in FORWARDED for mask in masks if int(mask, 16) >> (number - 1) & 1}
 
     def close(self) -> None:
         """End it, also where it was stopped."""

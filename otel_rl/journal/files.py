@@ -19,7 +19,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_rl.journal import views
 from otel_rl.journal.filesystem import silent_s
-from otel_rl.journal.frame import END, SIGNALS, WRITER, Damage, Frame, Signal, scan
+from otel_rl.journal.frame import END, LEFT, SIGNALS, WRITER, Damage, Frame, Signal, scan
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.records import Attributes
 
@@ -82,11 +82,13 @@ class Journal:
         return f"Journal({self.identity.writer!r})"
 
     def alive(self) -> bool:
-        return self.identity.is_alive(self._silent_s, self.is_closed)
+        return self.identity.is_alive(
+            self._silent_s, lambda: any(ends_closed(one.path) for one in self._newest.values())
+        )
 
-    def is_closed(self) -> bool:
-        """Return whether its writer closed it: when it ended, or when somebody had moved these files."""
-        return any(ends_closed(one.path) for one in self._newest.values())
+    def is_left(self) -> bool:
+        """Return whether somebody moved these files while their writer went on, so that it writes elsewhere."""
+        return any(_ends_with(one.path, LEFT) for one in self._newest.values())
 
     @property
     def last_ns(self) -> int:
@@ -160,10 +162,14 @@ class Journal:
 
 
 def ends_closed(path: Path) -> bool:
+    return _ends_with(path, END)
+
+
+def _ends_with(path: Path, mark: bytes) -> bool:
     try:
         with open(path, "rb") as file:
-            file.seek(max(os.fstat(file.fileno()).st_size - len(END), 0))
-            return file.read(len(END)) == END
+            file.seek(max(os.fstat(file.fileno()).st_size - len(mark), 0))
+            return file.read(len(mark)) == mark
     except OSError:
         return False
 

@@ -135,3 +135,5 @@ def _damage(data: bytes, offset: int, header: _Header | None) -> Damage:
 
 
 END: Final = pack(WRITER, b"", 0, 0, 0)
+LEFT: Final = pack(WRITER, b"{}", 0, 0, 0)
+"""What a segment ends with that somebody moved: its writer goes on elsewhere."""

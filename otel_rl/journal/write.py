@@ -162,7 +162,7 @@ class Writer:
         for signal, segment in list(self._current.items()):
             if not self._touch(segment):
                 del self._current[signal]
-                self._end(segment)  # a moved one shows that its writer left it, and was not killed
+                self._end(segment, frame.LEFT)  # if it was moved: its reader does not take the writer for killed
                 self._lose(segment)
         for segment in list(self._old):
             if not self._touch(segment):
@@ -226,15 +226,15 @@ class Writer:
             segment.abandon()
         self._current.clear()
 
-    def _end(self, segment: Segment) -> None:
+    def _end(self, segment: Segment, mark: bytes = frame.END) -> None:
         """Mark a segment as the last one of a closed journal, if the mark fits below the cap and onto the disk.
 
         A sidecar sends its own journal until it ends, so it leaves the mark out.
         """
-        if segment.frames and self._size() + len(frame.END) <= self._max_bytes and not self.identity.is_sidecar:
+        if segment.frames and self._size() + len(mark) <= self._max_bytes and not self.identity.is_sidecar:
             with suppress(OSError):  # the journal then counts as closed once its heartbeat has run out
-                segment.append(frame.END, 0)
-                self.bytes += len(frame.END)
+                segment.append(mark, 0)
+                self.bytes += len(mark)
 
     def _write_pending(self) -> str | None:
         while self._pending:

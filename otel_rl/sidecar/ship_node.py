@@ -90,7 +90,8 @@ class Node:
     def save(self) -> None:
         """Save what was sent; if that fails, the next sidecar sends it again."""
         self._saved_at = monotonic()
-        for writer, progress in self.progress.items() if self.shippers else ():  # who sends nothing knows of no progress
+        known = self.progress.items() if self.shippers else ()  # who sends nothing knows of no progress
+        for writer, progress in known:
             rows: Rows = {signal: row.row() for signal, row in progress.items()}
             if rows != self._saved.get(writer):
                 with suppress(OSError):  # the disk is full, or the run was removed

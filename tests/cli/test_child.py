@@ -83,7 +83,7 @@ def once(*names: str) -> str:
 @pytest.mark.parametrize("begins", [[], ["setsid"]], ids=["in the group", "apart"])
 @pytest.mark.parametrize("send", [to_one, to_group, to_each])
 def test_each_signal_arrives_once(send: Send, begins: list[str]) -> None:
-    """Whether it is sent to the wrapper alone or to all, and whether the command stays in the wrapper's group or not."""
+    """Sent to the wrapper alone or to all, whether the command stays in the wrapper's group or not."""
     with started([*WRAPPER, *begins, *TRAINER]) as (process, wrapper):
         assert process.stdout is not None
         for name in SIGNALS:
@@ -121,6 +121,18 @@ def test_a_key_of_the_terminal_arrives_once(begins: list[str]) -> None:
         assert 7 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+def test_a_witness_that_does_not_run_has_what_waits_for_it() -> None:
+    """One that is swapped out takes long to say what it got."""
+    with started([*WRAPPER, *TRAINER]) as (process, wrapper):
+        witnesses = [pid for pid in children(wrapper) if "-I" in Path(f"/proc/{pid}/cmdline").read_text().split("\0")]
+        assert 2 == len(witnesses)
+        for pid in witnesses:
+            os.kill(pid, signal.SIGSTOP)
+        to_group(process, signal.SIGTERM)
+        assert once("SIGTERM") == counted(process, wrapper)
+    assert 7 == process.returncode
+
+
 def test_a_search_for_the_command_finds_it_once() -> None:
     """`pkill -f train.py` signals the wrapper, too, whose arguments have the command's in them."""
     mark = f"mark-{os.getpid()}"
@@ -134,4 +146,6 @@ def test_a_command_runs_where_nothing_stands_beside_it(monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     from otel_rl.cli.child import run_child
 
-    assert 3 == run_child(["sh", "-c", "trap 'exit 3' USR1; kill -USR1 $PPID; while :; do sleep 0.05; done"], os.environ)
+    assert 3 == run_child(
+        ["sh", "-c", "trap 'exit 3' USR1; kill -USR1 $PPID; while :; do sleep 0.05; done"], os.environ
+    )

@@ -73,13 +73,16 @@ def test_other_programs_and_trainings_at_once_are_runs_of_their_own(tmp_path: Pa
     """A pipeline trains by one program and then by another; a sweep trains by one with several seeds at once."""
     python = sys.executable
     command = f"{python} sft.py; {python} train.py 1 & {python} train.py 2 & wait"
-    assert 3 * [[("finished", 6)]] == [attempts(report) for report in reports(tmp_path, command, sft=TRAIN, train=TRAIN)]
+    assert 3 * [[("finished", 6)]] == [
+        attempts(report) for report in reports(tmp_path, command, sft=TRAIN, train=TRAIN)
+    ]
 
 
 @pytest.mark.slow
 def test_a_restart_by_torchrun_is_an_attempt_of_the_run(tmp_path: Path) -> None:
     """All ranks are started anew because one failed."""
-    launcher = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2 --max-restarts 1 --monitor-interval 4"
+    options = "--standalone --nproc-per-node 2 --max-restarts 1 --monitor-interval 4"
+    launcher = f"{sys.executable} -m torch.distributed.run {options}"
     command = f"GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=1 {launcher} ranks.py"
     (report,) = reports(tmp_path, command, ranks=RANKS)
     assert [("failed", 4), ("finished", 3)] == attempts(report)

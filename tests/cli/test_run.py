@@ -90,7 +90,7 @@ def test_that_a_run_is_there_already_is_said(tmp_path: Path) -> None:
 
 
 def test_where_the_records_go_is_said_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the command that watches the run, in a form that works where it stands; nothing where nothing is recorded."""
+    """With the command that watches the run, in a form that works as it is; nothing where nothing is recorded."""
     monkeypatch.setenv("OTEL_RL_DIR", str(tmp_path))
     noted: list[str] = []
     monkeypatch.setattr(sys.modules["otel_rl.cli.commands.run"], "complain", noted.append)

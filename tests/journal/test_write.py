@@ -331,7 +331,7 @@ def test_a_removed_directory(tmp_path: Path) -> None:
 
 
 def test_what_lies_in_a_moved_directory_is_counted(tmp_path: Path) -> None:
-    """The files there are closed, so that nobody takes their writer for killed; what comes next is in new ones."""
+    """The files there say that, so that nobody takes their writer for killed; what comes next is in new ones."""
     journal = writer(tmp_path, segment_bytes=300)
     for number in range(3):
         journal.append("traces", b"x" * 200, 10, 1, number)
@@ -343,7 +343,7 @@ def test_what_lies_in_a_moved_directory_is_counted(tmp_path: Path) -> None:
     assert {("traces", "run_moved"): 30} == journal.dropped
     assert [b"new", b"new"] == payloads(tmp_path)
     moved = open_run(tmp_path / "old" / "run")
-    assert [(True, 3)] == [(one.is_closed(), len(one.segments)) for one in moved.journals]
+    assert [(True, 3)] == [(one.is_left(), len(one.segments)) for one in moved.journals]
 
 
 def test_a_reused_descriptor(tmp_path: Path) -> None:

@@ -12,9 +12,17 @@ from typing import Any
 import pytest
 
 from otel_rl import vocabulary
-from otel_rl.config import Config
+from otel_rl.config import LAUNCH, Config
 from otel_rl.process import state
-from otel_rl.process.identity import Identity, folder_name, from_launcher, identifying, make_attempt
+from otel_rl.process.identity import (
+    Identity,
+    folder_name,
+    from_launcher,
+    identifying,
+    is_made_up,
+    make_attempt,
+    new_launch,
+)
 from otel_rl.process.memory_limit import memory_limit
 from otel_rl.process.state import Runtime
 
@@ -109,6 +117,25 @@ def test_the_instance_tells_processes_ranks_and_attempts_apart() -> None:
     others.append(base.in_child())
     assert 4 == len({identity.instance_id for identity in (base, *others)})
     assert base.instance_id == Identity(attempt_id="a", pid=1, started_ns=2).instance_id
+
+
+def test_all_starts_of_a_program_below_one_launch_have_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is an attempt of it; other programs, other launches and those who work for others are not meant."""
+
+    def name(program: str, launch: str, **of: Any) -> str:
+        monkeypatch.setattr(sys.modules["__main__"], "__file__", program, raising=False)
+        monkeypatch.setenv(LAUNCH, launch)
+        return make_attempt(Identity(**of)).run_id
+
+    first, inner = new_launch({}), new_launch({LAUNCH: "outer"})
+    assert inner.startswith("outer/")
+    names = [name("train.py", first), name("train.py", first), name("sft.py", first), name("train.py", inner)]
+    assert (3, names[0]) == (len({*names}), names[1])
+    assert [True] * 4 == list(map(is_made_up, names))
+    assert first[:15] == names[0][:15]
+    assert names[0] not in {name("train.py", first, kind="engine"), name("train.py", first, rank=1)}
+    assert "mine" == name("train.py", first, run_id="mine")
+    assert not is_made_up("mine")
 
 
 def test_a_found_attempt_keeps_the_name_that_the_user_gave() -> None:

@@ -100,7 +100,7 @@ def run(
 
 
 def _begin(root: Path, config: Config, *, is_named_by_us: bool) -> str:
-    """Say where the records go, and how to see them: the name of a run that has none yet is made by its first process."""
+    """Return the line of the start: where the records go, and the command that shows them."""
     if config.run_id:
         path = root / folder_name(config.run_id)
         return f"records go to {path}; to watch the run: otel-rl report --live {shlex.quote(str(path))}"

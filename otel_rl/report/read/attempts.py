@@ -97,7 +97,7 @@ def attempt_rows(found: FoldedSpans, averaged: Averaged, opened: Sequence[OpenVi
 def _state(attempt: str, found: FoldedSpans, opened: Iterable[OpenView], alive: set[str]) -> State:
     is_over = loop_is_over(attempt, found, opened)  # then whoever is left is ended by Ray, in whatever it is
     views = [view for view in opened if text(view.resource, v.ATTEMPT_ID) == attempt and not is_over]
-    left = [view.name for view in views if not view.journal.is_closed()]  # else the files were moved meanwhile
+    left = [view.name for view in views if not view.journal.is_left()]
     living = set() if is_over else found.writers[attempt] & alive
     is_killed = any(map(is_container, left))
     if living and (living & found.holders or not is_killed):
