@@ -126,7 +126,7 @@ def _more(report: Report, parts: Collection[Part], making: Making) -> list[Block
 
 
 def _counted(unmade: Sequence[Unmade]) -> str:
-    """Say what is missing, as in `1 finding and 2 curves could not be made`."""
+    """Return what is missing, as in `1 finding and 2 curves could not be made`."""
     counts = Counter(one.part for one in unmade)
     what = listed([plural(number, part) for part, number in counts.items()])
     names = listed(list(dict.fromkeys(one.name for one in unmade)))

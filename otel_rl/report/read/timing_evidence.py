@@ -57,8 +57,8 @@ WORDS: Final = {
     WAITING: (v.IDLE,),
     "time under no stage": (v.OTHER,),
 }
-LEAST_PART: Final = 0.01
-"""A smaller part of the update is not named: the table has no row of it."""
+LEAST_PART: Final = 0.005
+"""A smaller part of the update is not named."""
 MOST_CYCLE: Final = 16
 """Steps that share a rollout are taken together, up to so many."""
 MOST_STAGES: Final = 3
