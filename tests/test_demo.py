@@ -40,6 +40,7 @@ def run_demo(directory: Path, *options: str, ranks: int = 2) -> str:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "find_unused_parameters" not in done.stderr
     return done.stdout
 
 

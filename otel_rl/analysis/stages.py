@@ -166,8 +166,9 @@ class SpanTree:
 
     def activities(self, container: RankSpan) -> tuple[int, ...]:
         """Return what a rank does in a container by ``ACTIVITIES``, ns: each moment counts once."""
-        found = _Activities()
-        self._add(container, self.waits(container, self.below(container.key)), found, is_stage=False)
+        found, inside = _Activities(), self.below(container.key)
+        self._add(inside, [one for one in inside if kind_of(one.label) is Kind.IDLE], found)
+        self._add_comm(container, NO_STAGE, found)
         parts_ns = list(partition(found.layers[:NO_STAGE], container.begin_ns, container.end_ns))
         for place in (INSEPARABLE, ACTIVE, NO_STAGE):  # in a wait a collective is idle time already
             moved_ns = min(parts_ns[place], found.unplaced_ns[place])
@@ -175,20 +176,23 @@ class SpanTree:
             parts_ns[COMM] += moved_ns
         return tuple(parts_ns)
 
-    def _add(self, outer: RankSpan, waits: Sequence[RankSpan], found: _Activities, *, is_stage: bool = True) -> None:
-        """Add a stage or a container with all that is inside it."""
-        idle = {one.key for wait in waits for one in (wait, *self.below(wait.key))}
-        for span in (outer, *self.below(outer.key)):
-            if span.is_comm:
-                found.layers[COMM].append((span.begin_ns, span.end_ns))
-                found.collectives += span is outer
-                continue
-            place = IDLE if span.key in idle else INSEPARABLE if span.is_hidden else ACTIVE
-            place = place if is_stage or span is not outer else NO_STAGE
+    def _add(self, spans: Iterable[RankSpan], waits: Sequence[RankSpan], found: _Activities) -> None:
+        """Add spans, some of which are waits."""
+        idle = {one.key for one in waits}
+        in_idle = {child.key for wait in waits for child in self.below(wait.key)}
+        for span in spans:
+            place = COMM if span.is_comm else IDLE if span.key in idle else INSEPARABLE if span.is_hidden else ACTIVE
             found.layers[place].append((span.begin_ns, span.end_ns))
-            seen = [(child.begin_ns, child.end_ns) for child in self._children.get(span.key, ()) if child.is_comm]
-            found.collectives += len(seen) if span.comm is None else span.comm.count
-            found.unplaced_ns[place] += 0 if span.comm is None else max(0, span.comm.time_ns - covered(seen))
+            if not span.is_comm:
+                self._add_comm(span, IDLE if span.key in in_idle else place, found)
+
+    def _add_comm(self, span: RankSpan, place: int, found: _Activities) -> None:
+        """Count the collectives directly in a stage, few of which may be spans."""
+        children = self._children.get(span.key, ())
+        seen = [(child.begin_ns, child.end_ns) for child in children if child.is_comm]
+        found.collectives += len(seen) if span.comm is None else span.comm.count
+        if span.comm is not None and span.comm.time_ns:
+            found.unplaced_ns[place] += max(0, span.comm.time_ns - covered(seen))
 
     def slices(self, container: RankSpan, depth: int = 2) -> dict[Path, StageTimes]:
         """Fold the stages in a container by their labels' path, ``depth`` levels deep; collectives at the top only."""
@@ -213,8 +217,9 @@ class SpanTree:
             own_ns = time_ns - within_comm.time_ns
             return StageTimes((span.duration_ns,), time_ns, own_ns, within_comm, span.is_hidden, False)
         busy = merge((part.begin_ns, part.end_ns) for part in parts)
-        comm, own_ns = self._own(spans, busy)
-        inside = [*spans, *chain.from_iterable(self.below(span.key) for span in spans)]
+        below = [self.below(span.key) for span in spans]
+        comm, own_ns = self._own(spans, below, busy)
+        inside = [*spans, *chain.from_iterable(below)]
         is_hidden = any(span.is_hidden for span in inside)
         on_device = [span.device_ns for span in spans if span.is_host_clock and span.device_ns is not None]
         if len(on_device) == len(spans):
@@ -229,12 +234,16 @@ class SpanTree:
             is_host_clock=any(span.is_host_clock for span in inside),
         )
 
-    def _own(self, spans: Sequence[RankSpan], busy: Sequence[Interval]) -> tuple[Comm, int]:
+    def _own(
+        self, spans: Sequence[RankSpan], below: Sequence[Sequence[RankSpan]], busy: Sequence[Interval]
+    ) -> tuple[Comm, int]:
         """Return the collectives of a stage, and its own time: each moment of its calls counts once."""
         found = _Activities()
-        for span in spans:
-            waits = self.waits(span, self.below(span.key))
-            self._add(span, [one for one in waits if one.label != LOADING], found)
+        for span, inside in zip(spans, below, strict=True):
+            is_wait = kind_of(span.label) is Kind.IDLE
+            waits = [one for one in inside if kind_of(one.label) is Kind.IDLE and one.label != LOADING and not is_wait]
+            self._add((span, *inside), waits, found)
+            found.collectives += span.is_comm
         comm, waiting = (common(merge(found.layers[place]), busy) for place in (COMM, IDLE))
         window = (busy[0][0], busy[-1][1]) if busy else (0, 0)
         comm_ns, waiting_ns, own_ns, _ = partition([comm, waiting, busy], *window)

@@ -1,4 +1,7 @@
-"""Steps tile the loop: each lasts from its begin to the next one's. Ranks call the same step by the same number."""
+"""Steps tile the loop: each lasts from its begin to the next one's. Ranks call the same step by the same number.
+
+Steps of several tasks or threads may overlap instead: then each lasts to its own end.
+"""
 
 from __future__ import annotations
 
@@ -42,11 +45,11 @@ def tile(steps: Sequence[Step]) -> list[Step]:
     """Let each step of one rank and attempt end where the next one begins; return them in order of time.
 
     A step without its successor (the last of a loop, or a lost record) keeps its own end, so that a hole in the record
-    never makes a step longer.
+    never makes a step longer. So does one that goes on while the next one has begun.
     """
     ordered = sorted(steps)
     tiled = [
-        replace(step, end_ns=following.begin_ns) if _follows(step, following) else step
+        replace(step, end_ns=max(step.end_ns, following.begin_ns)) if _follows(step, following) else step
         for step, following in pairwise(ordered)
     ]
     return tiled + ordered[-1:]

@@ -47,13 +47,17 @@ def judge(timing: Timing | None, learning: Learning | None, health: Health | Non
 def apply(
     rules: Sequence[Rule[Evidence]], kind: Kind, evidence: Evidence, making: Making | None = None
 ) -> list[Finding]:
-    """Return what the rules of one table find, the worst first."""
+    """Return what the rules of one table find, the worst first.
+
+    What a rule would have found that fails is not known, so no fallback says that nothing is wrong.
+    """
     making = making or Making()
+    failed = len(making.unmade)
     made = [(rule, making.make("finding", rule.name, None, _find, rule, kind, evidence)) for rule in rules]
     found = [(rule, *one) for rule, one in made if one is not None]
     names = {rule.name for rule, *_ in found}
     found = [one for one in found if names.isdisjoint(one[0].silenced_by)]
-    is_wrong = any(rule.severity != "note" for rule, *_ in found)
+    is_wrong = len(making.unmade) > failed or any(rule.severity != "note" for rule, *_ in found)
     found = [one for one in found if not (one[0].is_fallback and is_wrong)]
     found.sort(key=lambda one: (ORDER.index(one[0].severity), -one[2]))
     return [finding for _, finding, _ in found]

@@ -16,6 +16,8 @@ class Use:
     name: str
     """In plain words, as in "sampling takes"."""
     share: float
+    communication: float = 0.0
+    """The part of the share in collectives, most of which may be waits for a slow rank."""
 
     @property
     def takes(self) -> str:
@@ -185,9 +187,7 @@ class Timing:
     """Mean."""
     median_s: float = 0.0
     uses: Sequence[Use] = ()
-    """The largest first; together they are the step. Collectives are in the stages that have them."""
-    communication: float = 0.0
-    """Share of the step in collectives."""
+    """The largest first; together they are the step."""
     num_ranks: int = 0
     """Ranks that can be compared."""
     slow: SlowRanks | None = None

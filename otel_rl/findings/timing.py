@@ -149,8 +149,10 @@ def _slower(timing: Timing) -> Found | None:
 
 
 def _besides(timing: Timing) -> Found | None:
-    one = next((use for use in timing.uses if use.share >= BESIDES.get(use.name, 2.0)), None)
-    return None if one is None else Found({"what": _upper(one.takes), "share": one.share}, one.share)
+    one = next((use for use in timing.uses if use.share - use.communication >= BESIDES.get(use.name, 2.0)), None)
+    if one is None:
+        return None
+    return Found({"what": _upper(one.takes), "share": one.share}, one.share - one.communication)
 
 
 def _other(timing: Timing) -> Found | None:
@@ -177,8 +179,9 @@ def _largest(timing: Timing) -> Found | None:
     slow = {2: " Neither rank is slow."}.get(timing.num_ranks, " No rank is slow." if timing.num_ranks > 2 else "")
     first, *rest = uses
     second = f", {rest[0].name} {percent(rest[0].share)}" if rest else ""
-    if timing.communication >= LEAST_COMMUNICATION:
-        second += f"; {percent(timing.communication)} of the step is communication"
+    communication = sum(use.communication for use in timing.uses)
+    if communication >= LEAST_COMMUNICATION:
+        second += f"; {percent(communication)} of the step is communication"
     values: dict[str, Value] = {"first": _upper(first.takes), "share": first.share, "second": second, "slow": slow}
     return Found({**values, "second_share": rest[0].share if rest else 0.0}, first.share)
 
@@ -358,7 +361,8 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         name="besides_training",
         severity="warning",
         reads=(v.EVALUATE, v.CHECKPOINT, v.SYNC),
-        condition="evaluations or checkpoints take at least half of the step time, or new weights for the engine 30 %",
+        condition="evaluations or checkpoints take at least half of the step time, or new weights for the engine 30 %, "
+        "without their collectives",
         window=AVERAGED,
         find=_besides,
         sentence="{what} {share:percent} of the step time.",

@@ -95,7 +95,7 @@ def sections(report: Report, parts: Collection[Part]) -> Iterator[tuple[str, lis
     """Return title and blocks of each section that has something to show; one that fails is counted at the end."""
     making = Making()
     yield from _shown(report, SCREEN, making)
-    if blocks := [*RATES.blocks(report), *_more(report, parts, making)]:
+    if blocks := [*_made(RATES, report, making), *_more(report, parts, making)]:
         yield "", blocks
     if "all" in parts:
         yield from _shown(report, BELOW["all"], making)
@@ -112,9 +112,13 @@ def sections(report: Report, parts: Collection[Part]) -> Iterator[tuple[str, lis
 
 def _shown(report: Report, chosen: Collection[Section], making: Making) -> Iterator[tuple[str, list[Block]]]:
     for section in chosen:
-        name = section.title or ", ".join(section.data)
-        if blocks := making.make("section", name, list[Block](), section.blocks, report):
+        if blocks := _made(section, report, making):
             yield section.title, blocks
+
+
+def _made(section: Section, report: Report, making: Making) -> list[Block]:
+    name = section.title or next(iter(section.data), "rates")
+    return making.make("section", name, list[Block](), section.blocks, report)
 
 
 def _more(report: Report, parts: Collection[Part], making: Making) -> list[Block]:
@@ -126,7 +130,7 @@ def _more(report: Report, parts: Collection[Part], making: Making) -> list[Block
 
 
 def _counted(unmade: Sequence[Unmade]) -> str:
-    """Say what is missing, as in `1 finding and 2 curves could not be made`."""
+    """Return what is missing, as in `1 finding and 2 curves could not be made`."""
     counts = Counter(one.part for one in unmade)
     what = listed([plural(number, part) for part, number in counts.items()])
     names = listed(list(dict.fromkeys(one.name for one in unmade)))

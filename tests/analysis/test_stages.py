@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_rl.analysis.stages import Comm, RankSpan, SpanTree, StageTimes
@@ -106,6 +106,7 @@ forests = st.lists(
 )
 
 
+@settings(max_examples=500)
 @given(forests)
 def test_every_moment_counts_once(shapes: list[tuple[str, int, int, int]]) -> None:
     """For the rank as the first activity that it has, for a stage as own time or not, however stages overlap."""

@@ -28,6 +28,12 @@ def test_a_lost_step_does_not_lengthen_its_neighbour() -> None:
     assert steps == tile(steps)
 
 
+def test_a_step_that_goes_on_while_the_next_one_has_begun_keeps_its_end() -> None:
+    """As those of several tasks do: what is in it is no longer than it is."""
+    steps = [Step(0, 30, "train", 1), Step(10, 40, "train", 2), Step(50, 60, "train", 3)]
+    assert [30, 40, 10] == [step.time_ns for step in tile(steps)]
+
+
 def test_a_further_loop_does_not_lengthen_the_last_step() -> None:
     """The last step of a loop ends by itself."""
     steps = [Step(0, 10, "train", 1), Step(90, 99, "train.2", 2)]

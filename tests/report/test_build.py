@@ -206,7 +206,7 @@ def test_a_healthy_run_names_no_rank(healthy: Report) -> None:
     assert [None] * len(healthy.balance) == [one.straggler for one in healthy.balance]
     (found,) = healthy.findings.time
     assert (
-        "Nothing stands out. Sampling takes 39 % of a step, the update (forward, backward, optimizer) 27 %. "
+        "Nothing stands out. Sampling takes 39 % of a step, the update (forward, backward, clip, optimizer) 27 %. "
         "Neither rank is slow."
     ) == found.sentence
 

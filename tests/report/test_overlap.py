@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextvars import copy_context
 
@@ -63,3 +64,32 @@ def test_no_time_of_a_stage_is_longer_than_its_step(recording: Recording) -> Non
         {stage: value for stage, value in own_s.items() if not stage.startswith(v.IDLE)}
     )
     assert 35 * MS / 1e9 == pytest.approx(next(row.median_s for row in made.stages if row.stage == v.SAMPLE))
+
+
+def test_steps_that_overlap_last_to_their_own_end(recording: Recording) -> None:
+    """Four tasks make steps of 40 ms, one begins every 10 ms: times are those of a step, rates those of the wall."""
+
+    async def train(first: int) -> None:
+        for _ in range(first):  # the first one begins at once
+            await asyncio.sleep(0)
+        for number in range(first, 33, 4):
+            with otel_rl.step(number), otel_rl.stage("sample", batch_size=3):
+                for _ in range(4):
+                    await asyncio.sleep(0)
+
+    async def ticking() -> None:
+        while len(asyncio.all_tasks()) > 2:
+            await asyncio.sleep(0)
+            recording.tick(10)
+
+    async def program() -> None:
+        await asyncio.gather(ticking(), *(train(first) for first in range(1, 5)))
+
+    asyncio.run(program())
+    made = build_report(recording.stop(), WALL_NS)
+    (rank,) = made.efficiency.ranks
+    assert (0.04, 0.04, 0.0) == pytest.approx((made.steps.median_s, rank.active_s, rank.other_s))
+    assert pytest.approx(1.0) == made.stages[0].share
+    assert [("samples", 90 / 0.33)] == [
+        (one.unit, pytest.approx(one.per_second)) for one in made.rates if one.wall == "step"
+    ]

@@ -174,7 +174,7 @@ def test_what_the_step_goes_into_has_plain_names() -> None:
         stage("", 0.04),
     ]
     assert [
-        Use("sampling", pytest.approx(0.4)),
+        Use("sampling", pytest.approx(0.4), pytest.approx(0.1)),
         Use("the update (forward, backward)", pytest.approx(0.3)),
         Use("log-probabilities", 0.12),
         Use("waiting for data", 0.08),

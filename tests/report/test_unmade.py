@@ -14,6 +14,7 @@ from rich.console import Console
 from otel_rl import guard
 from otel_rl import vocabulary as v
 from otel_rl.findings import judge
+from otel_rl.findings.health import HEALTH
 from otel_rl.findings.learning import LEARN
 from otel_rl.findings.unmade import Unmade
 from otel_rl.journal.read import open_run
@@ -62,6 +63,15 @@ def test_a_rule_that_fails_costs_its_finding(tmp_path: Path, monkeypatch: pytest
     assert [True] * 3 == [said in text.replace("\\", "") for text in texts(report)]
     assert [{"part": "finding", "name": "reward_course"}] == json.loads(to_json(report))["unmade"]
     assert {"make the finding reward_course of a report": 1} == guard.errors
+
+
+def test_nothing_is_called_fine_that_could_not_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a rule of its kind fails, no fallback speaks."""
+    assert ["healthy"] == [one.rule for one in made(tmp_path / "whole").findings.health]
+    rules = [replace(rule, find=fail) if rule.name == "hanging" else rule for rule in HEALTH]
+    monkeypatch.setattr(judge, "HEALTH", rules)
+    report = made(tmp_path)
+    assert ([], [Unmade(part="finding", name="hanging")]) == (report.findings.health, report.unmade)
 
 
 def test_evidence_that_fails_costs_the_findings_that_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

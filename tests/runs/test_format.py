@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from otel_rl.runs.format import count, listed, number, percent, plural, printable, seconds, size, times
+from otel_rl.runs.format import count, listed, number, percent, plural, printable, seconds, significant, size, times
 
 
 def test_durations_have_the_unit_that_fits() -> None:
@@ -47,3 +47,12 @@ def test_names_are_listed_up_to_a_number() -> None:
     names = ["a", "b", "c", "d", "e"]
     expected = ["", "a", "a and b", "a, b and c", "a, b, c and d", "a, b, c and 2 more"]
     assert expected == [listed(names[:length]) for length in range(6)]
+
+
+def test_a_number_keeps_so_many_digits() -> None:
+    """Whatever its size; what cannot be rounded stays."""
+    values = [96_543.0, -0.012345, 0.0, 5e-324, 1.7976931348623157e308, -1.797e308, 9.999]
+    expected = [96_500.0, -0.0123, 0.0, 5e-324, 1.7976931348623157e308, -1.797e308, 10.0]
+    assert expected == [significant(value, 3) for value in values]
+    assert math.isnan(significant(math.nan, 3))
+    assert [math.inf, -math.inf] == [significant(value, 3) for value in (math.inf, -math.inf)]

@@ -102,7 +102,7 @@ class SlowCommunication:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTime(OfRank):
-    """What one rank did, mean per averaged step; the parts add up to the step time where stages do not overlap."""
+    """What one rank did, mean per averaged step; the parts add up to the step time: each moment counts once."""
 
     steps: int
     step_s: float
@@ -115,7 +115,7 @@ class RankTime(OfRank):
     is_wait_exact: bool
     """False: `wait_s` is a lower bound and `transfer_s` an upper one, since not every collective was recorded."""
     inseparable_s: float
-    """In stages that hide collectives or measure launches only."""
+    """In stages that hide collectives, without those that are seen."""
     idle_s: float
     """In `rl.idle`, also inside other stages."""
     other_s: float

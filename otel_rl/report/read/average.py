@@ -10,6 +10,7 @@ from functools import cached_property, reduce
 from typing import Final
 
 from otel_rl import vocabulary as v
+from otel_rl.analysis.intervals import Interval, covered
 from otel_rl.analysis.stages import NO_COMM, Path, StageTimes
 from otel_rl.analysis.steps import tile, warmup
 from otel_rl.analysis.summary import summarize
@@ -46,6 +47,13 @@ class Averaged:
 
     def per_rank_s(self, nanoseconds: Callable[[StepRecord], int]) -> float:
         return sum(nanoseconds(record) / self.num_ranks[record.attempt] for record in self.steady) / 1e9
+
+    def wall_s(self) -> float:
+        """Return the time in which a rank makes steps; those of several tasks may overlap."""
+        steps: defaultdict[tuple[str, Rank], list[Interval]] = defaultdict(list)
+        for record in self.steady:
+            steps[record.attempt, record.rank].append((record.step.begin_ns, record.step.end_ns))
+        return sum(covered(of_rank) / self.num_ranks[attempt] for (attempt, _), of_rank in steps.items()) / 1e9
 
     def steps_with(self, path: Path) -> Iterator[tuple[StepRecord, StageTimes]]:
         for index in self._steps.get(path, ()):

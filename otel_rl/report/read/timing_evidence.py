@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Final
@@ -57,8 +58,8 @@ WORDS: Final = {
     WAITING: (v.IDLE,),
     "time under no stage": (v.OTHER,),
 }
-LEAST_PART: Final = 0.01
-"""A smaller part of the update is not named: the table has no row of it."""
+LEAST_PART: Final = 0.005
+"""A smaller part of the update is not named."""
 MOST_CYCLE: Final = 16
 """Steps that share a rollout are taken together, up to so many."""
 MOST_STAGES: Final = 3
@@ -79,7 +80,6 @@ def timing(source: Source) -> Timing:
         step_s=steps.total_s / steps.averaged if steps.averaged else 0.0,
         median_s=steps.median_s,
         uses=_of_driver(uses(fair.stages), generating) if generating else uses(fair.stages),
-        communication=sum(row.share * row.comm_share for row in top),
         num_ranks=sum(row.relative_score is not None for row in times.ranks),
         slow=_slow(times, is_led=bool(source.roles)),
         calls=_slow_calls(times),
@@ -99,11 +99,16 @@ def timing(source: Source) -> Timing:
 
 def uses(stages: Iterable[StageRow]) -> list[Use]:
     """Add up the shares of the table of stages, in plain words."""
-    shares = apart(((row.stage,) if row.inside is None else (row.inside, row.stage), row.share) for row in stages)
+    paths = [((row.stage,) if row.inside is None else (row.inside, row.stage), row) for row in stages]
+    shares = apart((path, row.share) for path, row in paths)
+    comm = apart((path, row.share * row.comm_share) for path, row in paths)
     groups: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for stage, share in shares.items():
         groups[_word(stage)][stage] = share
-    found = [Use(_named_update(of) if word == UPDATE else word, sum(of.values())) for word, of in groups.items()]
+    found = [
+        Use(_named_update(of) if word == UPDATE else word, sum(of.values()), sum(comm[stage] for stage in of))
+        for word, of in groups.items()
+    ]
     return sorted((use for use in found if use.share > 0), key=lambda use: -use.share)
 
 
@@ -115,11 +120,10 @@ def _named_update(shares: Mapping[str, float]) -> str:
 
 def _of_driver(found: list[Use], generating: float) -> list[Use]:
     """Count the waits of a driver for rollouts that go on as generating."""
-    shares = {use.name: use.share for use in found}
-    shares[WAITING] = shares.get(WAITING, 0.0) - generating
-    shares[GENERATING] = shares.get(GENERATING, 0.0) + generating
-    ordered = sorted(shares.items(), key=lambda item: -item[1])
-    return [Use(name, share) for name, share in ordered if share > 0]
+    known = {use.name: use for use in (Use(WAITING, 0.0), Use(GENERATING, 0.0), *found)}
+    for name, share in ((WAITING, -generating), (GENERATING, generating)):
+        known[name] = replace(known[name], share=known[name].share + share)
+    return sorted((use for use in known.values() if use.share > 0), key=lambda use: -use.share)
 
 
 def _bubbles(times: Efficiency) -> dict[str, float]:

@@ -74,7 +74,7 @@ def _rates(source: Source) -> list[Rate]:
     averaged, total = source.averaged, _work(source)
     if total is None:
         return []
-    step_s = averaged.per_rank_s(lambda record: record.step.time_ns)
+    step_s = averaged.wall_s()
     found = source.trajectories
     sample_s = (found.generating_s or 0.0) * len(averaged.steady) if found is not None else 0.0
     sample_s = sample_s or sum(row.total_s for row in source.stages if row.inside is None and row.stage == v.SAMPLE)

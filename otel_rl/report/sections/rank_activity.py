@@ -39,7 +39,7 @@ LEGEND: Final = {
     "pp": "pp: pipeline stage, ranks are compared inside it",
     "wait": "wait: for a slower rank",
     "transfer": "transfer: sending (some waits cannot be told from it)",
-    "hidden": "hidden: in stages that hide collectives or measure launches only",
+    "hidden": "hidden: in stages that hide collectives",
     "cpu": "cpu: CPU time of the thread of the steps, over the step",
     "speed": "speed: 0.5 is half as fast as the fastest rank",
 }
