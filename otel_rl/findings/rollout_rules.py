@@ -1,4 +1,4 @@
-"""The rules of runs with a driver: late samples, long trajectories, stages that grow, agent loops that start."""
+"""The rules of runs with a driver: slow rewards and tools, late samples, long trajectories, what grows, what starts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from otel_rl.findings.rule import Found, Rule, Value, whole
 from otel_rl.findings.time_spent import Timing
 from otel_rl.runs.format import seconds
 
+BESIDE_SHARE: Final = 0.3
+"""From this part of a trajectory on its rewards, or a tool, are worth a sentence."""
+BESIDE_STEP_SHARE: Final = 0.1
 LATE_SHARE: Final = 0.1
 HELD_SHARE: Final = 0.05
 GROWN_SHARE: Final = 0.05
@@ -16,11 +19,20 @@ GROWN_RATIO: Final = 1.5
 AVERAGED: Final = "the averaged steps"
 
 
+def _beside_turns(timing: Timing) -> Found | None:
+    one = timing.beside_turns
+    if one is None or one.time_s < BESIDE_SHARE * one.trajectory_s or one.share < BESIDE_STEP_SHARE:
+        return None
+    values: dict[str, Value] = {"stage": one.stage, "time_s": one.time_s, "trajectory_s": one.trajectory_s}
+    return Found(values | {"share": one.share}, one.share)
+
+
 def _late(timing: Timing) -> Found | None:
     late = timing.late
     if late is None or late.share < LATE_SHARE:
         return None
-    return Found({"late_s": late.late_s, "share": late.share, "asks": late.asks})  # what is no habit comes first
+    # Without a weight: a poll is a habit of the framework, and all that a user can change comes first.
+    return Found({"late_s": late.late_s, "share": late.share, "asks": late.asks})
 
 
 def _held(timing: Timing) -> Found | None:
@@ -53,6 +65,19 @@ def _starting(timing: Timing) -> Found | None:
 
 
 ROLLOUTS: Final[tuple[Rule[Timing], ...]] = (
+    Rule(
+        name="beside_turns",
+        severity="warning",
+        reads=(v.IDLE, v.TRAJECTORY, v.REWARD, v.EXECUTE_TOOL),
+        condition=f"while a driver waits for rollouts, rewards or one tool take at least {whole(BESIDE_SHARE)} of the "
+        f"mean trajectory, and so at least {whole(BESIDE_STEP_SHARE)} of the step time",
+        window=AVERAGED,
+        find=_beside_turns,
+        sentence="{stage} takes {time_s:seconds} of a trajectory of {trajectory_s:seconds}, for which the step waits "
+        "({share:percent} of it).",
+        advice="Speed up this part first, or call it for more trajectories at once: the servers are not what takes the "
+        "time.",
+    ),
     Rule(
         name="late_samples",
         severity="warning",

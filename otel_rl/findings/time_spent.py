@@ -137,6 +137,17 @@ class Late:
     """Why, after a colon."""
 
 
+@dataclass(frozen=True, slots=True)
+class BesideTurns:
+    """What takes most of the mean trajectory beside the turns of the policy, while a driver waits for rollouts."""
+
+    stage: str
+    time_s: float
+    trajectory_s: float
+    share: float
+    """Share of the step: of the driver's wait as of the trajectory."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldUp:
     """The trajectory that held a step longest."""
@@ -201,6 +212,7 @@ class Timing:
     sampling: SampleCall | None = None
     slower: Slower | None = None
     long: Long | None = None
+    beside_turns: BesideTurns | None = None
     late: Late | None = None
     held: HeldUp | None = None
     growing: GrowingStage | None = None

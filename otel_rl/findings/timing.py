@@ -95,19 +95,20 @@ def _uneven(timing: Timing) -> Found | None:
 
 
 def _data(timing: Timing) -> Found | None:
-    return _idle_for(timing, is_data=True)
+    share = timing.idle.get("data", 0.0)
+    is_most = share >= max(timing.idle.values(), default=0.0) and sum(timing.idle.values()) >= IDLE_SHARE
+    return _idle_for(timing, share, "data") if share and (share >= IDLE_SHARE or is_most) else None
 
 
 def _idle(timing: Timing) -> Found | None:
-    return _idle_for(timing, is_data=False)
+    """Name the wait for all but what is named as a wait for data."""
+    known = {"data"} if _data(timing) is not None else ()
+    idle = {reason: share for reason, share in timing.idle.items() if reason not in known}
+    total, reason = sum(idle.values()), max(idle, key=lambda one: idle[one], default="")
+    return _idle_for(timing, total, reason) if total >= IDLE_SHARE else None
 
 
-def _idle_for(timing: Timing, *, is_data: bool) -> Found | None:
-    total = sum(timing.idle.values())
-    reason = max(timing.idle, key=lambda one: timing.idle[one], default="")
-    if total < IDLE_SHARE or (reason == "data") is not is_data:
-        return None
-    share = timing.idle[reason] if is_data else total
+def _idle_for(timing: Timing, share: float, reason: str) -> Found:
     what = IDLING.get(reason, f"in {v.IDLE}")
     return Found({"idle_s": share * timing.step_s, "step_s": timing.step_s, "share": share, "what": what}, share)
 
@@ -300,7 +301,8 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         name="slow_data",
         severity="warning",
         reads=(v.IDLE, v.IDLE_REASON),
-        condition=f"{IDLES}, also inside other stages, above all for data",
+        condition=f"waiting for data takes at least {whole(IDLE_SHARE)} of the step time, also inside other stages; "
+        f"or {IDLES}, above all for data",
         window=AVERAGED,
         find=_data,
         sentence="The data loader holds the run back: {idle_s:seconds} of {step_s:seconds} per step wait for the next "
@@ -311,7 +313,7 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         name="idle",
         severity="warning",
         reads=(v.IDLE, v.IDLE_REASON),
-        condition=f"{IDLES}, above all for another reason",
+        condition=f"{IDLES}, without what `slow_data` names",
         window=AVERAGED,
         find=_idle,
         sentence="Waiting holds the run back: {idle_s:seconds} of {step_s:seconds} per step are spent waiting {what} "

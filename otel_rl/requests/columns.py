@@ -101,6 +101,14 @@ class RequestBatch:
         """Whether any request was aborted, ran out of time or failed."""
         return not FAILED.isdisjoint(self.finishes) or any(self.fields[ERROR])
 
+    @property
+    def has_unknown_end(self) -> bool:
+        """Whether the engine does not say of some request that did not fail why it ended: its limit may have cut it."""
+        finishes, errors = self.fields[FINISH], self.fields[ERROR]
+        return "" in self.finishes and any(
+            not finish and not error for finish, error in zip(finishes, errors, strict=True)
+        )
+
     def ended_between(self, after: int, until: int) -> list[int]:
         """Return which requests ended after a time, and not after another."""
         ends = self.numbers[ENDED]

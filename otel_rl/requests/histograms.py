@@ -151,6 +151,7 @@ class RequestFold:
         self._count_outcomes(batch, found, labels)
         if rollout is not None:
             rollout.outcomes.update(found)
+            rollout.is_end_known &= not batch.has_unknown_end
             rollout.add(batch, derived, labels)
         return derived
 
@@ -296,6 +297,8 @@ class RequestFold:
             else:
                 point(Point(v.ROLLOUT_BUBBLE, value, time_ns, rollout.labels))
         for kind in OUTCOMES if rollout.count else ():
+            if kind == "clipped" and not rollout.is_end_known:
+                continue
             ratio = rollout.outcomes.get(kind, 0) / rollout.count
             point(Point(v.REQUEST_RATIO, ratio, time_ns, ((v.OUTCOME_KIND, kind), *rollout.labels)))
 

@@ -53,6 +53,8 @@ class RolloutRequests:
         self.candidates = Candidates(policy)
         self.count = 0
         self.outcomes: Counter[str] = Counter()
+        self.is_end_known = True
+        """Whether of each request that did not fail it is known why it ended."""
         self.touched = 0
         """When the last request came in (monotonic, ns)."""
         self.begun = 0

@@ -8,7 +8,19 @@ import pytest
 
 from otel_rl.findings.judge import apply
 from otel_rl.findings.rule import Finding
-from otel_rl.findings.time_spent import Long, PeerWait, SampleCall, SlowCalls, Slower, SlowRanks, Tail, Timing, Use
+from otel_rl.findings.time_spent import (
+    BesideTurns,
+    Late,
+    Long,
+    PeerWait,
+    SampleCall,
+    SlowCalls,
+    Slower,
+    SlowRanks,
+    Tail,
+    Timing,
+    Use,
+)
 from otel_rl.findings.timing import TIME
 
 CLEAN = Timing(
@@ -223,6 +235,16 @@ def test_ranks_that_wait_for_each_other_in_turn() -> None:
             "Waiting holds the run back: 64.5 ms of 215 ms per step are spent waiting for a queue (30 %).",
         ),
         (
+            {"queue": 0.19, "data": 0.31},
+            "slow_data",
+            "The data loader holds the run back: 66.7 ms of 215 ms per step wait for the next batch (31 %).",
+        ),
+        (
+            {"queue": 0.2, "data": 0.15},
+            "idle",
+            "Waiting holds the run back: 75.2 ms of 215 ms per step are spent waiting for a queue (35 %).",
+        ),
+        (
             {"other": 0.2},
             "idle",
             "Waiting holds the run back: 43.0 ms of 215 ms per step are spent waiting in rl.idle (20 %).",
@@ -232,6 +254,20 @@ def test_ranks_that_wait_for_each_other_in_turn() -> None:
 def test_waiting(idle: dict[str, float], rule: str, sentence: str) -> None:
     """It says for what."""
     assert (rule, "warning", sentence) == first(replace(CLEAN, step_s=0.215, idle=idle))
+
+
+def test_a_poll_hides_nothing_that_can_be_changed() -> None:
+    """It is said last, however long it is: a data loader, rewards and tools come first."""
+    late, rewards = Late(0.9, 0.5, ": verl asks"), BesideTurns("rl.reward", 0.6, 1.2, 0.15)
+    timing = replace(CLEAN, step_s=1.8, idle={"queue": 0.65, "data": 0.2}, late=late, beside_turns=rewards)
+    assert [("slow_data", 0.2), ("beside_turns", 0.15), ("late_samples", 0.5)] == [
+        (one.rule, one.values["share"]) for one in found(timing)
+    ]
+    assert found(timing)[1].sentence == (
+        "rl.reward takes 600 ms of a trajectory of 1.20 s, for which the step waits (15 % of it)."
+    )
+    for little in (replace(rewards, time_s=0.35), replace(rewards, share=0.09)):
+        assert ["late_samples"] == [one.rule for one in found(replace(CLEAN, late=late, beside_turns=little))]
 
 
 def test_little_waiting_is_no_finding() -> None:

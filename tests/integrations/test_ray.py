@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import json
 import os
@@ -282,6 +283,81 @@ def test_what_a_job_was_submitted_with_is_changed_there(recording: Recording, mo
 
 
 # --- calls ------------------------------------------------------------------------------------------------------------
+
+
+class Server:
+    """A class that becomes an actor's."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def load(self, weights: list[int]) -> int:
+        """Take weights."""
+        return len(weights) + self.size
+
+    async def generate(self, prompt: int, *, extra: int = 0) -> int:
+        """Answer."""
+        return prompt + extra
+
+    def __call__(self, value: int) -> int:
+        """Be a method of Python's."""
+        return value
+
+
+def replaced(original: Any) -> Any:
+    """Return a function that has the signature of another one, and takes only what its author knew of."""
+    if inspect.iscoroutinefunction(original):
+
+        async def call(self: Any, value: Any, *, extra: int = 0) -> Any:
+            return await original(self, value, extra=extra)
+
+    else:
+
+        def call(self: Any, value: Any) -> Any:
+            return original(self, value)
+
+    return functools.wraps(original)(call)
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_a_method_gets_what_it_would_get_without_us(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, is_on: bool, is_replaced: bool
+) -> None:
+    """Whoever has put it there: what replaces a method of Ray's has the signature that Ray made, not its keyword."""
+    tracing = pytest.importorskip("ray.util.tracing.tracing_helper")
+    monkeypatch.setattr(serving, "know_actor", lambda kind, number: None)
+    monkeypatch.setattr(state, "journal", lambda then: then())
+    kind = type("Actor", (Server,), dict(vars(Server)))
+    tracing._inject_tracing_into_class(kind)
+    names = "__init__", "load", "generate", "__call__"
+    made = [replaced(getattr(kind, name)) if is_replaced else getattr(kind, name) for name in names]
+    assert [KEYWORD] * 4 == [list(inspect.signature(one).parameters)[-1] for one in made]
+    init, load, generate, call = (serving.serving(name, one) for name, one in zip(names, made, strict=True))
+    monkeypatch.setattr(calling.calling.creating, "number", 0)
+    (_, _, sent), _ = calling.send((OPEN, [], {}), {}, None)
+    if not is_on:
+        otel_rl.uninstrument()
+    actor = kind.__new__(kind)
+    init(actor, 1, **sent)
+    assert (4, 9) == (load(actor, [1, 2, 3], **sent), asyncio.run(generate(actor, 4, extra=5, **sent)))
+    assert 5 == call(actor, 5, **sent)
+
+
+def test_what_tracing_of_rays_own_says_goes_on(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what we added to it."""
+    monkeypatch.setattr(state, "journal", lambda then: then())
+    theirs = {"traceparent": "theirs"}
+
+    def method(*args: int, **kwargs: Any) -> Any:
+        return args, kwargs
+
+    serve = serving.serving("method", method)
+    monkeypatch.setattr(calling.calling.creating, "number", 0)
+    (_, _, sent), _ = calling.send((OPEN, [], {KEYWORD: theirs}), {}, None)
+    assert ((1,), {"x": 2, KEYWORD: theirs}) == serve(1, x=2, **sent)
+    assert ((), {KEYWORD: theirs}) == serve(**{KEYWORD: theirs})
+    assert ((), {KEYWORD: None}) == serve(**{KEYWORD: None})
 
 
 def test_a_loop_goes_on_while_a_call_is_journaled(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:

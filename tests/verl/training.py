@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from collections import Counter
@@ -16,33 +17,16 @@ from tests.programs.launch import ROOT, environment
 
 SCRIPT = ROOT / "examples" / "verl_cpu" / "run.sh"
 UNDER_OTEL_RL = (sys.executable, "-m", "otel_rl", "run", "--")
-MODES = {
-    "sync": (),
-    "colocate_async": ("trainer.v1.trainer_mode=colocate_async",),
-    "separate_async": (
-        "trainer.v1.trainer_mode=separate_async",
-        "trainer.v1.separate_async.parameter_sync_step=2",
-        "trainer.save_freq=-1",
-        "actor_rollout_ref.rollout.nnodes=1",
-        "actor_rollout_ref.rollout.n_gpus_per_node=1",
-        "actor_rollout_ref.rollout.checkpoint_engine.backend=cpu",
-        "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=verl_cpu.mailbox",
-        "ray_kwargs.ray_init.num_gpus=3",
-    ),
-    "critic": (
-        "algorithm.adv_estimator=gae",
-        "algorithm.use_kl_in_reward=True",
-        "critic.model.path=${actor_rollout_ref.model.path}",
-        "critic.model.use_remove_padding=False",
-        "critic.model.enable_gradient_checkpointing=False",
-        "+critic.model.override_config.attn_implementation=eager",
-        "critic.strategy=fsdp2",
-        "critic.ppo_micro_batch_size_per_gpu=2",
-        "critic.fsdp.use_torch_compile=False",
-    ),
-    "legacy": ("trainer.use_v1=False",),
-}
-"""The settings of verl's ways to train, beyond those of the example."""
+
+
+def _modes() -> dict[str, tuple[str, ...]]:
+    """Return the settings of each of verl's trainers, beyond those of the example, as the page on verl shows them."""
+    page = (ROOT / "docs" / "verl.md").read_text("utf-8").replace("\\\n", " ")
+    commands = [shlex.split(line) for line in page.splitlines() if line.startswith("train ")]
+    return {name: tuple(settings) for _, name, *settings in commands}
+
+
+MODES = _modes()
 TIMED = (
     "timing_", "perf/mfu", "perf/throughput", "perf/time_per_step", "actor/perf/cpu_memory_used_gb",
     "critic/perf/cpu_memory_used_gb",

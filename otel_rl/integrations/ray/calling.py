@@ -37,6 +37,8 @@ class Calling(Memory):
     actors: Counter[str] = field(default_factory=Counter)
     """How many of each class it has created."""
     creating: _Creating = field(default_factory=_Creating)
+    sent_ns: int | None = None
+    """When the creator of this actor asked for it."""
     start: Stage | None = None
     """How this actor started, until it records something else."""
     asked_ns: int = 0

@@ -51,6 +51,7 @@ def _called(args: Args, kwargs: Kwargs) -> Carrier | None:
 def _created(args: Args, kwargs: Kwargs) -> Carrier | None:
     """Learn which actor this process holds, from the call that makes it."""
     said = (kwargs.get(KEYWORD) or {}).get(OURS, {})
+    calling.sent_ns = said.get("sent_ns")
     attempt("learn", "which actor this is", know_actor, type(args[0]), said.get("number"))
     return _called(args, kwargs)
 
@@ -102,18 +103,14 @@ def receive(args: Args, kwargs: Kwargs, carrier: object) -> tuple[Args, Kwargs]:
 def serving(name: str, method: Any) -> Any:
     """Return a method that uses its caller's carrier; what Ray gives no carrier, and its own methods, stay."""
     is_generator = inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method)
-    if inspect.ismethod(method) or is_generator or (name.startswith("__") and name != "__init__"):
+    if inspect.ismethod(method) or is_generator or name.startswith("__ray_"):
         return method
     return wrap(CREATED, journaled(started(method))) if name == "__init__" else wrap(CALLED, journaled(method))
 
 
 def serve_task(function: Callable[..., Any], said: Any) -> Callable[..., Any]:
     """Return a task's function that uses its caller's carrier."""
-
-    def strip(*args: Any, _ray_trace_ctx: Any = None, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    return functools.partial(wrap(CALLED, journaled(strip)), **{KEYWORD: {OURS: said}})
+    return functools.partial(wrap(CALLED, journaled(function)), **{KEYWORD: {OURS: said}})
 
 
 def started(constructor: Callable[..., Any]) -> Callable[..., Any]:
@@ -123,36 +120,52 @@ def started(constructor: Callable[..., Any]) -> Callable[..., Any]:
     def construct(*args: Any, **kwargs: Any) -> None:
         constructor(*args, **kwargs)
         if state.on:
-            attempt("time", "the start of an actor", _time_start, (kwargs.get(KEYWORD) or {}).get(OURS))
+            attempt("time", "the start of an actor", _time_start)
 
     return construct
 
 
-def _time_start(said: Any) -> None:
+def _time_start() -> None:
     """Keep the stage of the start until the actor records something else: what only moves data records nothing.
 
     It begins with the process, or when the actor was asked for, if that is later.
     """
     caller = innermost()
-    if said is None or caller is None or caller.trace is None:
+    if calling.sent_ns is None or caller is None or caller.trace is None:
         return
     start = calling.start = Stage(vocabulary.SETUP_PROCESS)
     start.trace, start.parent_id, start.span_id = caller.trace, caller.span_id, random_bits(64) or 1
     start.ended = monotonic_ns()
-    start.began = max(state.started_ns, min(said["sent_ns"] - state.clock.anchor, start.ended))
+    start.began = max(state.started_ns, min(calling.sent_ns - state.clock.anchor, start.ended))
+
+
+def _theirs(kwargs: Kwargs) -> Kwargs:
+    """Return the keywords that a call has without us.
+
+    Ray takes its keyword out again only where it has wrapped the method. A method that replaces such a one by
+    ``functools.wraps`` has its signature, and takes no such keyword.
+    """
+    context = kwargs.get(KEYWORD)
+    if not isinstance(context, dict) or OURS not in context:
+        return kwargs
+    rest = {name: value for name, value in context.items() if name != OURS}
+    return {**{name: value for name, value in kwargs.items() if name != KEYWORD}, **({KEYWORD: rest} if rest else {})}
 
 
 # --- before it returns ------------------------------------------------------------------------------------------------
 
 
 def journaled(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method whose records are on disk when its caller gets the result: then Ray may kill this process."""
+    """Return a method whose records are on disk when its caller gets the result: then Ray may kill this process.
+
+    It gets the arguments that it would get without us.
+    """
     if inspect.iscoroutinefunction(method):
 
         @functools.wraps(method)
         async def call(*args: Any, **kwargs: Any) -> Any:
             try:
-                return await method(*args, **kwargs)
+                return await method(*args, **_theirs(kwargs))
             finally:
                 if _has_recorded():
                     with guard("journal an actor's call"):
@@ -162,7 +175,7 @@ def journaled(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def call(*args: Any, **kwargs: Any) -> Any:
             try:
-                return method(*args, **kwargs)
+                return method(*args, **_theirs(kwargs))
             finally:
                 if _has_recorded():
                     attempt("journal", "an actor's call", _journal)

@@ -1,7 +1,7 @@
 """Rollouts of verl: groups, trajectories and turns in agent loops; calls of servers; rewards.
 
 Source: verl 0.9.1, ``trainer/ppo/v1/agent_loop_tq.py``, ``experimental/agent_loop/agent_loop.py``,
-``workers/rollout/llm_server.py``, ``experimental/reward_loop/reward_loop.py``.
+``workers/rollout/llm_server.py``, ``experimental/reward_loop/reward_loop.py``, ``tools/``.
 """
 
 from __future__ import annotations
@@ -13,22 +13,28 @@ from time import monotonic_ns
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, StageHook
+from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, RequestHook, StageHook
+from otel_rl.hooks.generators import Ending, ending
 from otel_rl.integrations.verl import prompt_groups
 from otel_rl.integrations.verl.prompt_groups import mode_of, prompts
 from otel_rl.metrics.record import gauge
 from otel_rl.process.carrier import IN_USE
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.records import Count, Value
 from otel_rl.requests.queue import Request, record_requests
-from otel_rl.trace.stage import innermost
+from otel_rl.trace.stage import Stage, innermost
 from otel_rl.trace.throughput import ENVIRONMENT, PROMPT, RESPONSE
 
 AGENT = "verl.experimental.agent_loop"
+TOOL_LOOP = f"{AGENT}.tool_agent_loop"
+BASE_TOOL = "verl.tools.base_tool:BaseTool"
 SERVERS = "verl.workers.rollout.llm_server"
 SERVED = frozenset(("prompt_ids", "sampling_params", "request_id"))
 """Keywords of a call by which verl asks any of its rollout servers."""
 ENGINES = frozenset(("vllm", "sglang"))
+FINISH = {"aborted": "abort", "completed": ""}
+"""What verl calls how an answer ended, and what we do; verl leaves other words as engines say them."""
 UNKNOWN_TOOL = "_OTHER"
 OF_TRAJECTORY = vocabulary.MODE, vocabulary.GROUP_ID, vocabulary.SAMPLE_ID
 
@@ -125,43 +131,65 @@ def _released(args: Args, kwargs: Kwargs) -> None:
         gauge(vocabulary.IN_FLIGHT, prompts.in_flight[server], (vocabulary.REPLICA, server))
 
 
-def _serve_stage(args: Args, kwargs: Kwargs) -> str | None:
-    """Name a call of a rollout server; whatever else is called ``generate`` is none."""
-    return vocabulary.SAMPLE_SERVE if kwargs.keys() >= SERVED else None
+class ServedCall:
+    """One call of a rollout server: its stage, and the request itself if no integration records the engine's own."""
+
+    def __init__(self, engine: str, asked: Kwargs, stage: Stage) -> None:
+        self._engine, self._asked, self._stage = engine, asked, stage
+
+    def item(self, value: Any) -> None:
+        """Wait for the end: verl gets an answer as a whole."""
+
+    def end(self, result: Any, error: BaseException | None) -> None:
+        """End stage and request at the same time."""
+        stage, end = self._stage, monotonic_ns()
+        if ENGINES.isdisjoint(sys.modules):
+            how = None if error is None else ending(error)
+            made = functools.partial(_request, self._engine, stage.began, end)
+            record_requests(made, self._asked, result, how, parent=stage)
+        if error is not None:
+            stage.fail(error)
+        stage.close(end, None if error is not None else _say_answer(self._asked, result))
 
 
-def _say_serve(args: Args, kwargs: Kwargs) -> dict[str, Value]:
+def _begin_serve(args: Args, kwargs: Kwargs) -> ServedCall | None:
+    """Begin a call of a rollout server; whatever else is called ``generate`` is none, nor is a base's inside of it."""
+    caller = innermost()
+    if not kwargs.keys() >= SERVED or (caller is not None and caller.name == vocabulary.SAMPLE_SERVE):
+        return None
     used = IN_USE.get()
-    mode = {vocabulary.MODE: used.mode} if used is not None and used.mode else {}
-    return {vocabulary.RESPONSE_ID: str(kwargs["request_id"]), **mode}
+    mode: dict[str, Value] = {vocabulary.MODE: used.mode} if used is not None and used.mode else {}
+    stage = Stage(vocabulary.SAMPLE_SERVE, {vocabulary.RESPONSE_ID: str(kwargs["request_id"]), **mode}, coarse=True)
+    stage.open()
+    return ServedCall(type(args[0]).__name__, kwargs, stage)
 
 
-def _served(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
-    """Describe a call; it is the request itself where the engine has no integration that records one."""
-    stage = innermost()
-    if stage is not None and ENGINES.isdisjoint(sys.modules):
-        made = functools.partial(_request, type(args[0]).__name__, stage.began, monotonic_ns())
-        record_requests(made, kwargs, result, parent=stage)
-    finish = _finish(result)
+def _say_answer(asked: Kwargs, answer: Any) -> dict[str, Value]:
+    finish = _finish(answer)
     return {
-        vocabulary.TOKENS_PROMPT: len(kwargs["prompt_ids"]),
-        vocabulary.TOKENS_RESPONSE: len(result.token_ids),
-        vocabulary.FINISH_REASONS: (finish,),
+        vocabulary.TOKENS_PROMPT: len(asked["prompt_ids"]),
+        vocabulary.TOKENS_RESPONSE: len(answer.token_ids),
+        **({vocabulary.FINISH_REASONS: (finish,)} if finish else {}),
         **({vocabulary.REQUEST_ABORTED: True} if finish == "abort" else {}),
     }
 
 
-def _request(engine: str, begun: int, ended: int, asked: Kwargs, answer: Any) -> Iterator[Request]:
-    version = answer.extra_fields.get("global_steps")
-    yield Request(
+def _request(engine: str, begun: int, ended: int, asked: Kwargs, answer: Any, how: Ending | None) -> Iterator[Request]:
+    request = Request(
         engine,
         begun,
         ended,
         input_tokens=len(asked["prompt_ids"]),
-        output_tokens=len(answer.token_ids),
-        finish=_finish(answer),
         streamed=True,
         id=str(asked["request_id"]),
+    )
+    if how is not None:
+        yield request._replace(finish=how.finish, error=how.error)
+        return
+    version = answer.extra_fields.get("global_steps")
+    yield request._replace(
+        output_tokens=len(answer.token_ids),
+        finish=_finish(answer),
         policy_start=-1 if version is None else int(version),
         policy_end=-1 if version is None else int(version),
         preemptions=-1 if answer.num_preempted is None else int(answer.num_preempted),
@@ -169,12 +197,18 @@ def _request(engine: str, begun: int, ended: int, asked: Kwargs, answer: Any) ->
 
 
 def _finish(answer: Any) -> str:
-    """Return how an answer ended; of one that is ``completed`` verl does not say whether its limit cut it."""
-    return "abort" if answer.stop_reason == "aborted" else str(answer.stop_reason or "")
+    """Return how an answer ended, empty if unknown: verl says ``completed`` whether its limit cut it or not."""
+    word = str(answer.stop_reason or "")
+    return FINISH.get(word, word)
 
 
 def _say_tool(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    return {**_say_turn(args, kwargs), vocabulary.TOOL_NAME: _tool(args)}
+    said: dict[str, Value] = {
+        vocabulary.OPERATION: vocabulary.EXECUTE_TOOL,
+        vocabulary.TOOL_NAME: _tool(args),
+        vocabulary.TOOL_TYPE: "function",
+    }
+    return _say_turn(args, kwargs) | said
 
 
 def _tool_stage(args: Args, kwargs: Kwargs) -> str:
@@ -186,6 +220,18 @@ def _tool(args: Args) -> str:
     loop, call, _, agent_data = args[:4]
     name = call.name
     return str(name) if name in getattr(agent_data, "_active_tools", loop.tools) else UNKNOWN_TOOL
+
+
+def _follow_tool(args: Args, kwargs: Kwargs, result: object) -> None:
+    """Hook what the class of a tool overrides of verl's base."""
+    hooking.follow(args[0])
+
+
+def _tool_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
+    """Let the call of a tool fail with its tool: verl makes an answer for the model of the exception."""
+    stage = innermost()
+    if stage is not None and stage.name.startswith(f"{vocabulary.EXECUTE_TOOL} "):
+        stage.fail(error)
 
 
 def _say_reward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
@@ -230,7 +276,17 @@ HOOKS: tuple[Hook, ...] = (
         after=_acquired,
     ),
     CallbackHook(target=f"{SERVERS}:LLMServerClient._release_server", before=_released),
-    StageHook(target=f"{AGENT}.tool_agent_loop:ToolAgentLoop._call_tool", stage=_tool_stage, attributes=_say_tool),
+    StageHook(target=f"{TOOL_LOOP}:ToolAgentLoop._call_tool", stage=_tool_stage, attributes=_say_tool),
+    CallbackHook(target=f"{BASE_TOOL}.__init__", after=_follow_tool),
+    *(
+        CallbackHook(target=target, failed=_tool_failed)
+        for target in (
+            f"{BASE_TOOL}.create",
+            f"{BASE_TOOL}.execute",
+            "verl.tools.function_tool:FunctionTool.call",
+            f"{TOOL_LOOP}:normalize_function_tool_return",
+        )
+    ),
     StageHook(
         target="verl.experimental.reward_loop.reward_loop:RewardLoopWorker.compute_score",
         stage=vocabulary.REWARD,
@@ -240,5 +296,5 @@ HOOKS: tuple[Hook, ...] = (
 ARRIVING: tuple[Hook, ...] = (
     *prompt_groups.ARRIVING,
     CallbackHook(target="AgentLoopWorkerTQ._agent_loop_postprocess", before=_generated),
-    StageHook(target="*.generate", stage=_serve_stage, attributes=_say_serve, capture=_served),
+    RequestHook(target="*.generate", watch=_begin_serve),
 )

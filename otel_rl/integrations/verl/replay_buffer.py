@@ -33,19 +33,16 @@ DROPPED = {
 def rows_of(batch: Any) -> dict[str, Value]:
     """Count samples and tokens by the tags of a batch, whose values are elsewhere; padding repeats samples.
 
-    A batch of the legacy trainer has no tags, and its values are here.
+    Tags do not say which tokens of a response the policy generated, and which a tool wrote. A batch of the legacy
+    trainer has no tags, and its values are here.
     """
     if not hasattr(batch, "tags"):
         return {vocabulary.BATCH_SIZE: len(batch)} | _tokens_of(batch.batch)
     tags = [tag for tag in batch.tags if not tag.get("is_padding")]
     said: dict[str, Value] = {vocabulary.BATCH_SIZE: len(tags)}
     if tags and all("prompt_len" in tag for tag in tags):
-        prompt, response = sum(tag["prompt_len"] for tag in tags), sum(tag["response_len"] for tag in tags)
-        said |= {
-            vocabulary.TOKENS: prompt + response,
-            vocabulary.TOKENS_PROMPT: prompt,
-            vocabulary.TOKENS_RESPONSE: response,
-        }
+        said[vocabulary.TOKENS] = sum(tag["prompt_len"] + tag["response_len"] for tag in tags)
+        said[vocabulary.TOKENS_PROMPT] = sum(tag["prompt_len"] for tag in tags)
     return said
 
 
@@ -54,12 +51,12 @@ def _tokens_of(tensors: Any) -> dict[str, Value]:
     if tensors is None or "responses" not in tensors.keys():  # noqa: SIM118 - a TensorDict refuses `in`
         return {}
     mask, longest = tensors["attention_mask"], tensors["responses"].shape[1]
-    tokens, response = int(mask.sum()), int(mask[:, -longest:].sum())
-    return {
-        vocabulary.TOKENS: tokens,
-        vocabulary.TOKENS_PROMPT: tokens - response,
-        vocabulary.TOKENS_RESPONSE: response,
-    }
+    tokens, written = int(mask.sum()), int(mask[:, -longest:].sum())
+    said: dict[str, Value] = {vocabulary.TOKENS: tokens, vocabulary.TOKENS_PROMPT: tokens - written}
+    if "response_mask" in tensors.keys():  # noqa: SIM118 - a TensorDict refuses `in`
+        response = int(tensors["response_mask"].sum())
+        said |= {vocabulary.TOKENS_RESPONSE: response, vocabulary.TOKENS_ENVIRONMENT: written - response}
+    return said
 
 
 def _sampled(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:

@@ -43,9 +43,9 @@ class RequestRow:
     """Requests that are over, however they ended."""
     aborted: int
     timed_out: int
-    clipped: int
+    clipped: int | None
     """Ended at the length limit, whatever the last token is. TRL's own share lacks those whose last token is a pad
-    token that was sampled."""
+    token that was sampled. Null if the engine does not say of some why they ended."""
     errors: int
     preemptions: int | None
     """Null if the requests do not have them: see `engine_preemptions`."""

@@ -45,6 +45,8 @@ class WorkSums(NamedTuple):
     has_responses: int = 0
     has_environment: int = 0
     has_trained: int = 0
+    has_generated: int = 0
+    """So many of those say which of their tokens the policy generated."""
 
     @property
     def padding(self) -> int | None:
@@ -119,5 +121,6 @@ def work_of(span: SpanView) -> WorkSums | None:
             padding_tokens=integer(attributes, v.TOKENS_PADDING) if v.TOKENS in attributes else 0,
             padded_tokens=tokens if v.TOKENS_PADDING in attributes else 0,
             has_trained=v.TOKENS in attributes or v.TOKENS_RESPONSE in attributes,
+            has_generated=v.TOKENS_RESPONSE in attributes,
         )
     return None

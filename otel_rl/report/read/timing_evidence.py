@@ -30,7 +30,14 @@ from otel_rl.report.read.average import step_times
 from otel_rl.report.read.awaited import Awaited, awaited
 from otel_rl.report.read.collect import StepKey, StepRecord
 from otel_rl.report.read.no_step import no_step
-from otel_rl.report.read.single_controller.driver_waits import generating_share, growing, held_up, late, starting
+from otel_rl.report.read.single_controller.driver_waits import (
+    beside_turns,
+    generating_share,
+    growing,
+    held_up,
+    late,
+    starting,
+)
 from otel_rl.report.read.step_stages import apart
 from otel_rl.runs.format import count, listed, plural, seconds
 
@@ -90,6 +97,7 @@ def timing(source: Source) -> Timing:
         sampling=_sampling(fair.stages),
         slower=_slower(fair.averaged.steady),
         long=_long(fair.long_step),
+        beside_turns=beside_turns(source, top),
         late=late(source),
         held=held_up(source),
         growing=growing(source),

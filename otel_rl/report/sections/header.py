@@ -62,10 +62,14 @@ def _trainings(source: Source) -> list[TrainingRow]:
 
 
 def _work(source: Source) -> WorkSums | None:
-    """Return what all processes handled in the averaged steps; a driver says what was trained, or else its ranks."""
+    """Return what all processes handled in the averaged steps.
+
+    What was trained a driver says, or its ranks, if only they know what of it the policy generated.
+    """
     total = work_of_all(source.averaged.steady)
     if source.found.guests and total is not None:
-        trained = total if total.has_trained else work_of_all(source.of_ranks.steady) or WorkSums()
+        ranks = work_of_all(source.of_ranks.steady) or WorkSums()
+        trained = max(total, ranks, key=lambda work: (work.has_generated > 0, work.has_trained > 0))
         total = sampled_in(source.found, source.averaged.steady)._replace(train_tokens=trained.train_tokens)
     return total
 

@@ -36,6 +36,8 @@ COUNTS: Final = {
     v.CLIPPED: "clipped",
     v.REQUEST_ERRORS: "errors",
 }
+UNKNOWN_END: Final = "unknown"
+"""The finish reason of requests of which the engine does not say why they ended."""
 PER_ROLLOUT: Final = (v.TAIL, v.ROLLOUT_BUBBLE, v.ROLLOUT_WALL)
 
 Counted = tuple[dict[str, Histogram], Counter[str]]
@@ -133,7 +135,10 @@ def _counted(points: Iterable[PointView]) -> dict[RequestKind, Counted]:
             found = Histogram(point.boundaries, point.counts, point.min, point.max)
             _add(counted[kind_of(point)][0], point.name, found)
         elif point.name in COUNTS or point.name == v.PREEMPTIONS:
-            counted[kind_of(point)][1][point.name] += round(point.value)
+            counts = counted[kind_of(point)][1]
+            counts[point.name] += round(point.value)
+            if text(point.attributes, v.FINISH) == UNKNOWN_END:
+                counts[UNKNOWN_END] += round(point.value)
     return counted
 
 
@@ -167,6 +172,8 @@ def _row(kinds: Sequence[RequestKind], counted: Mapping[RequestKind, Counted], s
     for name, histogram in histograms.items():
         numbers[NUMBERS[name][0]] = _quantiles(histogram, spans.ordered(kinds, name))
     numbers |= {field: counts[name] for name, field in COUNTS.items()}
+    if counts[UNKNOWN_END]:
+        numbers["clipped"] = None
     return RequestRow(
         engine=kinds[0].engine,
         models=[kind.model for kind in kinds if kind.model],
@@ -224,7 +231,7 @@ def _clipped_note(report: Report) -> str:
     """Return why the trainer's own share, which is among the curves, is less; empty if it is not."""
     own = next((one.mean for one in report.series if one.name == v.RESPONSE_CLIPPED and not one.qualifiers), None)
     rows = [row for row in report.requests.rows if not row.is_evaluation]
-    clipped, total = sum(row.clipped for row in rows), sum(row.count for row in rows)
+    clipped, total = sum(row.clipped or 0 for row in rows), sum(row.count for row in rows)
     if own is None or report.system != "trl" or not total or clipped / total <= own:
         return ""
     shares = percent(clipped / total), percent(own)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.series.rising import rise
-from otel_rl.findings.time_spent import GrowingStage, HeldUp, Late, Starting
+from otel_rl.findings.time_spent import BesideTurns, GrowingStage, HeldUp, Late, Starting
 from otel_rl.report.data.report import StageRow
 from otel_rl.report.data.roles import which
 from otel_rl.runs.format import plural
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from otel_rl.report.source import Source
 
 QUEUE: Final = f"{v.IDLE} queue"
+BESIDE: Final = (v.REWARD, f"{v.EXECUTE_TOOL} ")
+"""How the names of what a trajectory calls beside its turns begin."""
 STARTING_NS: Final = 2_000_000_000
 STARTING_RATIO: Final = 5.0
 
@@ -30,6 +33,21 @@ def generating_share(source: Source, top: Iterable[StageRow]) -> float:
     if found is None or not mean_s:
         return 0.0
     return waiting if found.generating_s is None else min(waiting, found.generating_s / mean_s)
+
+
+def beside_turns(source: Source, top: Iterable[StageRow]) -> BesideTurns | None:
+    """Look for what takes most of the trajectories beside turns: rewards together, or a tool."""
+    rows = [row for role in source.roles if not role.is_rank for row in role.stages]
+    total_s = sum(row.total_s for row in rows if row.stage == v.TRAJECTORY)
+    times: Counter[str] = Counter()
+    for row in rows:
+        if row.stage.startswith(BESIDE):
+            times[v.REWARD if row.stage.startswith(v.REWARD) else row.stage] += row.total_s
+    if not times or not total_s:
+        return None
+    stage, time_s = times.most_common(1)[0]
+    count, share = sum(row.calls for row in rows if row.stage == v.TRAJECTORY), min(1.0, time_s / total_s)
+    return BesideTurns(stage, time_s / count, total_s / count, share * generating_share(source, top))
 
 
 def late(source: Source) -> Late | None:
