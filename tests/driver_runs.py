@@ -52,7 +52,8 @@ class DrivenPlan:
     elsewhere: tuple[Who, ...] = ()
     """Processes on another host, whose clock is an hour ahead."""
     ends: str = "well"
-    """Or `open`: the driver is in its tear-down; or `killed`: in its last step."""
+    """Or `open`: the driver is in its tear-down; `killed`: in its last step; `lost`: a rank died in that; `set-up`: an
+    exception ended it there."""
     is_alive: bool = False
     hangs: bool = False
     """If the driver is in its last step, it waits there for a trajectory, and that for its reward."""
@@ -97,15 +98,24 @@ def write_driven(root: Path, plan: DrivenPlan | None = None) -> Path:
     plan = plan or DrivenPlan()
     made = _Made(plan)
     trace = 1 << 64
+    if plan.ends == "set-up":
+        _fail_in_setup(made, trace)
+        return _write_all(root, made)
     container = _phase(made, v.SETUP, trace, 0, SETUP_MS)
     for rank, who in enumerate(ACTORS):
         made.span(who, v.SETUP_PROCESS, container, 5_000 + rank, 15_000)
     now = SETUP_MS
-    for number in range(1, plan.steps + 1):
+    for number in range(1, plan.steps + (plan.ends != "lost")):
         now = _step(made, number, now)
+    if plan.ends == "lost":
+        now = _lost_step(made, plan.steps, now)
     _end(made, now)
+    return _write_all(root, made)
+
+
+def _write_all(root: Path, made: _Made) -> Path:
     for who, recording in made.records.items():
-        _write(root / RUN, plan, who, recording)
+        _write(root / RUN, made.plan, who, recording)
     return root / RUN
 
 
@@ -146,6 +156,34 @@ def _step(made: _Made, number: int, begin: int) -> int:
         FakeSpan(v.LOOP, trace, root, 0, *_ns(begin, asked + 870 + more), dict(said)),
     ]
     return asked + 870 + more
+
+
+def _lost_step(made: _Made, number: int, begin: int) -> int:
+    """Let rank 1 die in its log-probabilities: rank 0 hears of it in a collective, the driver ten seconds later."""
+    trace, said = (number + 1) << 64, {v.ITERATION: number, v.LOOP_NAME: "train"}
+    root, container, end = next(made.ids), next(made.ids), begin + 10_000
+    lost: Attributes = {v.ERROR_TYPE: "ActorDiedError"}
+    called = made.span(DRIVER, v.LOGPROB, (trace, container), begin, end, said=lost, status=(2, ""))
+    gloo: Attributes = {v.ERROR_TYPE: "RuntimeError"}
+    failed = made.span(ACTORS[0], v.LOGPROB, called, begin + 10, begin + 410, said=gloo, status=(2, ""))
+    made.span(ACTORS[0], v.COMM, failed, begin + 20, begin + 410, said=gloo, status=(2, ""))
+    made.open(ACTORS[1], v.LOGPROB, called, begin + 10, {v.LOGPROB_KIND: "old"})
+    for name, span_id, parent in ((f"{v.RANK_SPAN} 0", container, root), (v.LOOP, root, 0)):
+        made.records[DRIVER].spans.append(
+            FakeSpan(name, trace, span_id, parent, *_ns(begin, end), {**said, **lost}, status=(2, ""))
+        )
+    return end
+
+
+def _fail_in_setup(made: _Made, trace: int) -> None:
+    """Let a server refuse its weights: its caller and the driver hear of it, and Ray kills all before set-up ends."""
+    root = made.open(DRIVER, v.SETUP, (trace, 0), 0)
+    container = trace, made.open(DRIVER, f"{v.RANK_SPAN} 0", (trace, root), 0)
+    made.span(ACTORS[1], v.SETUP_PROCESS, container, 5_000, 15_000)
+    heard: Attributes = {v.ERROR_TYPE: "RayTaskError(TypeError)"}
+    called = made.span(DRIVER, v.SYNC, container, 16_000, 16_900, said=heard, status=(2, ""))
+    taken = made.span(ACTORS[1], v.SYNC, called, 16_100, 16_800, said=heard, status=(2, ""))
+    made.span(SERVERS[0], v.SYNC, taken, 16_200, 16_700, said={v.ERROR_TYPE: "TypeError"}, status=(2, ""))
 
 
 def _ns(begin: int, end: int) -> tuple[int, int]:
@@ -207,7 +245,7 @@ def _end(made: _Made, now: int) -> None:
     made.open(SERVERS[0], v.SAMPLE_SERVE, (99 << 64, 0), now)
     if made.plan.ends == "well":
         _phase(made, v.TEARDOWN, 100 << 64, now, now + 500)
-    elif made.plan.ends == "open":
+    elif made.plan.ends in ("open", "lost"):
         root = made.open(DRIVER, v.TEARDOWN, (100 << 64, 0), now)
         made.open(DRIVER, f"{v.RANK_SPAN} 0", (100 << 64, root), now)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any, Final, cast
 
-from otel_rl.comm.collectives import Collective, CollectiveTotals, Forgotten, StageCollectives
+from otel_rl.comm.collectives import Collective, CollectiveTotals, FailedCollective, Forgotten, StageCollectives
 from otel_rl.flusher.completers import (
     ActivationCompleter,
     ClockCompleter,
@@ -195,6 +195,9 @@ class Dispatcher:
         elif kind is Forgotten:
             by_stage = self._collectives.by_stage
             by_stage.setdefault(record.stage, StageCollectives()).forgotten.append(record)
+        elif kind is FailedCollective:
+            self._collectives.by_stage.setdefault(record.stage, StageCollectives()).ended.append(record)
+            self._totals.add(iter((record,)))
         else:
             result.foreign.append(record)
 

@@ -142,7 +142,9 @@ class Source:
         self.attempts: list[Attempt] = attempt_rows(found, self.averaged, self.opened, self.alive)
         self.settings: dict[str, float] = settings(found)
         self.missing_ranks: int = missing_ranks(found, self.ranks)
-        self.open_stages: list[OpenStageRow] = open_rows(self._in_use(), now_ns, found.longest_ns, find_pages(run.path))
+        self.open_stages: list[OpenStageRow] = open_rows(
+            self._in_use(), now_ns, found.longest_ns, find_pages(run.path), self._died()
+        )
         self.stalls: list[StallRow] = told_stalls(run, self.attempts[-1].begin_ns if self.attempts else 0)
         self.ledger: Ledger = ledger(run)
         self.steps: StepTimes = step_times(self.averaged)
@@ -165,6 +167,12 @@ class Source:
         """Return the open stages without those in which Ray ended processes whose driver had ended its loop well."""
         over = {one.id for one in self.attempts if one.state == "finished" and one.id in self.found.led}
         return [view for view in self.opened if text(view.resource, v.ATTEMPT_ID) not in over]
+
+    def _died(self) -> set[str]:
+        """Return the writers of an attempt that ended badly whose processes are gone: they have left their pages."""
+        ended = {one.id for one in self.attempts if one.state in ("failed", "killed")}
+        writers = {writer for attempt in ended for writer in self.found.writers[attempt]}
+        return {journal.identity.writer for journal in self.run.journals if not journal.alive()} & writers
 
     @cached_property
     def roles(self) -> list[RoleRow]:

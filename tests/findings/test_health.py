@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from otel_rl import vocabulary as v
+from otel_rl.findings.causes import Died, Failed
 from otel_rl.findings.health import HEALTH
 from otel_rl.findings.judge import apply
 from otel_rl.findings.memory import RankMemory
-from otel_rl.findings.mishaps import DataFault, Died, Failed, Hang, Health, LateLoop, RequestsOf, Updates
+from otel_rl.findings.mishaps import DataFault, Hang, Health, LateLoop, RequestsOf, Updates
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -113,6 +114,7 @@ def test_growth_under_no_stage_names_none() -> None:
 
 HANG = Hang(who="rank 1", where="rl.reward, step 7", open_s=40.0, longest_s=1.2, is_comm=False)
 FAILED = Failed(who="rank 0", step=3, stage="rl.reward digits", error="LookupError", is_end=True)
+OUTSIDE = replace(FAILED, step=None, stage=v.SETUP, phase="set-up")
 FAULT = DataFault(
     fault="tokens shifted by one",
     boundary="rl.sample -> rl.train.forward",
@@ -146,11 +148,20 @@ UPDATES = Updates(steps=100, skipped=30, last_row=0, since=4)
             "alarm",
             "Rank 0 failed with LookupError in step 3, in no stage.",
         ),
-        ({"ended_by": "ImportError"}, "alarm", "ImportError ended the run outside of any step."),
         (
-            {"ended_by": "KeyboardInterrupt"},
+            {"failures": [replace(OUTSIDE, error="ImportError")]},
+            "alarm",
+            "Rank 0 failed with ImportError in set-up.",
+        ),
+        (
+            {"failures": [replace(OUTSIDE, stage=v.SYNC, phase="tear-down")]},
+            "alarm",
+            "Rank 0 failed with LookupError inside rl.sync, in tear-down.",
+        ),
+        (
+            {"failures": [replace(OUTSIDE, error="KeyboardInterrupt")]},
             "warning",
-            "The run was stopped early. KeyboardInterrupt ended it outside of any step.",
+            "The run was stopped early. KeyboardInterrupt ended it in set-up.",
         ),
         (
             {"failures": [replace(FAILED, is_end=False)]},

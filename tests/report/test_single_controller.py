@@ -125,12 +125,25 @@ def test_clocks_of_two_hosts_are_not_compared(tmp_path: Path) -> None:
             ["Driver 0, like 1 more, was killed, last seen in step 10: it ended without an exception."],
         ),
         (
+            DrivenPlan(ends="lost"),
+            "failed",
+            [
+                "Actor 1, like 1 more, was killed, last seen in rl.logprob old: it ended without an exception; "
+                "then 2 more failed (ActorDiedError and RuntimeError)."
+            ],
+        ),
+        (
+            DrivenPlan(ends="set-up"),
+            "failed",
+            ["Server 0 failed with TypeError inside rl.sync, in set-up; then 2 more failed (RayTaskError(TypeError))."],
+        ),
+        (
             DrivenPlan(fails_in=6),
             "finished",
             ["Reward worker 0 failed with ValueError inside rl.reward, step 6 (1 failure in all)."],
         ),
     ],
-    ids=["ended", "ray_ended_all", "in_teardown", "goes_on", "killed", "reward_fails"],
+    ids=["ended", "ray_ended_all", "in_teardown", "goes_on", "killed", "rank_dies", "set_up_fails", "reward_fails"],
 )
 def test_the_driver_says_how_a_run_ended(tmp_path: Path, plan: DrivenPlan, state: str, health: list[str]) -> None:
     """A server in a call that nobody waits for is no rank that was killed."""

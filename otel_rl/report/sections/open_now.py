@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -40,11 +40,22 @@ LAG_S: Final = 1.0
 
 
 def open_rows(
-    views: Iterable[OpenView], now_ns: int, longest_ns: Mapping[str, int], pages: Mapping[str, PageView]
+    views: Iterable[OpenView],
+    now_ns: int,
+    longest_ns: Mapping[str, int],
+    pages: Mapping[str, PageView],
+    died: Container[str] = (),
 ) -> list[OpenStageRow]:
     """Return the innermost open stage of each rank; those of a dead writer end at its last record.
 
     The status page of a process that died, or whose interpreter is held, shows what it was in last.
+
+    Args:
+        views: the stages that are open as far as journals know.
+        now_ns: wall clock.
+        longest_ns: the longest call that ended, by ``call_of``.
+        pages: by writer.
+        died: writers whose page alone may show what they died in: it had just begun, and nothing was open around it.
     """
     by_writer: defaultdict[str, list[OpenView]] = defaultdict(list)
     for view in views:
@@ -59,7 +70,29 @@ def open_rows(
         found = [_open_row(view, _outer(view, known), now_ns, longest_ns) for view in innermost]
         page = pages.get(group[0].journal.identity.writer) if group else None
         rows += found if page is None or not found else _as_shown(page, found, now_ns)
+    rows += [
+        _died_in(page) for writer, page in pages.items() if writer in died and page.stage and not by_writer[writer]
+    ]
     return sorted(rows, key=lambda row: (row.role, row.rank, row.since_ns))
+
+
+def _died_in(page: PageView) -> OpenStageRow:
+    return OpenStageRow(
+        attempt=page.attempt,
+        role=page.role,
+        rank=page.rank,
+        stage=page.stage,
+        inside=[],
+        since_ns=page.began_ns + page.anchor_ns,
+        open_s=max(0, page.heartbeat_ns - page.began_ns) / 1e9,
+        longest_s=None,
+        calls_known=False,
+        is_alive=False,
+        is_certain=True,
+        is_hanging=False,
+        iteration=page.step,
+        collective=None,
+    )
 
 
 def _as_shown(page: PageView, rows: list[OpenStageRow], now_ns: int) -> list[OpenStageRow]:
@@ -69,7 +102,14 @@ def _as_shown(page: PageView, rows: list[OpenStageRow], now_ns: int) -> list[Ope
     if row.is_alive and now_ns - last_ns < LATE_NS:
         return rows
     if since_ns < row.since_ns + SLACK_NS:  # nothing began or ended after what the journal knows
-        return [replace(one, is_certain=one.collective is None) for one in rows]
+        return [
+            replace(
+                one,
+                is_certain=one.collective is None,
+                open_s=one.open_s if one.is_alive else max(one.open_s, (last_ns - one.since_ns) / 1e9),
+            )
+            for one in rows
+        ]
     end_ns = now_ns if row.is_alive else max(last_ns, since_ns)
     return [
         replace(
