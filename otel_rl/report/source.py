@@ -143,7 +143,7 @@ class Source:
         self.settings: dict[str, float] = settings(found)
         self.missing_ranks: int = missing_ranks(found, self.ranks)
         self.open_stages: list[OpenStageRow] = open_rows(
-            self._in_use(), now_ns, found.longest_ns, find_pages(run.path), self._died()
+            self._in_use(), now_ns, found.longest_ns, find_pages(run.path), self._died(), found.drivers
         )
         self.stalls: list[StallRow] = told_stalls(run, self.attempts[-1].begin_ns if self.attempts else 0)
         self.ledger: Ledger = ledger(run)

@@ -128,7 +128,7 @@ def test_clocks_of_two_hosts_are_not_compared(tmp_path: Path) -> None:
             DrivenPlan(ends="lost"),
             "failed",
             [
-                "Actor 1, like 1 more, was killed, last seen in rl.logprob old: it ended without an exception; "
+                "Actor 1 was killed, last seen in rl.logprob old, step 10: it ended without an exception; "
                 "then 2 more failed (ActorDiedError and RuntimeError)."
             ],
         ),

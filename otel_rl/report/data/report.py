@@ -67,7 +67,7 @@ class Failure:
     stage: str
     """The innermost stage that it passed through."""
     error: str
-    follows: Follows = ""
+    follows: Follows
     """What it followed by its kind: `failure` of a process that was called, or `loss` of one; empty: it may be the
     cause of others."""
 

@@ -50,10 +50,10 @@ def step_failure(container: SpanView, iteration: int, spans: Iterable[SpanView])
 
 def _innermost(failed: Sequence[SpanView]) -> tuple[str, str, Follows]:
     """Return the innermost stage of an exception, its class, and what it followed."""
-    innermost = max(failed, key=lambda span: span.start_ns)
+    failed = sorted(failed, key=lambda span: (-span.start_ns, span.end_ns))
+    innermost = failed[0]
     error = text(innermost.attributes, v.ERROR_TYPE)
-    stages = [span for span in failed if span.name != v.COMM]
-    stage = max(stages, key=lambda span: span.start_ns, default=innermost)
+    stage = next((span for span in failed if span.name != v.COMM), innermost)
     is_collective = innermost.name == v.COMM or innermost.attributes.get(v.COMM_HIDDEN) is True
     return stage.name, error, follows(error, is_collective=is_collective)
 

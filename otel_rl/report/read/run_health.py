@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
+from math import inf
 from typing import TYPE_CHECKING, Final, Literal
 
 from otel_rl import vocabulary as v
@@ -34,8 +35,6 @@ REASONS: Final = {"name_taken": "their name is reserved"}
 """Reasons in plain words; docs/failures.md has the others."""
 CALLERS_WAITS: Final = (f"{v.IDLE} queue", f"{v.IDLE} controller")
 """Waits of a driver and of its ranks for what others do."""
-AT_ONCE_NS: Final = 1_000_000_000
-"""Whose last signs of life are so near each other died together, as far as can be seen."""
 NOT_TAKEN: Final = ("rejected", "refused")
 KINDS: Final[dict[str, Literal["numbers", "nonfinite"]]] = {
     Mismatch.OTHER_LOGPROBS.value: "numbers",
@@ -200,38 +199,33 @@ def _ends(source: Source, attempt: str) -> list[Failure]:
 
 
 def _died(source: Source, failures: Sequence[Failed]) -> list[Died]:
-    """Return the processes that died; without an open stage that says where, nothing is known of the place.
-
-    Those of a driver are ended with it, so that they count only where one of them may be the cause.
-    """
+    """Return the processes that died; without an open stage that says where, nothing is known of the place."""
     last = source.attempts[-1] if source.attempts else None
-    ends = [one for one in failures if one.is_end]
     if last is None or last.state not in ("failed", "killed"):
         return []
-    is_led = last.id in source.found.led
-    if is_led and any(one.follows != "loss" for one in ends):
-        return []
+    ends = [one for one in failures if one.is_end]
     rows = [row for row in source.open_stages if not row.is_alive and row.attempt == last.id]
-    if last.state == "failed" and not is_led:
+    if last.id in source.found.led and ends:
+        rows = _before_driver(source, rows) if all(one.follows == "loss" for one in ends) else []
+    elif last.state == "failed":
         ranks = {record.rank for record in source.found.steps if record.attempt == last.id}
         rows = [row for row in rows if Rank(row.role, row.rank) in ranks]
-    rows = [row for row in rows if _name(source, Rank(row.role, row.rank)) not in {one.who for one in ends}]
     rows.sort(key=lambda row: row.role != DRIVER)
     rows.sort(key=lambda row: row.collective is not None)  # whose peer is gone waits for it until it is killed, too
-    seen: defaultdict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        seen[_host(source, row)].append(_seen_ns(row))
-    rows.sort(key=lambda row: _seen_ns(row) - min(seen[_host(source, row)]) > AT_ONCE_NS)
-    return [Died(who=_name(source, Rank(row.role, row.rank)), where=_where(row)) for row in rows]
+    died = [Died(who=_name(source, Rank(row.role, row.rank)), where=_where(row)) for row in rows]
+    return [one for one in died if one.who not in {failed.who for failed in ends}]
 
 
-def _host(source: Source, row: OpenStageRow) -> str:
-    return source.found.hosts[row.attempt, Rank(row.role, row.rank)].name
-
-
-def _seen_ns(row: OpenStageRow) -> float:
-    """Return the last sign of life of a process that died."""
-    return row.since_ns + row.open_s * 1e9
+def _before_driver(source: Source, rows: Sequence[OpenStageRow]) -> list[OpenStageRow]:
+    """Leave out who gave a sign of life after an exception had ended its driver's last step: Ray ended it with that."""
+    known = [record for record in source.found.steps if record.rank.role == DRIVER]
+    hosts = {one: host.name for one, host in source.found.hosts.items()}
+    ended_ns = {hosts[one.attempt, one.rank]: one.step.end_ns for one in known}  # of steps in order
+    return [
+        row
+        for row in rows
+        if row.since_ns + row.open_s * 1e9 <= ended_ns.get(hosts[row.attempt, Rank(row.role, row.rank)], inf)
+    ]
 
 
 def _faults(source: Source) -> list[DataFault]:
