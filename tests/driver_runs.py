@@ -13,7 +13,7 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.write import Writer
 from otel_rl.records import Log
-from tests.made_runs import BEGIN_NS, MS, Attributes, FakeSpan, Recording
+from tests.made_runs import BEGIN_NS, MIB, MS, Attributes, FakeSpan, Recording
 
 ATTEMPT = "d" * 32
 RUN = "driven"
@@ -45,6 +45,8 @@ class DrivenPlan:
     """A trajectory of this step takes 5 s longer, in its call of a server."""
     sync_grows: int = 0
     """The driver's sync takes so much longer in each step than in the one before."""
+    grows: tuple[Who, int] | None = None
+    """The memory of this process grows by so many MiB in each step; that of all is 900 MiB at first."""
     fails_in: int | None = None
     """The reward of a trajectory of this step raises an exception, and is given again."""
     has_waits: bool = True
@@ -66,6 +68,7 @@ class _Made:
         self.plan = plan
         self.records: defaultdict[Who, Recording] = defaultdict(Recording)
         self.ids: Iterator[int] = itertools.count(1)
+        self.sizes: dict[Who, int] = {}
 
     def hour(self, who: Who) -> int:
         return 3_600_000 if who in self.plan.elsewhere else 0
@@ -77,10 +80,18 @@ class _Made:
         trace, parent = place
         span_id = next(self.ids)
         times = (BEGIN_NS + (one + self.hour(who)) * MS for one in (begin, end))
-        attributes, status = more.get("said"), more.get("status")
+        attributes, status = {**(more.get("said") or {}), **self.memory(who, place[0])}, more.get("status")
         made = FakeSpan(name, trace, span_id, parent, *times, attributes or None, status=status)  # type: ignore[arg-type]
         self.records[who].spans.append(made)
         return trace, span_id
+
+    def memory(self, who: Who, trace: int) -> Attributes:
+        """Return the readings at both ends of a stage: in the first of a step memory rises."""
+        if self.plan.grows is None:
+            return {}
+        grown = self.plan.grows[1] * (trace >> 64) if who == self.plan.grows[0] else 0
+        low, self.sizes[who] = self.sizes.get(who, 900 * MIB), (900 + grown) * MIB
+        return {v.RSS_START: low, v.RSS_END: self.sizes[who]}
 
     def open(
         self, who: Who, name: str, place: tuple[int, int], begin: int, said: Attributes | None = None, span_id: int = 0

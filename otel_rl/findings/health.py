@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otel_rl import vocabulary as v
+from otel_rl.analysis.series.growth import LEAST, MUCH
 from otel_rl.findings import mishaps
 from otel_rl.findings.memory import HORIZON, LEAST_BYTES, LEAST_SHARE
 from otel_rl.findings.mishaps import FAILED, FEW, HALF, LATE_S, ROW, SKIPPED, Health
@@ -12,7 +13,10 @@ from otel_rl.findings.rule import Rule, whole
 
 GROWS: Final = "{grows} by {per_step:size} per step ({first:size} to {last:size} in {steps:plural step}){where}{full}."
 MEMORY_KEYS: Final = (v.RSS_END, v.ALLOCATED_END, v.RESERVED_END, v.MEMORY_LIMIT)
-STEADILY: Final = f"memory grew steadily, by {whole(LEAST_SHARE)} and {LEAST_BYTES >> 20} MiB at the least"
+STEADILY: Final = (
+    f"memory of a process grew steadily, by {whole(LEAST_SHARE)} and {LEAST_BYTES >> 20} MiB at the least; "
+    f"by {whole(MUCH)} in fewer than {LEAST} steps"
+)
 SINCE: Final = "all steps but the first five; or their last half, or quarter"
 
 HEALTH: Final[tuple[Rule[Health], ...]] = (

@@ -347,16 +347,22 @@ def memory_grows(health: Health) -> Found | None:
 
 
 def healthy(health: Health) -> Found:
-    """Tell what memory did: the median of the ranks, and the change of the one that grew most."""
+    """Tell what memory did: the median of the ranks, and the change of the process that grew most."""
     known = [one for one in health.memory if one.of == "host" and one.bytes]
-    if not known:
+    ranks = [one for one in known if one.is_rank]
+    if not ranks:
         return Found({"memory": ""})
-    last = median(one.bytes[-1] for one in known)
-    most = max(known, key=lambda one: one.bytes[-1] - one.bytes[0])
-    change, since = most.bytes[-1] - most.bytes[0], most.steps[0]
-    each = " a rank" if len(known) > 1 else ""
-    text = f" Memory {size(last)}{each}, {'+' if change >= 0 else '-'}{size(abs(change))} since step {since}."
-    return Found({"memory": text, "bytes": last, "change": change, "since": since})
+    last = median(one.bytes[-1] for one in ranks)
+    values: dict[str, Value] = {"memory": f" Memory {size(last)}{' a rank' if len(ranks) > 1 else ''}", "bytes": last}
+    most = max(known, key=lambda one: (one.bytes[-1] - one.bytes[0], one.is_rank))
+    if len(most.bytes) > 1:
+        change, since = most.bytes[-1] - most.bytes[0], most.steps[0]
+        values |= {"change": change, "since": since}
+        sign = "+" if change >= 0 else "-"
+        values["memory"] = (
+            f"{values['memory']}{',' if most.is_rank else f'; {most.who}'} {sign}{size(abs(change))} since step {since}"
+        )
+    return Found({**values, "memory": f"{values['memory']}."})
 
 
 def _first(text: str) -> str:

@@ -152,6 +152,39 @@ def test_the_driver_says_how_a_run_ended(tmp_path: Path, plan: DrivenPlan, state
     assert (state, health, bool(report.open_stages)) == (report.state, warned, state != "finished")
 
 
+@pytest.mark.parametrize(
+    ("plan", "rule", "sentence"),
+    [
+        (
+            DrivenPlan(steps=24, grows=(REWARD, 20)),
+            "memory_grows",
+            "Memory of reward worker 0 grows by 20.0 MiB per step (1.04 GiB to 1.35 GiB in 19 steps), "
+            "100 % inside rl.reward.",
+        ),
+        (
+            DrivenPlan(steps=14, grows=(REWARD, 150)),
+            "memory_grows",
+            "Memory of reward worker 0 grows by 150 MiB per step (2.05 GiB to 2.93 GiB in 9 steps), "
+            "100 % inside rl.reward.",
+        ),
+        (
+            DrivenPlan(steps=10, grows=(SERVERS[1], 20)),
+            "healthy",
+            "No error, no hang, nothing lost. Memory 900 MiB a rank; Server 1 +80.0 MiB since step 6.",
+        ),
+        (
+            DrivenPlan(steps=6, grows=(ACTORS[1], 20)),
+            "healthy",
+            "No error, no hang, nothing lost. Memory 970 MiB a rank.",
+        ),
+    ],
+    ids=["reward_worker", "by_half_soon", "server", "too_few_steps"],
+)
+def test_memory_is_watched_in_every_process(tmp_path: Path, plan: DrivenPlan, rule: str, sentence: str) -> None:
+    """As in ranks; what grows by half is told early, and of one step no change."""
+    assert [(rule, sentence)] == [(one.rule, one.sentence) for one in report_of(tmp_path, plan).findings.health]
+
+
 def test_a_process_that_hangs_is_named_before_those_that_wait_for_it(tmp_path: Path) -> None:
     """Neither the driver nor the agent loop, whose stages have been open for longer."""
     report = build_report(

@@ -272,6 +272,7 @@ class _Collector:
         for attempt, bounds in self._bounds.items():
             if attempt not in self._found.set_in:
                 self._found.widen(attempt, bounds)
+        self._found.growth.finish()
         steps = map(self._of_use, _with_peers(self._found.steps))
         self._found.steps = sorted(steps, key=lambda record: record.step)
         self._failed += failures_of_called(self._errors, self._found.trajectories.step_of)
@@ -327,7 +328,7 @@ class _Collector:
             number = iteration if driver is None else iteration_of(driver.attributes)
             memory = TraceMemory(spans, phase, number)
             self._found.peaks.add(memory)
-            self._found.growth.add(memory)
+            self._found.growth.add(memory, number if containers or driver is not None else self._step_of(spans))
             failure = phase_failure(phase, spans) if number is None and (containers or driver is not None) else None
             self._found.outside += [failure] if failure is not None else []
         for container in containers:
@@ -340,6 +341,13 @@ class _Collector:
                 self._found.steps.append(self._as_guest(step, container, inside) if is_guest else step)
                 if container.status_code == ERROR:
                     self._failed.append((container.end_ns, step_failure(container, iteration, spans)))
+
+    def _step_of(self, spans: Sequence[SpanView]) -> int | None:
+        """Return the step in which a rollout ended that has a trace of its own; None without a driver."""
+        if not self._found.drivers:
+            return None
+        key = self._found.trajectories.step_of(max(spans, key=lambda span: span.end_ns))
+        return None if key is None else key[2]
 
     def _of_trace(self, key: GroupKey) -> tuple[list[SpanView], bool]:
         """Return the stages of a process in a trace, and whether it is a guest there: then with a container."""

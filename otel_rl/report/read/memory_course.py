@@ -152,6 +152,11 @@ class StepMemory:
     """By how much it rose, or fell, while these stages were open, and none inside the last of them; bytes."""
 
     def add(self, time_ns: int, step: int, size: int, rises: Rises) -> None:
+        again = next((one for one in self.first if one[1] == step), None)
+        if again is not None:  # of a process that may have several traces in a step
+            self.first.remove(again)
+            time_ns, size = max((time_ns, size), (again[0], again[2]))
+            rises = [*again[3], *rises]
         self.first.append((time_ns, step, size, rises))
         if len(self.first) > WARMUP:
             self.first.sort(key=itemgetter(0))
@@ -163,9 +168,10 @@ class StepMemory:
                 self.rises[path] += rise
 
     def over_steps(self) -> list[tuple[int, int]]:
-        """Return number and memory of each step, in order of time."""
+        """Return number and memory of each step, in order of time; of several readings of a step the last."""
         rows = sorted(zip(self.times, self.steps, self.bytes, strict=True))
-        return [(step, size) for _, step, size in rows]
+        nexts = (*(step for _, step, _ in rows[1:]), None)
+        return [(step, size) for (_, step, size), following in zip(rows, nexts, strict=True) if step != following]
 
     def stage(self) -> tuple[str, float]:
         """Return the innermost stage with most of the rise, and its share; no name if none has most of it."""
@@ -187,18 +193,43 @@ class StepMemory:
 
 
 class MemoryGrowth:
-    """The memory over the steps of a run. Cost: 24 bytes a step, and a number for each path of stages."""
+    """The memory over the steps of a run. Cost: 24 bytes a step of a process, and a number for each path of stages."""
 
     def __init__(self) -> None:
         self.ranks: dict[tuple[str, Rank, MemoryKind], StepMemory] = {}
+        """Of all processes, with steps of their own or not."""
+        self._steps: dict[bytes, int] = {}
+        """By trace."""
+        self._workers: list[tuple[bytes, tuple[str, Rank, MemoryKind], int, int, Rises]] = []
+        """What processes without a container did in a trace whose step is not known yet."""
 
-    def add(self, trace: TraceMemory) -> None:
-        """Add a step: its memory at the end, and by how much it rose in which stages."""
+    def add(self, trace: TraceMemory, step: int | None) -> None:
+        """Add a step: its memory at the end, and by how much it rose in which stages.
+
+        Args:
+            trace: of a rank its step; of another process what it did for one.
+            step: in which that was; None if it is the one of the trace.
+        """
         whole = next((edge.span for edge in trace.edges if trace.is_whole(edge.span)), None)
-        if whole is None or trace.iteration is None:
+        if step is not None and whole is not None:
+            self._steps[whole.trace_id] = step
+        elif trace.has_container:
             return
         for keys in trace.kinds():
-            if size := integer(whole.attributes, keys.ends[1]):
-                known = self.ranks.setdefault((trace.attempt, trace.rank, keys.kind), StepMemory())
+            ends = [one.span for one in trace.edges if one.is_end and keys.ends[1] in one.span.attributes]
+            last = whole or next(reversed(ends), None)
+            if last is not None and (size := integer(last.attributes, keys.ends[1])):
                 rises = [(trace.path(stage), rise) for rise, stage in trace.rises(keys)]
-                known.add(whole.end_ns, trace.iteration, size, rises)
+                key = trace.attempt, trace.rank, keys.kind
+                if step is None:
+                    self._workers.append((last.trace_id, key, last.end_ns, size, rises))
+                else:
+                    self.ranks.setdefault(key, StepMemory()).add(last.end_ns, step, size, rises)
+
+    def finish(self) -> None:
+        """Place what processes did whose traces were read before the steps that these are."""
+        for trace_id, key, end_ns, size, rises in self._workers:
+            step = self._steps.get(trace_id)
+            if step is not None:
+                self.ranks.setdefault(key, StepMemory()).add(end_ns, step, size, rises)
+        self._workers.clear()

@@ -99,7 +99,7 @@ def _name(source: Source, rank: Rank) -> str:
 
 
 def _memory(source: Source) -> Iterable[RankMemory]:
-    """Return the memory of the ranks of the last attempt."""
+    """Return the memory of the processes of the last attempt."""
     last = source.attempts[-1].id if source.attempts else ""
     devices = {
         text(point.attributes, v.HW_ID): round(point.value)
@@ -121,6 +121,7 @@ def _memory(source: Source) -> Iterable[RankMemory]:
             bytes=[size for _, size in rows],
             stage=stage,
             share=share,
+            is_rank=(attempt, rank) in source.found.guests if attempt in source.found.led else True,
         )
 
 
