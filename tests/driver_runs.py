@@ -45,6 +45,8 @@ class DrivenPlan:
     """A trajectory of this step takes 5 s longer, in its call of a server."""
     sync_grows: int = 0
     """The driver's sync takes so much longer in each step than in the one before."""
+    slow_loop: bool = False
+    """There is a second agent loop, whose trajectories take 800 ms longer, in none of their calls."""
     grows: tuple[Who, int] | None = None
     """The memory of this process grows by so many MiB in each step; that of all is 900 MiB at first."""
     fails_in: int | None = None
@@ -212,12 +214,15 @@ def _tokens(samples: int) -> Attributes:
 
 def _trajectory(made: _Made, number: int, sample: int, submit: tuple[int, int], begin: int) -> None:
     """Take 500 ms, and 10 more for each sample: 400 in a call of a server, 50 in the reward."""
+    agent = (AGENT[0], sample % 2) if made.plan.slow_loop else AGENT
+    blocked = 800 * agent[1]
     more = 5_000 if (number, sample) == (made.plan.long_in, 2) else 10 * sample
     group = f"g{number}{sample // 2}"
     who: Attributes = {v.MODE: "train", v.GROUP_ID: group, v.SAMPLE_ID: f"{group}_{sample % 2}"}
     tokens: Attributes = {v.TOKENS_PROMPT: PROMPT, v.TOKENS_RESPONSE: RESPONSE, v.TOKENS_ENVIRONMENT: 0}
-    place = made.span(AGENT, v.TRAJECTORY, submit, begin, begin + 500 + more, said={**who, **tokens})
-    turn = made.span(AGENT, v.SAMPLE_TURN, place, begin + 5, begin + 430 + more, said=who)
+    end = begin + 500 + more + blocked
+    place = made.span(agent, v.TRAJECTORY, submit, begin, end, said={**who, **tokens})
+    turn = made.span(agent, v.SAMPLE_TURN, place, begin + 5, begin + 430 + more, said=who)
     made.span(SERVERS[sample % 2], v.SAMPLE_SERVE, turn, begin + 20, begin + 420 + more, said={v.MODE: "train"})
     if (number, sample) == (made.plan.fails_in, 1):
         error: Attributes = {v.ERROR_TYPE: "ValueError"}

@@ -24,7 +24,8 @@ CONNECTIONS: Final = frozenset((
     "ConnectionError", "ConnectionResetError", "ConnectionAbortedError", "ConnectionRefusedError", "BrokenPipeError",
     "EOFError",
 ))  # fmt: skip
-FAILURES: Final = frozenset(("ProcessRaisedException", "ChildFailedError"))
+FAILURES: Final = frozenset(("ProcessRaisedException", "ChildFailedError", "SignalException"))
+"""With these torch tells a process that another one has failed, or ends it because of that."""
 OF_CALLED: Final = "RayTaskError("
 """The class of what a called process raised follows in brackets."""
 IN_COLLECTIVE: Final = frozenset(("RuntimeError", "TimeoutError", *CONNECTIONS))

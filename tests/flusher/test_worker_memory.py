@@ -7,6 +7,7 @@ import pytest
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.flusher import worker_memory
+from otel_rl.probes.memory import probes
 from otel_rl.process.carrier import Carrier
 from otel_rl.trace.carried import in_carrier
 from tests.fixtures import Recording
@@ -16,6 +17,7 @@ CARRIER = Carrier("run", "a" * 16, "driver", "train 1", f"00-{1:032x}-{2:016x}-0
 
 def points(recording: Recording, calls: int, *, has_loop: bool = False) -> int:
     """Work off some calls for a step of another process; return how many points of memory there are."""
+    probes.read_memory = lambda: (b"%d 2 0 0 0 0 0" % 3, None)  # another reading each time
     for _ in range(calls):
         with in_carrier(CARRIER), otel_rl.stage("reward"):
             recording.tick(20)

@@ -98,6 +98,17 @@ def test_a_stage_that_grows_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_processes_of_a_role_are_compared_as_ranks_are(tmp_path: Path) -> None:
+    """One whose loop is blocked is named before the habit of its driver; servers with equal work are not."""
+    report = report_of(tmp_path, DrivenPlan(slow_loop=True))
+    first, *_ = report.findings.time
+    assert (
+        "slow_process",
+        "Agent loop 1 takes 1.33 s for rl.sample.trajectory, agent loop 0 520 ms: up to 810 ms of a step (28 %).",
+    ) == (first.rule, first.sentence)
+    assert [] == found(report_of(tmp_path / "even"), "slow_process")
+
+
 def test_clocks_of_two_hosts_are_not_compared(tmp_path: Path) -> None:
     """Each rank has the times that it has on one host; nothing is said of what only the driver's clock could tell."""
     here = report_of(tmp_path / "here")

@@ -30,7 +30,14 @@ from otel_rl.report.read.average import step_times
 from otel_rl.report.read.awaited import Awaited, awaited
 from otel_rl.report.read.collect import StepKey, StepRecord
 from otel_rl.report.read.no_step import no_step
-from otel_rl.report.read.single_controller.driver_waits import generating_share, growing, held_up, late, starting
+from otel_rl.report.read.single_controller.driver_waits import (
+    generating_share,
+    growing,
+    held_up,
+    late,
+    slow_process,
+    starting,
+)
 from otel_rl.runs.format import count, listed, plural, seconds
 
 if TYPE_CHECKING:
@@ -87,6 +94,7 @@ def timing(source: Source) -> Timing:
         long=_long(fair.long_step),
         late=late(source),
         held=held_up(source),
+        slow_process=slow_process(source),
         growing=growing(source),
         starting=starting(source),
     )
