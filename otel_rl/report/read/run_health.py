@@ -206,10 +206,10 @@ def _died(source: Source, failures: Sequence[Failed]) -> list[Died]:
         return []
     ends = [one for one in failures if one.is_end]
     rows = [row for row in source.open_stages if not row.is_alive and row.attempt == last.id]
-    if last.id in source.found.led and ends:
-        rows = _before_driver(source, rows) if all(one.follows == "loss" for one in ends) else []
-    elif last.state == "failed":
-        ranks = {record.rank for record in source.found.steps if record.attempt == last.id}
+    if ends and all(one.follows == "loss" for one in ends):
+        rows = _before(source, _ends(source, last.id), rows)
+    elif ends:  # what is called is ended with its driver
+        ranks = {record.rank for record in source.found.steps if record.attempt == last.id and not record.is_guest}
         rows = [row for row in rows if Rank(row.role, row.rank) in ranks]
     rows.sort(key=lambda row: row.role != DRIVER)
     rows.sort(key=lambda row: row.collective is not None)  # whose peer is gone waits for it until it is killed, too
@@ -217,15 +217,17 @@ def _died(source: Source, failures: Sequence[Failed]) -> list[Died]:
     return [one for one in died if one.who not in {failed.who for failed in ends}]
 
 
-def _before_driver(source: Source, rows: Sequence[OpenStageRow]) -> list[OpenStageRow]:
-    """Leave out who gave a sign of life after an exception had ended its driver's last step: Ray ended it with that."""
-    known = [record for record in source.found.steps if record.rank.role == DRIVER]
-    hosts = {one: host.name for one, host in source.found.hosts.items()}
-    ended_ns = {hosts[one.attempt, one.rank]: one.step.end_ns for one in known}  # of steps in order
+def _before(source: Source, ends: Sequence[Failure], rows: Sequence[OpenStageRow]) -> list[OpenStageRow]:
+    """Leave out who gave a sign of life after an exception had ended a step on its host: it was ended after that."""
+    hosts = {key: host.name for key, host in source.found.hosts.items()}
+    failed = {(one.attempt, one.rank, one.loop, one.step) for one in ends}
+    ended_ns: defaultdict[str, float] = defaultdict(lambda: inf)
+    for record in source.found.steps:
+        host = hosts[record.attempt, record.rank]
+        if (record.attempt, record.rank, record.step.loop, record.step.iteration) in failed:
+            ended_ns[host] = min(ended_ns[host], record.step.end_ns)
     return [
-        row
-        for row in rows
-        if row.since_ns + row.open_s * 1e9 <= ended_ns.get(hosts[row.attempt, Rank(row.role, row.rank)], inf)
+        row for row in rows if row.since_ns + row.open_s * 1e9 <= ended_ns[hosts[row.attempt, Rank(row.role, row.rank)]]
     ]
 
 
