@@ -101,6 +101,19 @@ def test_the_first_failure_is_told_first_and_what_followed_after_it(tmp_path: Pa
     )  # fmt: skip
 
 
+def test_a_collective_whose_error_was_caught_is_no_loss(tmp_path: Path) -> None:
+    """What the program raised after it is its own."""
+    peer = Peer(tmp_path, 0, 2, identity=DEAD)
+    spans = peer.step(1, [Did(v.SAMPLE, 5), Did(v.REWARD, 5, [Met(3)])], is_journaled=False)
+    for span in spans:
+        if span.end_ns == peer.now_ns:
+            error = "RuntimeError" if span.name == v.COMM else "KeyError"
+            span.status, span.attributes = (2, ""), {**(span.attributes or {}), v.ERROR_TYPE: error}
+    peer.write(spans[::-1])
+    (failure,) = build_report(open_run(tmp_path), 10**18).failures
+    assert ("KeyError", v.REWARD, "") == (failure.error, failure.stage, failure.follows)
+
+
 def test_a_rank_that_was_killed_is_told_before_what_followed_from_it(tmp_path: Path) -> None:
     """As where the kernel kills one: the others fail in their next collective."""
     peers = [Peer(tmp_path, rank, 3, identity=DEAD) for rank in range(3)]

@@ -35,7 +35,7 @@ class PhaseFailure(NamedTuple):
 
 def step_failure(container: SpanView, iteration: int, spans: Iterable[SpanView]) -> Failure:
     """Return the exception that ended a step, with the stage that began last of those that it passed through."""
-    stage, error, kind = _innermost([span for span in spans if span.status_code == ERROR])
+    stage, error, kind = _innermost(span for span in spans if span.status_code == ERROR)
     error = error or text(container.attributes, v.ERROR_TYPE)
     return Failure(
         attempt=text(container.resource, v.ATTEMPT_ID),
@@ -48,13 +48,14 @@ def step_failure(container: SpanView, iteration: int, spans: Iterable[SpanView])
     )
 
 
-def _innermost(failed: Sequence[SpanView]) -> tuple[str, str, Follows]:
+def _innermost(failed: Iterable[SpanView]) -> tuple[str, str, Follows]:
     """Return the innermost stage of an exception, its class, and what it followed."""
-    failed = sorted(failed, key=lambda span: (-span.start_ns, span.end_ns))
-    innermost = failed[0]
-    error = text(innermost.attributes, v.ERROR_TYPE)
-    stage = next((span for span in failed if span.name != v.COMM), innermost)
-    is_collective = innermost.name == v.COMM or innermost.attributes.get(v.COMM_HIDDEN) is True
+    inward = sorted(failed, key=lambda span: (-span.start_ns, span.end_ns))
+    stage = next((span for span in inward if span.name != v.COMM), inward[0])
+    error = text(stage.attributes, v.ERROR_TYPE)
+    collectives = [span for span in inward if span.name == v.COMM and span.start_ns >= stage.start_ns]
+    is_collective = any(text(span.attributes, v.ERROR_TYPE) == error for span in collectives)  # else it was caught
+    is_collective |= stage.attributes.get(v.COMM_HIDDEN) is True
     return stage.name, error, follows(error, is_collective=is_collective)
 
 
@@ -68,7 +69,7 @@ def phase_failure(phase: str, spans: Sequence[SpanView]) -> PhaseFailure | None:
     begun = max((span.start_ns for span in spans if span.status_code != ERROR), default=0)
     if begun >= last.end_ns and not is_end:
         return None
-    stage, error, kind = _innermost([span for span in failed if span.end_ns >= last.start_ns])
+    stage, error, kind = _innermost(span for span in failed if span.end_ns >= last.start_ns)
     return PhaseFailure(
         end_ns=last.end_ns,
         attempt=text(last.resource, v.ATTEMPT_ID),
