@@ -13,7 +13,7 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.write import Writer
 from otel_rl.records import Log
-from tests.made_runs import BEGIN_NS, MS, Attributes, FakeSpan, Recording
+from tests.made_runs import BEGIN_NS, MIB, MS, Attributes, FakeSpan, Recording
 
 ATTEMPT = "d" * 32
 RUN = "driven"
@@ -45,6 +45,10 @@ class DrivenPlan:
     """A trajectory of this step takes 5 s longer, in its call of a server."""
     sync_grows: int = 0
     """The driver's sync takes so much longer in each step than in the one before."""
+    slow_loop: bool = False
+    """There is a second agent loop, whose trajectories take 800 ms longer, in none of their calls."""
+    grows: tuple[Who, int] | None = None
+    """The memory of this process grows by so many MiB in each step; that of all is 900 MiB at first."""
     fails_in: int | None = None
     """The reward of a trajectory of this step raises an exception, and is given again."""
     has_waits: bool = True
@@ -52,7 +56,8 @@ class DrivenPlan:
     elsewhere: tuple[Who, ...] = ()
     """Processes on another host, whose clock is an hour ahead."""
     ends: str = "well"
-    """Or `open`: the driver is in its tear-down; or `killed`: in its last step."""
+    """Or `open`: the driver is in its tear-down; `killed`: in its last step; `lost`: a rank died in that; `set-up`: an
+    exception ended it there."""
     is_alive: bool = False
     hangs: bool = False
     """If the driver is in its last step, it waits there for a trajectory, and that for its reward."""
@@ -65,6 +70,7 @@ class _Made:
         self.plan = plan
         self.records: defaultdict[Who, Recording] = defaultdict(Recording)
         self.ids: Iterator[int] = itertools.count(1)
+        self.sizes: dict[Who, int] = {}
 
     def hour(self, who: Who) -> int:
         return 3_600_000 if who in self.plan.elsewhere else 0
@@ -76,10 +82,18 @@ class _Made:
         trace, parent = place
         span_id = next(self.ids)
         times = (BEGIN_NS + (one + self.hour(who)) * MS for one in (begin, end))
-        attributes, status = more.get("said"), more.get("status")
+        attributes, status = {**(more.get("said") or {}), **self.memory(who, place[0])}, more.get("status")
         made = FakeSpan(name, trace, span_id, parent, *times, attributes or None, status=status)  # type: ignore[arg-type]
         self.records[who].spans.append(made)
         return trace, span_id
+
+    def memory(self, who: Who, trace: int) -> Attributes:
+        """Return the readings at both ends of a stage: in the first of a step memory rises."""
+        if self.plan.grows is None:
+            return {}
+        grown = self.plan.grows[1] * (trace >> 64) if who == self.plan.grows[0] else 0
+        low, self.sizes[who] = self.sizes.get(who, 900 * MIB), (900 + grown) * MIB
+        return {v.RSS_START: low, v.RSS_END: self.sizes[who]}
 
     def open(
         self, who: Who, name: str, place: tuple[int, int], begin: int, said: Attributes | None = None, span_id: int = 0
@@ -97,15 +111,24 @@ def write_driven(root: Path, plan: DrivenPlan | None = None) -> Path:
     plan = plan or DrivenPlan()
     made = _Made(plan)
     trace = 1 << 64
+    if plan.ends == "set-up":
+        _fail_in_setup(made, trace)
+        return _write_all(root, made)
     container = _phase(made, v.SETUP, trace, 0, SETUP_MS)
     for rank, who in enumerate(ACTORS):
         made.span(who, v.SETUP_PROCESS, container, 5_000 + rank, 15_000)
     now = SETUP_MS
-    for number in range(1, plan.steps + 1):
+    for number in range(1, plan.steps + (plan.ends != "lost")):
         now = _step(made, number, now)
+    if plan.ends == "lost":
+        now = _lost_step(made, plan.steps, now)
     _end(made, now)
+    return _write_all(root, made)
+
+
+def _write_all(root: Path, made: _Made) -> Path:
     for who, recording in made.records.items():
-        _write(root / RUN, plan, who, recording)
+        _write(root / RUN, made.plan, who, recording)
     return root / RUN
 
 
@@ -148,6 +171,34 @@ def _step(made: _Made, number: int, begin: int) -> int:
     return asked + 870 + more
 
 
+def _lost_step(made: _Made, number: int, begin: int) -> int:
+    """Let rank 1 die in its log-probabilities: rank 0 hears of it in a collective, the driver ten seconds later."""
+    trace, said = (number + 1) << 64, {v.ITERATION: number, v.LOOP_NAME: "train"}
+    root, container, end = next(made.ids), next(made.ids), begin + 10_000
+    lost: Attributes = {v.ERROR_TYPE: "ActorDiedError"}
+    called = made.span(DRIVER, v.LOGPROB, (trace, container), begin, end, said=lost, status=(2, ""))
+    gloo: Attributes = {v.ERROR_TYPE: "RuntimeError"}
+    failed = made.span(ACTORS[0], v.LOGPROB, called, begin + 10, begin + 410, said=gloo, status=(2, ""))
+    made.span(ACTORS[0], v.COMM, failed, begin + 20, begin + 410, said=gloo, status=(2, ""))
+    made.open(ACTORS[1], v.LOGPROB, called, begin + 10, {v.LOGPROB_KIND: "old"})
+    for name, span_id, parent in ((f"{v.RANK_SPAN} 0", container, root), (v.LOOP, root, 0)):
+        made.records[DRIVER].spans.append(
+            FakeSpan(name, trace, span_id, parent, *_ns(begin, end), {**said, **lost}, status=(2, ""))
+        )
+    return end
+
+
+def _fail_in_setup(made: _Made, trace: int) -> None:
+    """Let a server refuse its weights: its caller and the driver hear of it, and Ray kills all before set-up ends."""
+    root = made.open(DRIVER, v.SETUP, (trace, 0), 0)
+    container = trace, made.open(DRIVER, f"{v.RANK_SPAN} 0", (trace, root), 0)
+    made.span(ACTORS[1], v.SETUP_PROCESS, container, 5_000, 15_000)
+    heard: Attributes = {v.ERROR_TYPE: "RayTaskError(TypeError)"}
+    called = made.span(DRIVER, v.SYNC, container, 16_000, 16_900, said=heard, status=(2, ""))
+    taken = made.span(ACTORS[1], v.SYNC, called, 16_100, 16_800, said=heard, status=(2, ""))
+    made.span(SERVERS[0], v.SYNC, taken, 16_200, 16_700, said={v.ERROR_TYPE: "TypeError"}, status=(2, ""))
+
+
 def _ns(begin: int, end: int) -> tuple[int, int]:
     return BEGIN_NS + begin * MS, BEGIN_NS + end * MS
 
@@ -163,12 +214,15 @@ def _tokens(samples: int) -> Attributes:
 
 def _trajectory(made: _Made, number: int, sample: int, submit: tuple[int, int], begin: int) -> None:
     """Take 500 ms, and 10 more for each sample: 400 in a call of a server, 50 in the reward."""
+    agent = (AGENT[0], sample % 2) if made.plan.slow_loop else AGENT
+    blocked = 800 * agent[1]
     more = 5_000 if (number, sample) == (made.plan.long_in, 2) else 10 * sample
     group = f"g{number}{sample // 2}"
     who: Attributes = {v.MODE: "train", v.GROUP_ID: group, v.SAMPLE_ID: f"{group}_{sample % 2}"}
     tokens: Attributes = {v.TOKENS_PROMPT: PROMPT, v.TOKENS_RESPONSE: RESPONSE, v.TOKENS_ENVIRONMENT: 0}
-    place = made.span(AGENT, v.TRAJECTORY, submit, begin, begin + 500 + more, said={**who, **tokens})
-    turn = made.span(AGENT, v.SAMPLE_TURN, place, begin + 5, begin + 430 + more, said=who)
+    end = begin + 500 + more + blocked
+    place = made.span(agent, v.TRAJECTORY, submit, begin, end, said={**who, **tokens})
+    turn = made.span(agent, v.SAMPLE_TURN, place, begin + 5, begin + 430 + more, said=who)
     made.span(SERVERS[sample % 2], v.SAMPLE_SERVE, turn, begin + 20, begin + 420 + more, said={v.MODE: "train"})
     if (number, sample) == (made.plan.fails_in, 1):
         error: Attributes = {v.ERROR_TYPE: "ValueError"}
@@ -207,7 +261,7 @@ def _end(made: _Made, now: int) -> None:
     made.open(SERVERS[0], v.SAMPLE_SERVE, (99 << 64, 0), now)
     if made.plan.ends == "well":
         _phase(made, v.TEARDOWN, 100 << 64, now, now + 500)
-    elif made.plan.ends == "open":
+    elif made.plan.ends in ("open", "lost"):
         root = made.open(DRIVER, v.TEARDOWN, (100 << 64, 0), now)
         made.open(DRIVER, f"{v.RANK_SPAN} 0", (100 << 64, root), now)
 

@@ -95,7 +95,7 @@ AREAS: Final = (
     ),
     Area(
         "Memory of a process",
-        "From every trainer rank, one point per step.",
+        "From every trainer rank, one point per step. Host memory also comes from processes that work for its steps.",
         {
             **of((v.RSS, v.VMS, v.ALLOCATED, v.RESERVED, v.ACTIVE, v.REQUESTED, v.INACTIVE_SPLIT, v.NON_TORCH)),
             **of((v.FRAGMENTATION, v.SLACK, v.ROUNDING, v.ACTIVATION, v.COMM_BUFFERS)),

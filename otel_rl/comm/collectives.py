@@ -32,8 +32,8 @@ class Collective:
     status: tuple[int, str] | None = None
 
     __slots__ = (
-        "began", "bytes", "ended", "goes_on", "group", "is_launch", "is_wait", "operation", "sequence", "span_id",
-        "stage",
+        "began", "bytes", "ended", "error", "goes_on", "group", "is_launch", "is_wait", "operation", "sequence",
+        "span_id", "stage",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +72,13 @@ class Collective:
             else:
                 state.add(self)
             opened.pop(self, None)
+
+    def fail(self, error: BaseException) -> None:
+        """End now with an exception; it becomes a span however short it was."""
+        self.error = type(error).__qualname__
+        self.span_id = self.span_id or random_bits(64) or 1
+        self.__class__ = FailedCollective
+        self.close()
 
     def forget(self) -> None:
         """Leave no record: it has been launched only, and its wait will be one; what was journaled as open stays."""
@@ -134,6 +141,18 @@ class Forgotten(Collective):
     """The launch of a collective that was journaled as open: its span gets an end, and it counts nowhere."""
 
     __slots__ = ()
+
+
+class FailedCollective(Collective):
+    """A collective that raised an exception."""
+
+    status = (2, "")
+
+    __slots__ = ()
+
+    @property
+    def attributes(self) -> dict[str, Value]:
+        return {**super().attributes, vocabulary.ERROR_TYPE: self.error}
 
 
 class CollectiveTotals:

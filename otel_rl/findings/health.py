@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otel_rl import vocabulary as v
+from otel_rl.analysis.series.growth import LEAST, MUCH
 from otel_rl.findings import mishaps
 from otel_rl.findings.memory import HORIZON, LEAST_BYTES, LEAST_SHARE
 from otel_rl.findings.mishaps import FAILED, FEW, HALF, LATE_S, ROW, SKIPPED, Health
@@ -12,7 +13,10 @@ from otel_rl.findings.rule import Rule, whole
 
 GROWS: Final = "{grows} by {per_step:size} per step ({first:size} to {last:size} in {steps:plural step}){where}{full}."
 MEMORY_KEYS: Final = (v.RSS_END, v.ALLOCATED_END, v.RESERVED_END, v.MEMORY_LIMIT)
-STEADILY: Final = f"memory grew steadily, by {whole(LEAST_SHARE)} and {LEAST_BYTES >> 20} MiB at the least"
+STEADILY: Final = (
+    f"memory of a process grew steadily, by {whole(LEAST_SHARE)} and {LEAST_BYTES >> 20} MiB at the least; "
+    f"by {whole(MUCH)} in fewer than {LEAST} steps"
+)
 SINCE: Final = "all steps but the first five; or their last half, or quarter"
 
 HEALTH: Final[tuple[Rule[Health], ...]] = (
@@ -41,41 +45,32 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         name="out_of_memory",
         severity="alarm",
         reads=(v.ERROR_TYPE,),
-        condition="an error of missing memory ended the run",
-        window="the last step of each rank",
+        condition="the first error that ended the run is one of missing memory",
+        window="the last step of each rank, set-up, tear-down",
         find=mishaps.out_of_memory,
-        sentence="{who} ran out of memory {where} ({error}).",
+        sentence="{who} ran out of memory {where} ({error}){others}.",
         advice="Make the batch or the responses smaller, or save activations: `gradient_checkpointing`.",
     ),
     Rule(
         name="failed",
         severity="alarm",
         reads=(v.ERROR_TYPE,),
-        condition="another exception ended the run inside a step",
-        window="the last step of each rank",
+        condition="the first error that ended the run is another one; that a rank is gone is no cause, but what it "
+        "failed with or that it was killed",
+        window="the last step of each rank, set-up, tear-down",
         find=mishaps.failed,
-        sentence="{who} failed with {error} {where}.",
-        advice="The traceback is in the output of the program.",
-    ),
-    Rule(
-        name="failed_outside",
-        severity="alarm",
-        reads=(v.ERROR_TYPE,),
-        condition="an exception ended the run outside of any step",
-        window="set-up, tear-down",
-        find=mishaps.failed_outside,
-        sentence="{error} ended the run outside of any step.",
+        sentence="{who} failed with {error} {where}{others}.",
         advice="The traceback is in the output of the program.",
     ),
     Rule(
         name="killed",
         severity="alarm",
         reads=(),
-        condition="a process of the last attempt is gone with open stages",
+        condition="a process of the last attempt is gone with open stages, and no exception came first",
         window="the end",
         find=mishaps.died,
-        sentence="{who} was killed, last seen in {where}: it ended without an exception.",
-        advice="Ask the scheduler, the kernel's out-of-memory killer (`dmesg`), or whoever sent a signal.",
+        sentence="{who} was killed, last seen in {where}: it ended without an exception{others}.",
+        advice="Look for a crash in its output; ask the scheduler and the kernel (`dmesg`) who sent a signal.",
     ),
     Rule(
         name="memory_full",

@@ -1,4 +1,4 @@
-"""Whether the memory of a rank grows from step to step until it does not fit."""
+"""Whether the memory of a process grows from step to step until it does not fit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SUBJECTS: Final[dict[Of, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMemory:
-    """The memory of one rank at the ends of its steps."""
+    """The memory of one process at the ends of its steps."""
 
     who: str
     of: Of
@@ -47,6 +47,8 @@ class RankMemory:
     """In which most of the growth was; empty if in none."""
     share: float
     """Share of the growth."""
+    is_rank: bool = True
+    """Other processes of a run are watched as ranks are, and told apart from them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Growing:
 
 
 def growing(memory: Sequence[RankMemory]) -> list[Growing]:
-    """Return the ranks whose memory grows, the soonest full first; what shares a place fills it together."""
+    """Return the processes whose memory grows, the soonest full first; what shares a place fills it together."""
     known = [(one, grown) for one in memory if (grown := growth(one.bytes, (LEAST_SHARE, LEAST_BYTES)))]
     live = {one.who for one, _ in known if one.of == "device"}
     known = [(one, grown) for one, grown in known if one.of != "reserved" or one.who not in live]

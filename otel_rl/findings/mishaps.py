@@ -7,16 +7,13 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final, Literal
 
-from otel_rl import vocabulary as v
+from otel_rl.findings.causes import INTERRUPTS, Died, Failed, and_others, by_cause, place
 from otel_rl.findings.memory import RankMemory, found, growing, is_soon
 from otel_rl.findings.rule import Found, Value
 from otel_rl.runs.format import listed, seconds, size
-from otel_rl.runs.spans import is_container
 
 OUT_OF_MEMORY: Final = ("OutOfMemory", "MemoryError", "out of memory")
 """One of them is in the name of the exception."""
-INTERRUPTS: Final = ("KeyboardInterrupt", "SystemExit", "GeneratorExit")
-"""Exceptions with which a program is asked to end."""
 ROW: Final = 8
 """No update is made if the last so many steps skipped theirs: a loss scale has settled by then."""
 SKIPPED: Final = 0.05
@@ -51,28 +48,6 @@ class Stalled:
     """Such as `rl.reward of rank 3, step 12`."""
     age_s: float
     is_over: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
-    """An exception that ended a step of a rank."""
-
-    who: str
-    step: int
-    stage: str
-    error: str
-    is_end: bool
-    """It ended the last attempt, too."""
-    is_called: bool = False
-    """It ended a call of a process that a driver calls, and no step."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Died:
-    """A rank of the last attempt that ended without an exception."""
-
-    who: str
-    where: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +108,6 @@ class Health:
     stalls: Sequence[Stalled] = ()
     hangs: Sequence[Hang] = ()
     failures: Sequence[Failed] = ()
-    ended_by: str = ""
-    """The exception that ended the last attempt outside of any step."""
     died: Sequence[Died] = ()
     is_interrupted: bool = False
     """The program exited inside a step."""
@@ -194,73 +167,76 @@ def hanging(health: Health) -> Found | None:
     )
 
 
-def _failures(health: Health, *, is_end: bool, is_memory: bool | None = None) -> list[Failed]:
-    return [
-        one
-        for one in health.failures
-        if one.is_end == is_end and is_memory in (None, any(word in one.error for word in OUT_OF_MEMORY))
-    ]
-
-
-def place(stage: str, step: int) -> str:
-    """Write where a step ended; an exception between the stages passes through none."""
-    is_stage = stage != v.LOOP and not is_container(stage)
-    return f"inside {stage}, step {step}" if is_stage else f"in step {step}, in no stage"
-
-
 def _failed_with(failures: Sequence[Failed]) -> Found | None:
+    """Tell of the last of failures that were survived."""
     if not failures:
         return None
     last = failures[-1]
-    others = len({one.who for one in failures} - {last.who})
-    who = _first(last.who) + (f", like {others} more," if others else "")
+    return _found(last, len({one.who for one in failures} - {last.who}), len(failures))
+
+
+def _found(one: Failed, alike: int, times: int, others: str = "") -> Found:
     values: dict[str, Value] = {
-        "who": who,
-        "error": last.error,
-        "where": place(last.stage, last.step),
-        "stage": last.stage,
-        "step": last.step,
-        "times": len(failures),
+        "who": _first(one.who) + (f", like {alike} more," if alike else ""),
+        "error": one.error,
+        "where": place(one.stage, one.step, one.phase),
+        "stage": one.stage,
+        **({} if one.step is None else {"step": one.step}),
+        "times": times,
+        "others": others,
     }
-    return Found(values, weight=len(failures))
+    return Found(values, weight=times)
+
+
+def _ended(health: Health) -> list[Failed]:
+    """Return the failures that ended the run, the cause first; none if somebody died and they followed from that."""
+    ended = by_cause(one for one in health.failures if one.is_end)
+    return [] if ended and ended[0].follows == "loss" and health.died else ended
+
+
+def _ended_with(health: Health, *, is_memory: bool) -> Found | None:
+    ended = _ended(health)
+    if not ended or ended[0].error in INTERRUPTS:
+        return None
+    cause, *rest = ended
+    if any(word in cause.error for word in OUT_OF_MEMORY) != is_memory:
+        return None
+    alike = [one for one in rest if (one.error, one.stage) == (cause.error, cause.stage)]
+    others = [one for one in rest if one not in alike]
+    return _found(cause, len({one.who for one in alike}), len(ended), and_others(cause, others, health.died))
 
 
 def out_of_memory(health: Health) -> Found | None:
-    return _failed_with(_failures(health, is_end=True, is_memory=True))
+    return _ended_with(health, is_memory=True)
 
 
 def failed(health: Health) -> Found | None:
-    failures = _failures(health, is_end=True, is_memory=False)
-    return _failed_with([one for one in failures if one.error not in INTERRUPTS])
-
-
-def failed_outside(health: Health) -> Found | None:
-    error = health.ended_by
-    return Found({"error": error}) if error and error not in INTERRUPTS else None
+    return _ended_with(health, is_memory=False)
 
 
 def went_on(health: Health) -> Found | None:
-    return _failed_with([one for one in _failures(health, is_end=False) if not one.is_called])
+    return _failed_with([one for one in health.failures if not one.is_end and not one.is_called])
 
 
 def called_failed(health: Health) -> Found | None:
-    return _failed_with([one for one in health.failures if one.is_called])
+    return _failed_with([one for one in health.failures if not one.is_end and one.is_called])
 
 
 def stopped(health: Health) -> Found | None:
-    for one in _failures(health, is_end=True):
+    for one in _ended(health)[:1]:
         if one.error in INTERRUPTS:
-            return Found({"what": f"{one.error} ended it {place(one.stage, one.step)}"})
-    if health.ended_by in INTERRUPTS:
-        return Found({"what": f"{health.ended_by} ended it outside of any step"})
+            return Found({"what": f"{one.error} ended it {place(one.stage, one.step, one.phase)}"})
     return Found({"what": "It exited inside a step"}) if health.is_interrupted else None
 
 
 def died(health: Health) -> Found | None:
-    if not health.died:
+    """Tell who died, unless an exception came first: then they were ended after it."""
+    if not health.died or _ended(health):
         return None
     one, others = health.died[0], len(health.died) - 1
-    return Found({"who": _first(one.who) + (f", like {others} more," if others else ""), "where": one.where})
+    values = {"who": _first(one.who) + (f", like {others} more," if others else ""), "where": one.where}
+    followed = [failure for failure in health.failures if failure.is_end]
+    return Found({**values, "others": and_others(None, followed, ())})
 
 
 def restarted(health: Health) -> Found | None:
@@ -371,16 +347,22 @@ def memory_grows(health: Health) -> Found | None:
 
 
 def healthy(health: Health) -> Found:
-    """Tell what memory did: the median of the ranks, and the change of the one that grew most."""
+    """Tell what memory did: the median of the ranks, and the change of the process that grew most."""
     known = [one for one in health.memory if one.of == "host" and one.bytes]
-    if not known:
+    ranks = [one for one in known if one.is_rank]
+    if not ranks:
         return Found({"memory": ""})
-    last = median(one.bytes[-1] for one in known)
-    most = max(known, key=lambda one: one.bytes[-1] - one.bytes[0])
-    change, since = most.bytes[-1] - most.bytes[0], most.steps[0]
-    each = " a rank" if len(known) > 1 else ""
-    text = f" Memory {size(last)}{each}, {'+' if change >= 0 else '-'}{size(abs(change))} since step {since}."
-    return Found({"memory": text, "bytes": last, "change": change, "since": since})
+    last = median(one.bytes[-1] for one in ranks)
+    values: dict[str, Value] = {"memory": f" Memory {size(last)}{' a rank' if len(ranks) > 1 else ''}", "bytes": last}
+    most = max(known, key=lambda one: (one.bytes[-1] - one.bytes[0], one.is_rank))
+    if len(most.bytes) > 1:
+        change, since = most.bytes[-1] - most.bytes[0], most.steps[0]
+        values |= {"change": change, "since": since}
+        sign = "+" if change >= 0 else "-"
+        values["memory"] = (
+            f"{values['memory']}{',' if most.is_rank else f'; {most.who}'} {sign}{size(abs(change))} since step {since}"
+        )
+    return Found({**values, "memory": f"{values['memory']}."})
 
 
 def _first(text: str) -> str:

@@ -14,6 +14,7 @@ BESIDE_SHARE: Final = 0.3
 BESIDE_STEP_SHARE: Final = 0.1
 LATE_SHARE: Final = 0.1
 HELD_SHARE: Final = 0.05
+SLOW_SHARE: Final = 0.05
 GROWN_SHARE: Final = 0.05
 GROWN_RATIO: Final = 1.5
 AVERAGED: Final = "the averaged steps"
@@ -47,6 +48,22 @@ def _held(timing: Timing) -> Found | None:
         "share": one.share,
         "inside": inside,
         "others": one.others,
+    }
+    return Found(values, one.share)
+
+
+def _slow_process(timing: Timing) -> Found | None:
+    one = timing.slow_process
+    if one is None or one.share < SLOW_SHARE:
+        return None
+    values: dict[str, Value] = {
+        "who": one.who[:1].upper() + one.who[1:],
+        "others": one.others,
+        "stage": one.stage,
+        "own_s": one.own_s,
+        "others_s": one.others_s,
+        "cost_s": one.cost_s,
+        "share": one.share,
     }
     return Found(values, one.share)
 
@@ -100,6 +117,18 @@ ROLLOUTS: Final[tuple[Rule[Timing], ...]] = (
         find=_held,
         sentence="{which} held step {step} for {held_s:seconds} ({share:percent} of it){inside}.{others}",
         advice="Look at this trajectory: how long it is, its tools, its reward and its server.",
+    ),
+    Rule(
+        name="slow_process",
+        severity="warning",
+        reads=("stages of agent loops, servers and reward workers",),
+        condition="a process takes 1.5 times as long for its calls of a stage as the others of its role (medians; "
+        f"nearly all of its calls are longer), and that may cost {whole(SLOW_SHARE)} of the mean step or more",
+        window="all steps",
+        find=_slow_process,
+        sentence="{who} takes {own_s:seconds} for {stage}, {others} {others_s:seconds}: up to {cost_s:seconds} "
+        "of a step ({share:percent}).",
+        advice="See what this process does differently: its machine, its share of the work, a call that blocks it.",
     ),
     Rule(
         name="growing_stage",

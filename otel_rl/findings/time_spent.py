@@ -165,6 +165,22 @@ class HeldUp:
     """A sentence on further steps."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowProcess:
+    """A process that works for a driver, and whose calls take longer than those of the others of its role."""
+
+    who: str
+    others: str
+    """Such as `agent loop 1`, or `the other agent loops`."""
+    stage: str
+    own_s: float
+    others_s: float
+    """Medians."""
+    cost_s: float
+    """Of the mean step, at most: the step may wait for something else meanwhile."""
+    share: float
+
+
 @dataclass(frozen=True, slots=True)
 class GrowingStage:
     """A stage that takes longer from step to step."""
@@ -215,5 +231,6 @@ class Timing:
     beside_turns: BesideTurns | None = None
     late: Late | None = None
     held: HeldUp | None = None
+    slow_process: SlowProcess | None = None
     growing: GrowingStage | None = None
     starting: Starting | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any, Final, cast
 
-from otel_rl.comm.collectives import Collective, CollectiveTotals, Forgotten, StageCollectives
+from otel_rl.comm.collectives import Collective, CollectiveTotals, FailedCollective, Forgotten, StageCollectives
 from otel_rl.flusher.completers import (
     ActivationCompleter,
     ClockCompleter,
@@ -21,6 +21,7 @@ from otel_rl.flusher.open_stages import OpenStages
 from otel_rl.flusher.stage_metrics import StageMetrics
 from otel_rl.flusher.status_page import StatusPage
 from otel_rl.flusher.step_time import StepTime
+from otel_rl.flusher.worker_memory import WorkerMemory
 from otel_rl.guard import guard
 from otel_rl.metrics.record import Fold
 from otel_rl.observing.book import book
@@ -63,6 +64,7 @@ class Dispatcher:
         self._metrics = StageMetrics()
         self._times = StepTime(fold)
         self._totals = CollectiveTotals()
+        self._memory = WorkerMemory()
         self._activations = ActivationCompleter(fold.point)
         self._collectives = CollectiveCompleter()
         # No completer sees what another one adds. So their order decides only which of two that add the same attribute
@@ -121,6 +123,8 @@ class Dispatcher:
             if is_all:
                 goes_on = None if is_last or tracing.container is None else tracing.container.trace  # also of a worker
                 self._activations.fold(goes_on, [*opened, *self._pending])
+        with guard("read the memory of a worker"):
+            self._memory.fold(self._fold, is_last=is_last)
         with guard("count collectives"):
             self._totals.fold(self._fold, self.page.normal_collective)
             if is_all:
@@ -195,6 +199,9 @@ class Dispatcher:
         elif kind is Forgotten:
             by_stage = self._collectives.by_stage
             by_stage.setdefault(record.stage, StageCollectives()).forgotten.append(record)
+        elif kind is FailedCollective:
+            self._collectives.by_stage.setdefault(record.stage, StageCollectives()).ended.append(record)
+            self._totals.add(iter((record,)))
         else:
             result.foreign.append(record)
 

@@ -79,10 +79,10 @@ def wrap_collective(hook: CollectiveHook, name: str, original: Any, bind: Bind |
         inside.active = True
         try:
             result = original(*args, **kwargs)
-        except BaseException:
+        except BaseException as error:
             inside.active = False
             buffers.give_up()
-            attempt("close", target, record.close)
+            attempt("close", target, record.fail, error)
             raise
         inside.active = False
         if device is not None and begun is not None:
@@ -122,12 +122,15 @@ def wrap_method(target: str, before: Before | None, original: Any) -> Callable[.
         hooking.in_collective.active = True
         try:
             result = original(self, *args, **kwargs)
-            if device is not None and begun is not None:  # one that failed has no end: its stage has no sum
-                attempt("time", target, device.clock.exposed.end, begun)
-            return result
-        finally:
+        except BaseException as error:
             hooking.in_collective.active = False
-            attempt("close", target, record.close)
+            attempt("close", target, record.fail, error)
+            raise
+        hooking.in_collective.active = False
+        if device is not None and begun is not None:  # one that failed has no end: its stage has no sum
+            attempt("time", target, device.clock.exposed.end, begun)
+        attempt("close", target, record.close)
+        return result
 
     return wait
 

@@ -59,6 +59,14 @@ def _device_attributes(start: Device | None, end: Device) -> dict[str, Value]:
     }
 
 
+def host_points(reading: Reading, time_ns: int) -> list[Point]:
+    """Return the memory of the process at one moment; nothing where it cannot be read."""
+    virtual, resident = host(reading[0])
+    if not resident:
+        return []
+    return [Point(vocabulary.RSS, resident, time_ns), Point(vocabulary.VMS, virtual, time_ns)]
+
+
 def device_points(device: Device, usage: tuple[int, int] | None, time_ns: int) -> Iterator[Point]:
     """Return what the memory of a device consisted of at the end of a step; what is not known is left out."""
     is_counted = device.active is None or device.active >= device.allocated  # cudaMallocAsync leaves them at 0

@@ -156,7 +156,14 @@ class Source:
 
     @cached_property
     def open_stages(self) -> list[OpenStageRow]:
-        return open_rows(self._in_use(), self.now_ns, self.found.longest_ns, find_pages(self.run.path))
+        return open_rows(
+            self._in_use(),
+            self.now_ns,
+            self.found.longest_ns,
+            find_pages(self.run.path),
+            self._died(),
+            self.found.drivers,
+        )
 
     @cached_property
     def stalls(self) -> list[StallRow]:
@@ -218,6 +225,12 @@ class Source:
         """Return the open stages without those in which Ray ended processes whose driver had ended its loop well."""
         over = {one.id for one in self.attempts if one.state == "finished" and one.id in self.found.led}
         return [view for view in self.opened if text(view.resource, v.ATTEMPT_ID) not in over]
+
+    def _died(self) -> set[str]:
+        """Return the writers of an attempt that ended badly whose processes are gone: they have left their pages."""
+        ended = {one.id for one in self.attempts if one.state in ("failed", "killed")}
+        writers = {writer for attempt in ended for writer in self.found.writers[attempt]}
+        return {journal.identity.writer for journal in self.run.journals if not journal.alive()} & writers
 
     @cached_property
     def roles(self) -> list[RoleRow]:

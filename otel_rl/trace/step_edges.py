@@ -7,8 +7,8 @@ from otel_rl.guard import attempt
 from otel_rl.probes import deferred
 from otel_rl.probes.deferred import deferral
 from otel_rl.probes.device_id import learn_device
-from otel_rl.probes.memory import Reading, host
-from otel_rl.probes.memory_numbers import device_points
+from otel_rl.probes.memory import Reading
+from otel_rl.probes.memory_numbers import device_points, host_points
 from otel_rl.process.hooked import hooking
 from otel_rl.records import Point
 
@@ -37,9 +37,7 @@ def step_points(
         points.append(Point(vocabulary.STEP_CPU_TIME, cpu_ns / 1e9, time_ns))
     if reading is None:
         return points
-    virtual, resident = host(reading[0])
-    if resident:
-        points += Point(vocabulary.RSS, resident, time_ns), Point(vocabulary.VMS, virtual, time_ns)
+    points += host_points(reading, time_ns)
     device = reading[1]
     if device is not None:
         points += device_points(device, usage, time_ns)

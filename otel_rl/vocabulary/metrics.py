@@ -93,8 +93,8 @@ TRL: Final = "trl."
 VERL: Final = "verl."
 """How metrics begin that verl named."""
 NONFINITE: Final = counter("rl.metric.nonfinite", "{value}", "per-step values that were NaN or infinite")
-RSS: Final = gauge("rl.memory.host.rss", "By", "resident bytes at step end")
-VMS: Final = gauge("rl.memory.host.vms", "By", "virtual bytes at step end")
+RSS: Final = gauge("rl.memory.host.rss", "By", "resident bytes at step end; of a process without steps every 10 s")
+VMS: Final = gauge("rl.memory.host.vms", "By", "virtual bytes likewise")
 ALLOCATED: Final = gauge("rl.memory.device.allocated", "By", "bytes of live tensors on the device at step end")
 RESERVED: Final = gauge("rl.memory.device.reserved", "By", "bytes held by the device allocator at step end")
 ACTIVE: Final = gauge("rl.memory.device.active", "By", "live bytes and those that a stream still uses, at step end")

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import pytest
 
-from otel_rl.analysis.series.growth import LEAST, growth
+from otel_rl.analysis.series.growth import FEWEST, LEAST, growth
 
 MIB = 1 << 20
 
@@ -65,3 +65,5 @@ def test_few_values_say_nothing() -> None:
     assert growth(sizes((LEAST - 1, 20.0)), (0.05, 64)) is None
     assert growth(sizes((LEAST, 20.0)), (0.05, 64)) is not None
     assert growth([], (0.05, 64)) is None
+    assert growth(sizes((FEWEST, 200.0)), (0.05, 64)) is not None
+    assert growth(sizes((FEWEST - 1, 200.0)), (0.05, 64)) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from types import SimpleNamespace
@@ -13,11 +14,11 @@ import pytest
 import otel_rl
 from otel_rl import vocabulary
 from otel_rl.comm import collectives
-from otel_rl.comm.collectives import Collective
+from otel_rl.comm.collectives import SPANS_PER_STAGE, Collective
 from otel_rl.comm.memory import comm
 from otel_rl.flusher.dispatch import Dispatcher
 from otel_rl.hooks import CollectiveHook
-from otel_rl.hooks.collective import input_bytes
+from otel_rl.hooks.collective import input_bytes, wrap_method
 from otel_rl.hooks.hook import wrap
 from otel_rl.metrics.record import Fold
 from otel_rl.probes.device import DeviceInUse
@@ -478,6 +479,26 @@ def test_the_error_of_a_collective_passes_and_ends_it(recording: Recording) -> N
     run = recording.stop()
     assert 2 == run.last_points(vocabulary.COMM_DURATION)[0].count
     assert {} == tracing.open
+
+
+def test_a_collective_that_fails_is_a_span_with_its_error(recording: Recording) -> None:
+    """However many longer ones its stage has: the report tells by it that another rank may be the cause."""
+    state.identify(world_size=2)
+
+    def fail(*_: object) -> None:
+        raise ConnectionResetError("by peer")
+
+    with otel_rl.step(1), otel_rl.stage("reward"):
+        for _ in range(SPANS_PER_STAGE):
+            hooked(functools.partial(recording.tick, 5))()
+        for method in (False, True):
+            failing = functools.partial(wrap_method("made:wait", None, fail), None) if method else hooked(fail)
+            with pytest.raises(ConnectionResetError):
+                failing()
+    found = [span for span in recording.stop().spans(None) if span.status_code == 2]
+    assert [(vocabulary.COMM, "ConnectionResetError")] * 2 == [
+        (one.name, one.attributes["error.type"]) for one in found
+    ]
 
 
 def test_asynchronous_and_lonely_collectives_are_not_recorded(recording: Recording) -> None:

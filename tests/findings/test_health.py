@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from otel_rl import vocabulary as v
+from otel_rl.findings.causes import Died, Failed, follows
 from otel_rl.findings.health import HEALTH
 from otel_rl.findings.judge import apply
 from otel_rl.findings.memory import RankMemory
-from otel_rl.findings.mishaps import DataFault, Died, Failed, Hang, Health, LateLoop, RequestsOf, Updates
+from otel_rl.findings.mishaps import DataFault, Hang, Health, LateLoop, RequestsOf, Updates
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -113,6 +114,7 @@ def test_growth_under_no_stage_names_none() -> None:
 
 HANG = Hang(who="rank 1", where="rl.reward, step 7", open_s=40.0, longest_s=1.2, is_comm=False)
 FAILED = Failed(who="rank 0", step=3, stage="rl.reward digits", error="LookupError", is_end=True)
+OUTSIDE = replace(FAILED, step=None, stage=v.SETUP, phase="set-up")
 FAULT = DataFault(
     fault="tokens shifted by one",
     boundary="rl.sample -> rl.train.forward",
@@ -146,11 +148,20 @@ UPDATES = Updates(steps=100, skipped=30, last_row=0, since=4)
             "alarm",
             "Rank 0 failed with LookupError in step 3, in no stage.",
         ),
-        ({"ended_by": "ImportError"}, "alarm", "ImportError ended the run outside of any step."),
         (
-            {"ended_by": "KeyboardInterrupt"},
+            {"failures": [replace(OUTSIDE, error="ImportError")]},
+            "alarm",
+            "Rank 0 failed with ImportError in set-up.",
+        ),
+        (
+            {"failures": [replace(OUTSIDE, stage=v.SYNC, phase="tear-down")]},
+            "alarm",
+            "Rank 0 failed with LookupError inside rl.sync, in tear-down.",
+        ),
+        (
+            {"failures": [replace(OUTSIDE, error="KeyboardInterrupt")]},
             "warning",
-            "The run was stopped early. KeyboardInterrupt ended it outside of any step.",
+            "The run was stopped early. KeyboardInterrupt ended it in set-up.",
         ),
         (
             {"failures": [replace(FAILED, is_end=False)]},
@@ -262,6 +273,90 @@ def test_each_mishap_has_its_sentence(evidence: dict[str, Any], severity: str, s
 def test_what_is_usual_is_no_warning(evidence: dict[str, Any]) -> None:
     """A loss scale settles, an engine loses a request, a process creeps."""
     assert ["note"] == [severity for severity, _ in said(**evidence)]
+
+
+LOSS = replace(FAILED, who="rank 1", stage=v.REWARD, error="RuntimeError", follows="loss")
+KILLED = Died(who="rank 2", where="step 3")
+
+
+@pytest.mark.parametrize(
+    ("evidence", "sentences"),
+    [
+        (
+            {"failures": [LOSS, FAILED]},
+            ["Rank 0 failed with LookupError inside rl.reward digits, step 3; then rank 1 failed (RuntimeError)."],
+        ),
+        (
+            {"failures": [LOSS, replace(LOSS, who="rank 2"), replace(FAILED, error="OutOfMemoryError")]},
+            [
+                "Rank 0 ran out of memory inside rl.reward digits, step 3 (OutOfMemoryError); "
+                "then 2 more failed (RuntimeError)."
+            ],
+        ),
+        (
+            {"failures": [replace(LOSS, error="RayTaskError(LookupError)", follows="failure"), LOSS, FAILED]},
+            [
+                "Rank 0 failed with LookupError inside rl.reward digits, step 3; "
+                "then rank 1 failed (RayTaskError(LookupError) and RuntimeError)."
+            ],
+        ),
+        (
+            {"failures": [LOSS], "died": [KILLED]},
+            [
+                "Rank 2 was killed, last seen in step 3: it ended without an exception; "
+                "then rank 1 failed (RuntimeError)."
+            ],
+        ),
+        (
+            {"failures": [FAILED], "died": [KILLED, KILLED]},
+            ["Rank 0 failed with LookupError inside rl.reward digits, step 3; then 2 more were killed."],
+        ),
+        (
+            {"failures": [replace(FAILED, who="rank 1", error="KeyboardInterrupt"), FAILED]},
+            ["Rank 0 failed with LookupError inside rl.reward digits, step 3; then rank 1 failed (KeyboardInterrupt)."],
+        ),
+        (
+            {"failures": [LOSS, replace(FAILED, error="KeyboardInterrupt")]},
+            ["The run was stopped early. KeyboardInterrupt ended it inside rl.reward digits, step 3."],
+        ),
+        (
+            {
+                "failures": [
+                    replace(FAILED, who="rank 1", host="a", step=4, error="KeyError"),
+                    replace(FAILED, host="b"),
+                ]
+            },
+            ["Rank 0 failed with LookupError inside rl.reward digits, step 3; rank 1 failed (KeyError)."],
+        ),
+        (
+            {"failures": [LOSS, replace(LOSS, who="rank 2")]},
+            ["Rank 1, like 1 more, failed with RuntimeError inside rl.reward, step 3."],
+        ),
+    ],
+)
+def test_the_cause_is_told_first(evidence: dict[str, Any], sentences: list[str]) -> None:
+    """Of errors by their kind, then of each host by time, then by their step: no clocks of two hosts are compared."""
+    assert sentences == [sentence for _, sentence in said(**evidence)]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_collective", "expected"),
+    [
+        ("KeyError", True, ""),
+        ("OutOfMemoryError", True, ""),
+        ("RuntimeError", False, ""),
+        ("RuntimeError", True, "loss"),
+        ("ConnectionResetError", True, "loss"),
+        ("ConnectionResetError", False, "failure"),
+        ("DistBackendError", False, "loss"),
+        ("ActorDiedError", False, "loss"),
+        ("RayTaskError(ValueError)", False, "failure"),
+        ("RayTaskError(ActorDiedError)", False, "loss"),
+    ],
+)
+def test_what_an_exception_followed_is_told_by_its_kind(error: str, is_collective: bool, expected: str) -> None:
+    """A connection may be one to a server: that is no rank."""
+    assert expected == follows(error, is_collective=is_collective)
 
 
 def test_sentences_and_advice_are_short() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import otel_rl
+from otel_rl import ids
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Journal, open_run
 from otel_rl.process.identity import Identity
@@ -23,7 +24,7 @@ from otel_rl.report.sections.caveats import FAILURES
 from otel_rl.report.terminal import document
 from tests.fixtures import Recording
 from tests.made_runs import FakeSpan
-from tests.peers import Did, Peer
+from tests.peers import Did, Met, Peer
 from tests.watched import DEAD
 
 
@@ -52,19 +53,92 @@ def test_a_run_that_an_exception_ended_has_failed(recording: Recording, monkeypa
         step=3,
         stage="rl.reward",
         error="ValueError",
+        follows="",
     )
     assert ("failed", [expected], 2) == (report.state, report.failures, report.steps.recorded)
     assert document(report, 80) is not None
 
 
 def test_a_worker_that_an_exception_left_in_a_stage_kills_nobody(tmp_path: Path) -> None:
-    """It is named, and the run failed; a rank that is inside a container was killed, whatever failed before."""
+    """It is named, and the run failed; so it did where a launcher killed another rank after the exception."""
     Peer(tmp_path, 0, 1, identity=DEAD).step(1, [], status=2)
     worker = Peer(tmp_path, 1, 1, identity=DEAD)
     worker.open("load")
     report = build_report(open_run(tmp_path), 10**18)
     assert ("failed", ["load"]) == (report.state, [one.stage for one in report.open_stages])
     worker.open(f"{v.RANK_SPAN} 1")
+    assert "failed" == build_report(open_run(tmp_path), 10**18).state
+
+
+def failing_step(peer: Peer, number: int, error: str, *, in_collective: bool = False) -> None:
+    """Make a step that an exception ends, in its rewards or in a collective there."""
+    rewards = Did(v.REWARD, 5, [Met(3)] if in_collective else [])
+    spans = peer.step(number, [Did(v.SAMPLE, 5), rewards], is_journaled=False)
+    for span in [span for span in spans if span.end_ns == peer.now_ns]:
+        span.status, span.attributes = (2, ""), {**(span.attributes or {}), v.ERROR_TYPE: error}
+    peer.write(spans[::-1])
+
+
+def test_the_first_failure_is_told_first_and_what_followed_after_it(tmp_path: Path) -> None:
+    """A rank that hears in a collective that its peer is gone may be named by no cause; nor one that is killed then."""
+    peers = [Peer(tmp_path, rank, 4, identity=DEAD) for rank in range(4)]
+    for peer in peers:
+        peer.step(1, [Did(v.REWARD, 5)])
+    failing_step(peers[1], 2, "RuntimeError", in_collective=True)  # on a clock that is behind those of the others
+    failing_step(peers[2], 2, "KeyError")
+    failing_step(peers[0], 2, "RuntimeError", in_collective=True)
+    peers[3].open(f"{v.RANK_SPAN} 3", v.COMM)
+    report = build_report(open_run(tmp_path), 10**18)
+    assert (
+        "failed",
+        ["Rank 2 failed with KeyError inside rl.reward, step 2; "
+         "then 2 more failed (RuntimeError) and 1 more was killed."],
+        {"KeyError": "", "RuntimeError": "loss"},
+    ) == (
+        report.state,
+        [one.sentence for one in report.findings.health],
+        {one.error: one.follows for one in report.failures},
+    )  # fmt: skip
+
+
+def test_a_collective_whose_error_was_caught_is_no_loss(tmp_path: Path) -> None:
+    """What the program raised after it is its own."""
+    peer = Peer(tmp_path, 0, 2, identity=DEAD)
+    spans = peer.step(1, [Did(v.SAMPLE, 5), Did(v.REWARD, 5, [Met(3)])], is_journaled=False)
+    for span in spans:
+        if span.end_ns == peer.now_ns:
+            error = "RuntimeError" if span.name == v.COMM else "KeyError"
+            span.status, span.attributes = (2, ""), {**(span.attributes or {}), v.ERROR_TYPE: error}
+    peer.write(spans[::-1])
+    (failure,) = build_report(open_run(tmp_path), 10**18).failures
+    assert ("KeyError", v.REWARD, "") == (failure.error, failure.stage, failure.follows)
+
+
+def test_a_rank_that_was_killed_is_told_before_what_followed_from_it(tmp_path: Path) -> None:
+    """As where the kernel kills one: the others fail in their next collective."""
+    peers = [Peer(tmp_path, rank, 3, identity=DEAD) for rank in range(3)]
+    for peer in peers[:2]:
+        failing_step(peer, 1, "DistBackendError")
+    peers[2].step(1, [Did(v.REWARD, 5)])
+    peers[2].open(f"{v.RANK_SPAN} 2", v.REWARD)
+    report = build_report(open_run(tmp_path), 10**18)
+    assert (
+        "killed",
+        ["Rank 2 was killed, last seen in rl.reward: it ended without an exception; "
+         "then 2 more failed (DistBackendError)."],
+    ) == (report.state, [one.sentence for one in report.findings.health])  # fmt: skip
+
+
+def test_an_exception_in_setup_that_was_survived_ended_nothing(tmp_path: Path) -> None:
+    """A killed process that had gone on after it was killed."""
+    peer = Peer(tmp_path, 0, 1, identity=DEAD)
+    trace = ids.trace_id(peer.attempt, v.SETUP, 0)
+    begin = peer.now_ns
+    failed = FakeSpan("load", trace, 7, 0, begin, begin + 5, {v.ERROR_TYPE: "OSError"}, status=(2, ""))
+    peer.write([failed])
+    peer.open(f"{v.RANK_SPAN} 0")
+    assert "failed" == build_report(open_run(tmp_path), 10**18).state
+    peer.write([FakeSpan("load", trace, 8, 0, begin + 6, begin + 9)])
     assert "killed" == build_report(open_run(tmp_path), 10**18).state
 
 

@@ -16,7 +16,7 @@ from otel_rl.journal.write import Writer
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import MemoryPeak
 from otel_rl.report.read.collect import FoldedSpans, collect
-from otel_rl.report.read.memory_growth import StepMemory
+from otel_rl.report.read.memory_course import StepMemory
 from otel_rl.report.read.memory_readings import KEYS
 from otel_rl.report.read.span_attributes import KEYS as SPAN_KEYS
 from tests.made_runs import BEGIN_NS, MS, Attributes, FakeSpan, Plan, resource

@@ -13,6 +13,7 @@ import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.comm.collectives import Collective
 from otel_rl.comm.groups import Group
+from otel_rl.journal.page import PageView
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.details import OpenCollective
@@ -23,7 +24,7 @@ from otel_rl.report.sections.open_now import HANGING, open_rows
 from otel_rl.report.terminal import render
 from tests.fixtures import WALL_NS, Recording
 from tests.made_runs import BEGIN_NS, MS, SETUP_MS, Plan, write_run
-from tests.peers import Did, Peer
+from tests.peers import ALIVE, Did, Peer
 
 OPENED_NS = BEGIN_NS + (SETUP_MS + 11 * 100 + 2 * 30 + 200) * MS
 """When the stages of the last step opened."""
@@ -159,3 +160,25 @@ def test_a_dead_rank_was_last_seen(tmp_path: Path) -> None:
         "rank 0 was last seen in rl.train.backward, step 12, at most 1 s before it died; "
         "it was open for at least 1.50 s (since "
     )
+
+
+def test_a_process_that_died_in_what_had_just_begun_is_known_by_its_page() -> None:
+    """As a rank that only gets calls: nothing is open around its stage, and that is not in the journal yet."""
+    page = PageView(
+        Path("actor.page"),
+        replace(ALIVE, writer="actor-1"),
+        heartbeat_ns=1_100,
+        stage=v.LOGPROB,
+        began_ns=1_000,
+        signal=0,
+        anchor_ns=10**18,
+        role="actor",
+        rank=1,
+        attempt="a",
+        step=8,
+    )
+    idle = replace(page, stage="")
+    (row,) = open_rows([], 2 * 10**18, {}, {"actor-1": page, "actor-0": page, "actor-2": idle}, {"actor-1", "actor-2"})
+    assert ("actor", 1, v.LOGPROB, 8, 10**18 + 1_000, 1e-7, False, True) == (
+        row.role, row.rank, row.stage, row.iteration, row.since_ns, row.open_s, row.is_alive, row.is_certain,
+    )  # fmt: skip

@@ -23,6 +23,7 @@ from otel_rl.records import Value
 from otel_rl.report.build import build_report
 from otel_rl.report.data.details import BadRequests, EnginePreemptions, Quantiles, RequestRow, RequestTail
 from otel_rl.report.data.report import Report
+from otel_rl.report.data.roles import RoleRow, RoleStage
 from otel_rl.report.read.request_spans import RequestSpans
 from otel_rl.report.schema import to_json
 from otel_rl.report.sections.request_times import REQUESTS, RequestPoints
@@ -254,8 +255,15 @@ def test_what_a_rollout_keeps_is_open_while_it_goes_on(recording: Recording) -> 
         assert otel_rl.flush()
         report = build_report(recording.run(), recording.clock.ns)
         assert "0 of 100 requests are spans; of 100 it is open until their rollouts are over" in shown(report)
-        over = replace(report, state="finished")
+        over = replace(report, state="killed")
         assert "0 of 100 requests are spans; of 100 it is not known: their process ended before" in shown(over)
+        well = replace(report, state="finished")
+        decided = "0 of 100 requests are spans; the run ended before it was decided which of 100 become spans"
+        assert f"{decided}; metrics" in shown(well, 140)
+        served = RoleStage(stage=v.SAMPLE_SERVE, calls=100, median_s=1, p95_s=1, longest_s=1, total_s=100)
+        roles = [RoleRow(role="Server", processes=1, is_driver=False, is_rank=False, stages=[served])]
+        expected = f"{decided} (their calls are rl.sample.serve); metrics"
+        assert expected in shown(replace(well, roles=roles), 140)
     report = build_report(recording.stop(), recording.clock.ns)
     assert 100 == report.requests.spans + report.requests.omitted
     assert f"{report.requests.spans} of 100 requests are spans; metrics" in shown(report)

@@ -98,6 +98,17 @@ def test_a_stage_that_grows_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_processes_of_a_role_are_compared_as_ranks_are(tmp_path: Path) -> None:
+    """One whose loop is blocked is named before the habit of its driver; servers with equal work are not."""
+    report = report_of(tmp_path, DrivenPlan(slow_loop=True))
+    first, *_ = report.findings.time
+    assert (
+        "slow_process",
+        "Agent loop 1 takes 1.33 s for rl.sample.trajectory, agent loop 0 520 ms: up to 810 ms of a step (28 %).",
+    ) == (first.rule, first.sentence)
+    assert [] == found(report_of(tmp_path / "even"), "slow_process")
+
+
 def test_clocks_of_two_hosts_are_not_compared(tmp_path: Path) -> None:
     """Each rank has the times that it has on one host; nothing is said of what only the driver's clock could tell."""
     here = report_of(tmp_path / "here")
@@ -125,18 +136,64 @@ def test_clocks_of_two_hosts_are_not_compared(tmp_path: Path) -> None:
             ["Driver 0, like 1 more, was killed, last seen in step 10: it ended without an exception."],
         ),
         (
+            DrivenPlan(ends="lost"),
+            "failed",
+            [
+                "Actor 1 was killed, last seen in rl.logprob old, step 10: it ended without an exception; "
+                "then 2 more failed (ActorDiedError and RuntimeError)."
+            ],
+        ),
+        (
+            DrivenPlan(ends="set-up"),
+            "failed",
+            ["Server 0 failed with TypeError inside rl.sync, in set-up; then 2 more failed (RayTaskError(TypeError))."],
+        ),
+        (
             DrivenPlan(fails_in=6),
             "finished",
             ["Reward worker 0 failed with ValueError inside rl.reward, step 6 (1 failure in all)."],
         ),
     ],
-    ids=["ended", "ray_ended_all", "in_teardown", "goes_on", "killed", "reward_fails"],
+    ids=["ended", "ray_ended_all", "in_teardown", "goes_on", "killed", "rank_dies", "set_up_fails", "reward_fails"],
 )
 def test_the_driver_says_how_a_run_ended(tmp_path: Path, plan: DrivenPlan, state: str, health: list[str]) -> None:
     """A server in a call that nobody waits for is no rank that was killed."""
     report = report_of(tmp_path, plan)
     warned = [one.sentence for one in report.findings.health if one.severity != "note"]
     assert (state, health, bool(report.open_stages)) == (report.state, warned, state != "finished")
+
+
+@pytest.mark.parametrize(
+    ("plan", "rule", "sentence"),
+    [
+        (
+            DrivenPlan(steps=24, grows=(REWARD, 20)),
+            "memory_grows",
+            "Memory of reward worker 0 grows by 20.0 MiB per step (1.04 GiB to 1.35 GiB in 19 steps), "
+            "100 % inside rl.reward.",
+        ),
+        (
+            DrivenPlan(steps=14, grows=(REWARD, 150)),
+            "memory_grows",
+            "Memory of reward worker 0 grows by 150 MiB per step (2.05 GiB to 2.93 GiB in 9 steps), "
+            "100 % inside rl.reward.",
+        ),
+        (
+            DrivenPlan(steps=10, grows=(SERVERS[1], 20)),
+            "healthy",
+            "No error, no hang, nothing lost. Memory 900 MiB a rank; Server 1 +80.0 MiB since step 6.",
+        ),
+        (
+            DrivenPlan(steps=6, grows=(ACTORS[1], 20)),
+            "healthy",
+            "No error, no hang, nothing lost. Memory 970 MiB a rank.",
+        ),
+    ],
+    ids=["reward_worker", "by_half_soon", "server", "too_few_steps"],
+)
+def test_memory_is_watched_in_every_process(tmp_path: Path, plan: DrivenPlan, rule: str, sentence: str) -> None:
+    """As in ranks; what grows by half is told early, and of one step no change."""
+    assert [(rule, sentence)] == [(one.rule, one.sentence) for one in report_of(tmp_path, plan).findings.health]
 
 
 def test_a_process_that_hangs_is_named_before_those_that_wait_for_it(tmp_path: Path) -> None:

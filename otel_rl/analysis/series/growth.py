@@ -11,7 +11,10 @@ from typing import Final
 WARMUP: Final = 5
 """First steps that are left out: allocators, lazy imports and caches take their memory in them."""
 LEAST: Final = 16
-"""Values below which nothing is said."""
+"""Values from which on any growth is told."""
+FEWEST: Final = 8
+MUCH: Final = 0.5
+"""From FEWEST on it is told if it is by this share of the first value."""
 PARTS: Final = 8
 """Their medians tell a steady growth from one that ends, and from a single jump."""
 WINDOWS: Final = 1, 2, 4
@@ -43,12 +46,14 @@ def growth(values: Sequence[float], least: Sequence[float]) -> Growth | None:
     """
     for window in WINDOWS:
         begin = len(values) - len(values) // window
-        per_step = _steady(values[begin:]) if len(values) - begin >= LEAST else None
+        is_few = len(values) - begin < LEAST
+        per_step = _steady(values[begin:]) if len(values) >= FEWEST and not (is_few and begin) else None
         if per_step is None:
             continue
         grown, (first, last) = per_step * (len(values) - begin - 1), _ends(values[begin:])
         is_new = begin == 0 or last - max(values[:begin]) >= NEW * grown
-        if is_new and grown >= max(least[0] * first, least[1]):
+        share = max(least[0], MUCH) if is_few else least[0]
+        if is_new and grown >= max(share * first, least[1]):
             return Growth(begin, per_step, first, last)
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from otel_rl.findings.causes import Follows
 from otel_rl.findings.judge import Findings
 from otel_rl.findings.unmade import Unmade
 from otel_rl.report.data.details import Flops, Ledger, MemoryParts, OpenStageRow, PendingRun, Requests, StallRow
@@ -33,8 +34,8 @@ class Attempt:
 
     id: str
     state: State
-    """`alive`: a process lives; `failed`: an exception ended the last step; `killed`: gone with open stages;
-    `interrupted`: the program exited inside a step; `finished`: tear-down recorded."""
+    """`alive`: a process lives; `failed`: an exception ended it, whoever was killed after; `killed`: gone with open
+    stages; `interrupted`: the program exited inside a step; `finished`: tear-down recorded."""
     begin_ns: int
     end_ns: int
     """Last recorded time, ns since 1970; of an attempt that is alive, that of the report."""
@@ -67,6 +68,9 @@ class Failure:
     stage: str
     """The innermost stage that it passed through."""
     error: str
+    follows: Follows
+    """What it followed by its kind: `failure` of a process that was called, or `loss` of one; empty: it may be the
+    cause of others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from otel_rl import vocabulary as v
+from otel_rl.findings.causes import Follows
 from otel_rl.journal.read import OpenView
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Attempt, State
@@ -13,7 +14,7 @@ from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import FoldedSpans, StepRecord
 from otel_rl.report.read.containers import Bounds
 from otel_rl.report.read.single_controller.guest_steps import is_driver
-from otel_rl.report.read.span_attributes import ERROR, begun_ns, clock_set_ns, rank_of
+from otel_rl.report.read.span_attributes import begun_ns, clock_set_ns, rank_of
 from otel_rl.runs.spans import is_container, text
 
 
@@ -103,11 +104,12 @@ def _state(attempt: str, found: FoldedSpans, opened: Iterable[OpenView], alive: 
     if living and (living & found.holders or not is_killed):
         return "alive"
     has_teardown = is_over or _has_teardown(attempt, found)
-    if is_killed:
-        return "killed"  # at most a worker outlives it
     last = {record.rank: record for record in found.steps if record.attempt == attempt}
-    if _has_failed(attempt, found, last.values()):
-        return "failed"
+    errors = _errors(attempt, found, last.values())
+    if is_killed and all(one == "loss" for one in errors):
+        return "killed"  # at most a worker outlives it
+    if errors:
+        return "failed"  # who is in a stage was ended after the exception
     if left and not has_teardown:
         return "killed"  # after an exception or the tear-down it is what a worker was in that was ended with them
     if any(record.is_open and not _is_torn_down(record, found) for record in last.values()):
@@ -127,11 +129,11 @@ def _has_teardown(attempt: str, found: FoldedSpans) -> bool:
     return any(span.name == v.TEARDOWN for span in found.phases[attempt])
 
 
-def _has_failed(attempt: str, found: FoldedSpans, last: Iterable[StepRecord]) -> bool:
-    """Whether an exception ended an attempt: in the last step of a rank, between two steps, or in set-up."""
+def _errors(attempt: str, found: FoldedSpans, last: Iterable[StepRecord]) -> list[Follows]:
+    """Return what the exceptions followed that ended an attempt: in the last step of a rank, or outside of any."""
     keys = {record.rank: record.key for record in last}
-    steps = ((failure.attempt, failure.loop, failure.step) == keys.get(failure.rank) for failure in found.failures)
-    return any(steps) or any(span.status_code == ERROR for span in found.phases[attempt])
+    ends = [one for one in found.failures if (one.attempt, one.loop, one.step) == keys.get(one.rank)]
+    return [one.follows for one in ends] + [one.follows for one in found.ended_outside(attempt)]
 
 
 def _is_torn_down(record: StepRecord, found: FoldedSpans) -> bool:

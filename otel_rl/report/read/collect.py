@@ -22,11 +22,10 @@ from otel_rl.records import Value
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Failure
 from otel_rl.report.read.containers import Bounds, Wall, skipped_calls, time_by_kind
-from otel_rl.report.read.memory_growth import MemoryGrowth
-from otel_rl.report.read.memory_peaks import MemoryPeaks
+from otel_rl.report.read.failures import PhaseFailure, failures_of_called, phase_failure, step_failure
+from otel_rl.report.read.memory_course import MemoryGrowth, MemoryPeaks
 from otel_rl.report.read.memory_readings import TraceMemory
 from otel_rl.report.read.request_spans import RequestSpans
-from otel_rl.report.read.single_controller.called_failures import failures_of_called
 from otel_rl.report.read.single_controller.guest_steps import (
     TRAINING,
     has_container,
@@ -146,6 +145,8 @@ class FoldedSpans:
     hosts: dict[tuple[str, Rank], Host] = field(default_factory=dict)
     """Where each rank of an attempt runs."""
     failures: list[Failure] = field(default_factory=list)
+    outside: list[PhaseFailure] = field(default_factory=list)
+    """Exceptions in set-up and tear-down, in order of time."""
     longest_ns: dict[str, int] = field(default_factory=dict)
     """Longest finished call by ``call_of``."""
     walls: dict[tuple[str, Rank], Wall] = field(default_factory=dict)
@@ -167,6 +168,11 @@ class FoldedSpans:
 
     def widen(self, attempt: str, bounds: Bounds) -> None:
         self.attempts.setdefault(attempt, replace(bounds)).widen(bounds.begin_ns, bounds.end_ns)
+
+    def ended_outside(self, attempt: str) -> list[PhaseFailure]:
+        """Return the exceptions that may have ended an attempt outside of its steps; one that has steps went on."""
+        has_steps = any(record.attempt == attempt for record in self.steps)
+        return [one for one in self.outside if one.attempt == attempt and (one.is_end or not has_steps)]
 
     def know(self, resource: Mapping[str, Value], writer: WriterIdentity) -> None:
         attempt, rank = text(resource, v.ATTEMPT_ID), rank_of(resource)
@@ -268,10 +274,12 @@ class _Collector:
         for attempt, bounds in self._bounds.items():
             if attempt not in self._found.set_in:
                 self._found.widen(attempt, bounds)
+        self._found.growth.finish()
         steps = map(self._of_use, _with_peers(self._found.steps))
         self._found.steps = sorted(steps, key=lambda record: record.step)
         self._failed += failures_of_called(self._errors, self._found.trajectories.step_of)
         self._found.failures = [failure for _, failure in sorted(self._failed, key=itemgetter(0))]
+        self._found.outside.sort(key=lambda failure: failure.end_ns)
         self._found.attempts = dict(sorted(self._found.attempts.items(), key=lambda item: item[1].begin_ns))
         return self._found
 
@@ -322,7 +330,9 @@ class _Collector:
             number = iteration if driver is None else iteration_of(driver.attributes)
             memory = TraceMemory(spans, phase, number)
             self._found.peaks.add(memory)
-            self._found.growth.add(memory)
+            self._found.growth.add(memory, number if containers or driver is not None else self._step_of(spans))
+            failure = phase_failure(phase, spans) if number is None and (containers or driver is not None) else None
+            self._found.outside += [failure] if failure is not None else []
         for container in containers:
             below = {child.key for child in tree.below(container.span_id)}
             inside = [span for span in spans if span.span_id in below]
@@ -332,7 +342,14 @@ class _Collector:
                 step = self._step(container, iteration, tree, inside, time)
                 self._found.steps.append(self._as_guest(step, container, inside) if is_guest else step)
                 if container.status_code == ERROR:
-                    self._failed.append((container.end_ns, _failure(container, iteration, spans)))
+                    self._failed.append((container.end_ns, step_failure(container, iteration, spans)))
+
+    def _step_of(self, spans: Sequence[SpanView]) -> int | None:
+        """Return the step in which a rollout ended that has a trace of its own; None without a driver."""
+        if not self._found.drivers:
+            return None
+        key = self._found.trajectories.step_of(max(spans, key=lambda span: span.end_ns))
+        return None if key is None else key[2]
 
     def _of_trace(self, key: GroupKey) -> tuple[list[SpanView], bool]:
         """Return the stages of a process in a trace, and whether it is a guest there: then with a container."""
@@ -386,19 +403,6 @@ class _Collector:
             model=text(container.attributes, v.MODEL_NAME) or text(container.resource, v.MODEL_NAME),
             waits=waits_of(container, inside) if self._found.drivers else (),
         )
-
-
-def _failure(container: SpanView, iteration: int, spans: list[SpanView]) -> Failure:
-    """Return the stage that began last of those that the exception passed through."""
-    innermost = max((span for span in spans if span.status_code == ERROR), key=lambda span: span.start_ns)
-    return Failure(
-        attempt=text(container.resource, v.ATTEMPT_ID),
-        rank=rank_of(container.resource),
-        loop=text(container.attributes, v.LOOP_NAME),
-        step=iteration,
-        stage=innermost.name,
-        error=text(innermost.attributes, v.ERROR_TYPE) or text(container.attributes, v.ERROR_TYPE),
-    )
 
 
 def _with_peers(records: Sequence[StepRecord]) -> Iterator[StepRecord]:

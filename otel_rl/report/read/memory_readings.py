@@ -64,6 +64,10 @@ class TraceMemory:
         self.rank = rank_of(spans[0].resource)
         self.attempt = text(spans[0].resource, v.ATTEMPT_ID)
 
+    @property
+    def has_container(self) -> bool:
+        return any(is_container(span.name) for span in self._by_id.values())
+
     def kinds(self) -> Iterator[MemoryKeys]:
         """Return the kinds of memory that were read."""
         for keys in KINDS:
@@ -91,14 +95,22 @@ class TraceMemory:
         return tuple(reversed(found))
 
     def rises(self, keys: MemoryKeys) -> Iterator[tuple[int, SpanView | None]]:
-        """Return the changes from one reading to the next up to the end of the container, and what was open then."""
+        """Return the changes from one reading to the next up to the end of the container, and what was open then.
+
+        In a process without a container it is the call that began last.
+        """
         level = 0
+        opened: dict[bytes, SpanView] = {}
         for edge in self.edges:
             size = integer(edge.span.attributes, keys.ends[edge.is_end])
             if size:
                 if level and size != level:
-                    yield size - level, self.open_before(edge)
+                    yield size - level, self.open_before(edge) or next(reversed(opened.values()), None)
                 level = size
+            if edge.is_start:
+                opened[edge.span.span_id] = edge.span
+            else:
+                opened.pop(edge.span.span_id, None)
             if edge.is_end and is_container(edge.span.name):
                 return
 

@@ -8,8 +8,7 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import OpenView, Run
 from otel_rl.report.read.collect import FoldedSpans
-from otel_rl.report.read.span_attributes import ERROR
-from otel_rl.runs.spans import is_container, iteration_of, text
+from otel_rl.runs.spans import is_container, iteration_of
 
 HOW_TO_BEGIN: Final = (
     "A step begins when a trainer that otel_rl knows trains (`otel-rl doctor` lists them), "
@@ -20,7 +19,7 @@ TRAINED: Final = frozenset((v.TRAIN, v.BACKWARD, v.CLIP, v.OPTIMIZER))
 
 def no_step(run: Run, found: FoldedSpans, opened: Sequence[OpenView], *, is_counted: bool) -> str:
     """Return a sentence on why no step is finished, and on what to do."""
-    ending = _ending(run, opened)
+    ending = _ending(run, found, opened)
     systems = [str(one[v.SYSTEM]) for one in found.resources.values() if one.get(v.SYSTEM)]
     return (
         _unread(run)
@@ -57,10 +56,11 @@ def _unfinished(run: Run, found: FoldedSpans, opened: Sequence[OpenView]) -> str
     return ""
 
 
-def _ending(run: Run, opened: Sequence[OpenView]) -> str:
-    failed = [span for span in run.spans((v.ERROR_TYPE,)) if span.status_code == ERROR and is_container(span.name)]
+def _ending(run: Run, found: FoldedSpans, opened: Sequence[OpenView]) -> str:
+    failed = [one for one in found.outside if one.is_end or not run.alive()]
     if failed:
-        return f"{text(failed[0].attributes, v.ERROR_TYPE)} ended the process"
+        cause = min(failed, key=lambda one: bool(one.follows))
+        return f"{cause.error} ended the process"
     is_cut = any(is_container(view.name) for view in opened)
     return "the process was killed" if is_cut and not run.alive() else ""
 

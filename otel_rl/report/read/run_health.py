@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
+from math import inf
 from typing import TYPE_CHECKING, Final, Literal
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.ledger import Fault as Mismatch
+from otel_rl.findings.causes import Died, Failed, called_error
 from otel_rl.findings.memory import Of, RankMemory
-from otel_rl.findings.mishaps import DataFault, Died, Failed, Hang, Health, LateLoop, RequestsOf, Stalled, Updates
+from otel_rl.findings.mishaps import DataFault, Hang, Health, LateLoop, RequestsOf, Stalled, Updates
 from otel_rl.journal.write import MOVED
 from otel_rl.report.data.details import LedgerMismatch, OpenStageRow, StallRow
 from otel_rl.report.data.ranks import Rank
-from otel_rl.report.data.report import Loss, MemoryKind
+from otel_rl.report.data.report import Failure, Loss, MemoryKind
 from otel_rl.report.read.average import stages_of_step
 from otel_rl.report.read.collect import StepRecord
 from otel_rl.report.read.single_controller.guest_steps import DRIVER
-from otel_rl.report.read.span_attributes import ERROR
 from otel_rl.report.sections.caveats import other_numbers
 from otel_rl.report.sections.ledger_faults import sample_names
 from otel_rl.runs.format import count, listed, plural
@@ -49,7 +50,7 @@ KINDS: Final[dict[str, Literal["numbers", "nonfinite"]]] = {
 def health(source: Source) -> Health:
     last = source.attempts[-1] if source.attempts else None
     disagreeing = [row for row in source.disagreements if last is not None and row.attempt == last.id]
-    failures, is_failed = _failures(source), last is not None and last.state == "failed"
+    failures = _failures(source)
     return Health(
         steps=last.steps if last is not None else 0,
         planned=int(source.settings.get(PLANNED, 0)),
@@ -57,8 +58,7 @@ def health(source: Source) -> Health:
         stalls=[_stalled(source, row) for row in source.stalls],
         hangs=[_hang(source, row) for row in source.open_stages if row.is_hanging],
         failures=failures,
-        ended_by=_ended_by(source) if is_failed and not any(one.is_end for one in failures) else "",
-        died=_died(source) if last is not None and last.state == "killed" else [],
+        died=_died(source, failures),
         is_interrupted=last is not None and last.state == "interrupted",
         ended_early=[
             f"{one.state} after {plural(one.steps, 'step')}"
@@ -103,7 +103,7 @@ def _name(source: Source, rank: Rank) -> str:
 
 
 def _memory(source: Source) -> Iterable[RankMemory]:
-    """Return the memory of the ranks of the last attempt."""
+    """Return the memory of the processes of the last attempt."""
     last = source.attempts[-1].id if source.attempts else ""
     devices = {
         text(point.attributes, v.HW_ID): round(point.value)
@@ -125,6 +125,7 @@ def _memory(source: Source) -> Iterable[RankMemory]:
             bytes=[size for _, size in rows],
             stage=stage,
             share=share,
+            is_rank=(attempt, rank) in source.found.guests if attempt in source.found.led else True,
         )
 
 
@@ -153,37 +154,85 @@ def _where(row: OpenStageRow) -> str:
 
 def _failures(source: Source) -> list[Failed]:
     last = source.attempts[-1] if source.attempts else None
-    records = stages_of_step(source.found.steps)
-    steps = {record.rank: record.key for record in records if last is not None and record.attempt == last.id}
     is_over = last is not None and last.state in ("failed", "killed")
-    return [
+    ends = _ends(source, last.id) if last is not None and is_over else []
+    failures = [
         Failed(
             who=_name(source, one.rank),
             step=one.step,
             stage=one.stage,
             error=one.error,
-            is_end=is_over and (one.attempt, one.loop, one.step) == steps.get(one.rank),
+            is_end=one in ends,
             is_called=one.attempt in source.found.led and one.rank.role != DRIVER,
+            follows=one.follows,
+            host=source.found.hosts[one.attempt, one.rank].name,
         )
         for one in source.found.failures
     ]
+    if last is not None and is_over and not ends:
+        failures += [
+            Failed(
+                who=_name(source, one.rank),
+                step=None,
+                stage=one.stage,
+                error=one.error,
+                is_end=True,
+                follows=one.follows,
+                phase=one.phase,
+                host=source.found.hosts[one.attempt, one.rank].name,
+            )
+            for one in source.found.ended_outside(last.id)
+        ]
+    return failures
 
 
-def _ended_by(source: Source) -> str:
-    """Return the class of the exception that ended set-up or tear-down of the last attempt."""
-    failed = [span for span in source.found.phases[source.attempts[-1].id] if span.status_code == ERROR]
-    return next((error for span in failed if (error := text(span.attributes, v.ERROR_TYPE))), "An exception")
+def _ends(source: Source, attempt: str) -> list[Failure]:
+    """Return the failures that ended an attempt: in the last step of each rank, and in calls in it."""
+    records = stages_of_step(source.found.steps)
+    steps = {record.rank: record.key for record in records if record.attempt == attempt}
+    failures = [one for one in source.found.failures if one.attempt == attempt]
+    ends = [one for one in failures if (one.attempt, one.loop, one.step) == steps.get(one.rank)]
+    passed_on = {(one.loop, one.step, called_error(one.error)) for one in ends if one.follows}
+    lost = {(one.loop, one.step) for one in ends if one.follows == "loss"}
+    return [
+        one
+        for one in failures
+        if one in ends
+        or (one.loop, one.step, one.error) in passed_on
+        or (one.follows == "loss" and (one.loop, one.step) in lost)
+    ]
 
 
-def _died(source: Source) -> list[Died]:
-    """Return the ranks that died; without an open stage that says where, nothing is known of the place."""
-    last = source.attempts[-1].id
-    rows = [row for row in source.open_stages if not row.is_alive and row.attempt == last]
-    failed = {one.rank for one in source.found.failures if one.attempt == last}
-    rows = [row for row in rows if Rank(row.role, row.rank) not in failed]
+def _died(source: Source, failures: Sequence[Failed]) -> list[Died]:
+    """Return the processes that died; without an open stage that says where, nothing is known of the place."""
+    last = source.attempts[-1] if source.attempts else None
+    if last is None or last.state not in ("failed", "killed"):
+        return []
+    ends = [one for one in failures if one.is_end]
+    rows = [row for row in source.open_stages if not row.is_alive and row.attempt == last.id]
+    if ends and all(one.follows == "loss" for one in ends):
+        rows = _before(source, _ends(source, last.id), rows)
+    elif ends:  # what is called is ended with its driver
+        ranks = {record.rank for record in source.found.steps if record.attempt == last.id and not record.is_guest}
+        rows = [row for row in rows if Rank(row.role, row.rank) in ranks]
     rows.sort(key=lambda row: row.role != DRIVER)
     rows.sort(key=lambda row: row.collective is not None)  # whose peer is gone waits for it until it is killed, too
-    return [Died(who=_name(source, Rank(row.role, row.rank)), where=_where(row)) for row in rows]
+    died = [Died(who=_name(source, Rank(row.role, row.rank)), where=_where(row)) for row in rows]
+    return [one for one in died if one.who not in {failed.who for failed in ends}]
+
+
+def _before(source: Source, ends: Sequence[Failure], rows: Sequence[OpenStageRow]) -> list[OpenStageRow]:
+    """Leave out who gave a sign of life after an exception had ended a step on its host: it was ended after that."""
+    hosts = {key: host.name for key, host in source.found.hosts.items()}
+    failed = {(one.attempt, one.rank, one.loop, one.step) for one in ends}
+    ended_ns: defaultdict[str, float] = defaultdict(lambda: inf)
+    for record in source.found.steps:
+        host = hosts[record.attempt, record.rank]
+        if (record.attempt, record.rank, record.step.loop, record.step.iteration) in failed:
+            ended_ns[host] = min(ended_ns[host], record.step.end_ns)
+    return [
+        row for row in rows if row.since_ns + row.open_s * 1e9 <= ended_ns[hosts[row.attempt, Rank(row.role, row.rank)]]
+    ]
 
 
 def _faults(source: Source) -> list[DataFault]:

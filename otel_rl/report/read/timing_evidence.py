@@ -36,6 +36,7 @@ from otel_rl.report.read.single_controller.driver_waits import (
     growing,
     held_up,
     late,
+    slow_process,
     starting,
 )
 from otel_rl.report.read.step_stages import apart
@@ -100,6 +101,7 @@ def timing(source: Source) -> Timing:
         beside_turns=beside_turns(source, top),
         late=late(source),
         held=held_up(source),
+        slow_process=slow_process(source),
         growing=growing(source),
         starting=starting(source),
     )

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.steps import Name, disagreement
-from otel_rl.findings.mishaps import place
+from otel_rl.findings.causes import place
 from otel_rl.journal.read import Journal, PointView
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import ClockSet, DamagedFile, Loss, RankStep, Report, StepDisagreement

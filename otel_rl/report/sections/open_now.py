@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.page import PageView, find_pages
-from otel_rl.journal.read import JournalNotFound, OpenView, Run, open_run
+from otel_rl.journal.read import JournalNotFound, OpenView, Run, SpanView, open_run
 from otel_rl.process.identity import is_made_up
 from otel_rl.report.data.details import OpenCollective, OpenStageRow, PendingRun
 from otel_rl.report.data.report import Attempt, Report
@@ -40,11 +41,24 @@ LAG_S: Final = 1.0
 
 
 def open_rows(
-    views: Iterable[OpenView], now_ns: int, longest_ns: Mapping[str, int], pages: Mapping[str, PageView]
+    views: Iterable[OpenView],
+    now_ns: int,
+    longest_ns: Mapping[str, int],
+    pages: Mapping[str, PageView],
+    died: Container[str] = (),
+    drivers: Mapping[bytes, SpanView] = MappingProxyType({}),
 ) -> list[OpenStageRow]:
     """Return the innermost open stage of each rank; those of a dead writer end at its last record.
 
     The status page of a process that died, or whose interpreter is held, shows what it was in last.
+
+    Args:
+        views: the stages that are open as far as journals know.
+        now_ns: wall clock.
+        longest_ns: the longest call that ended, by ``call_of``.
+        pages: by writer.
+        died: writers whose page alone may show what they died in: it had just begun, and nothing was open around it.
+        drivers: the containers of single controllers, by trace.
     """
     by_writer: defaultdict[str, list[OpenView]] = defaultdict(list)
     for view in views:
@@ -56,10 +70,38 @@ def open_rows(
     for group in groups:
         known, parents = {view.span_id: view for view in group}, {view.parent_id for view in group} | callers
         innermost = [view for view in group if view.span_id not in parents]
-        found = [_open_row(view, _outer(view, known), now_ns, longest_ns) for view in innermost]
+        found = [
+            _open_row(view, [*_outer(view, known), *_driver(view, drivers)], now_ns, longest_ns) for view in innermost
+        ]
         page = pages.get(group[0].journal.identity.writer) if group else None
         rows += found if page is None or not found else _as_shown(page, found, now_ns)
+    rows += [
+        _died_in(page) for writer, page in pages.items() if writer in died and page.stage and not by_writer[writer]
+    ]
     return sorted(rows, key=lambda row: (row.role, row.rank, row.since_ns))
+
+
+def _driver(view: OpenView, drivers: Mapping[bytes, SpanView]) -> list[SpanView]:
+    return [drivers[view.trace_id]] if view.trace_id in drivers else []
+
+
+def _died_in(page: PageView) -> OpenStageRow:
+    return OpenStageRow(
+        attempt=page.attempt,
+        role=page.role,
+        rank=page.rank,
+        stage=page.stage,
+        inside=[],
+        since_ns=page.began_ns + page.anchor_ns,
+        open_s=max(0, page.heartbeat_ns - page.began_ns) / 1e9,
+        longest_s=None,
+        calls_known=False,
+        is_alive=False,
+        is_certain=True,
+        is_hanging=False,
+        iteration=page.step,
+        collective=None,
+    )
 
 
 def _as_shown(page: PageView, rows: list[OpenStageRow], now_ns: int) -> list[OpenStageRow]:
@@ -69,7 +111,14 @@ def _as_shown(page: PageView, rows: list[OpenStageRow], now_ns: int) -> list[Ope
     if row.is_alive and now_ns - last_ns < LATE_NS:
         return rows
     if since_ns < row.since_ns + SLACK_NS:  # nothing began or ended after what the journal knows
-        return [replace(one, is_certain=one.collective is None) for one in rows]
+        return [
+            replace(
+                one,
+                is_certain=one.collective is None,
+                open_s=one.open_s if one.is_alive else max(one.open_s, (last_ns - one.since_ns) / 1e9),
+            )
+            for one in rows
+        ]
     end_ns = now_ns if row.is_alive else max(last_ns, since_ns)
     return [
         replace(
@@ -103,7 +152,9 @@ def _outer(view: OpenView, known: dict[bytes, OpenView]) -> list[OpenView]:
     return outer
 
 
-def _open_row(view: OpenView, outer: list[OpenView], now_ns: int, longest_ns: Mapping[str, int]) -> OpenStageRow:
+def _open_row(
+    view: OpenView, outer: Sequence[OpenView | SpanView], now_ns: int, longest_ns: Mapping[str, int]
+) -> OpenStageRow:
     rank = rank_of(view.resource)
     end_ns = now_ns if view.alive else view.last_ns
     open_s = max(0, end_ns - view.start_ns) / 1e9

@@ -314,10 +314,20 @@ def _span_lines(report: Report, rows: list[RequestRow]) -> list[str]:
     lines = [f"{plural(hidden, 'more kind')} of requests in --json"] if hidden > 0 else []
     if requests.spans >= total:
         return lines
-    known = requests.spans + requests.omitted
-    why = "open until their rollouts are over" if report.state == "alive" else "not known: their process ended before"
-    rest = f"; of {count(total - known)} it is {why}" if total > known else ""
+    undecided = total - requests.spans - requests.omitted
+    rest = f"; {_undecided(report, undecided)}" if undecided > 0 else ""
     return [*lines, f"{count(requests.spans)} of {plural(total, 'request')} are spans{rest}; metrics count all"]
+
+
+def _undecided(report: Report, number: int) -> str:
+    """Return why it is not known of requests whether they become spans: that is decided after their rollout."""
+    if report.state == "alive":
+        return f"of {count(number)} it is open until their rollouts are over"
+    if report.state != "finished":
+        return f"of {count(number)} it is not known: their process ended before"
+    has_calls = any(row.stage == v.SAMPLE_SERVE for role in report.roles for row in role.stages)
+    calls = f" (their calls are {v.SAMPLE_SERVE})" if has_calls else ""
+    return f"the run ended before it was decided which of {count(number)} become spans{calls}"
 
 
 REQUESTS: Final = Section(title="Requests", data={"requests": lambda source: source.requests}, blocks=_blocks)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.series.rising import rise
-from otel_rl.findings.time_spent import BesideTurns, GrowingStage, HeldUp, Late, Starting
+from otel_rl.findings.time_spent import BesideTurns, GrowingStage, HeldUp, Late, SlowProcess, Starting
 from otel_rl.report.data.report import StageRow
 from otel_rl.report.data.roles import which
 from otel_rl.runs.format import plural
+from otel_rl.runs.role_words import role_in_words
 from otel_rl.runs.spans import text
 
 if TYPE_CHECKING:
@@ -73,6 +74,26 @@ def held_up(source: Source) -> HeldUp | None:
         inside_s=one.inside_s,
         of_all=sum(row.held_s for row in found.held) / (source.averaged.time_ns / 1e9),
         others=f" {plural(others, 'more step')} had such a one." if others else "",
+    )
+
+
+def slow_process(source: Source) -> SlowProcess | None:
+    """Compare the processes of a role that are no ranks: agent loops, servers, reward workers."""
+    one = source.found.roles.slowest({rank for _, rank in source.found.guests}) if source.roles else None
+    steps, step_s = len({record.key for record in source.averaged.finished}), source.averaged.mean_ns / 1e9
+    if one is None or not steps or not step_s:
+        return None
+    word = role_in_words(one.rank.role)
+    peers = [rank for rank in source.ranks if rank.role == one.rank.role and rank != one.rank]
+    cost_s = min(step_s, one.cost_s / steps)
+    return SlowProcess(
+        who=f"{word} {one.rank.rank}",
+        others=f"{word} {peers[0].rank}" if len(peers) == 1 else f"the other {word}s",
+        stage=one.stage,
+        own_s=one.own_s,
+        others_s=one.others_s,
+        cost_s=cost_s,
+        share=cost_s / step_s,
     )
 
 

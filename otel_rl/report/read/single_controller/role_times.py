@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Final, NamedTuple
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.summary import summarize
@@ -14,19 +17,69 @@ from otel_rl.report.read.single_controller.guest_steps import DRIVER
 from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.runs.spans import is_container, label, text
 
+LEAST_CALLS: Final = 8
+SLOW_RATIO: Final = 1.5
+
+
+@dataclass(slots=True)
+class CallTimes:
+    """The calls of one stage in one process."""
+
+    times_s: array[float] = field(default_factory=lambda: array("d"))
+    busy_s: float = 0.0
+    """In which one of them or more went on, at the least."""
+    reached_ns: int = 0
+
+    def add(self, begin_ns: int, end_ns: int) -> None:
+        """Add a call; they come about in order of their ends."""
+        self.times_s.append(max(0, end_ns - begin_ns) / 1e9)
+        self.busy_s += max(0, end_ns - max(begin_ns, self.reached_ns)) / 1e9
+        self.reached_ns = max(self.reached_ns, end_ns)
+
+
+class SlowCallee(NamedTuple):
+    """A process whose calls of a stage take longer than those of the others of its role."""
+
+    rank: Rank
+    stage: str
+    own_s: float
+    others_s: float
+    """Medians."""
+    cost_s: float
+    """By how much less it would have been busy with calls as long as theirs."""
+
 
 class RoleTimes:
     """Eight bytes of each call."""
 
     def __init__(self) -> None:
-        self._times: defaultdict[str, defaultdict[str, array[float]]] = defaultdict(lambda: defaultdict(_no_times))
-        """By role and stage, s."""
+        self._calls: defaultdict[str, defaultdict[Rank, CallTimes]] = defaultdict(lambda: defaultdict(CallTimes))
+        """By stage and process."""
 
     def add(self, span: SpanView) -> None:
         is_counted = span.name != v.COMM and not is_container(span.name) and v.TRUNCATED not in span.attributes
         if is_counted and text(span.attributes, v.MODE) != "eval":
-            times = self._times[rank_of(span.resource).role]
-            times[label(span.name, span.attributes)].append(max(0, span.end_ns - span.start_ns) / 1e9)
+            calls = self._calls[label(span.name, span.attributes)]
+            calls[rank_of(span.resource)].add(span.start_ns, span.end_ns)
+
+    def slowest(self, ranks: set[Rank]) -> SlowCallee | None:
+        """Return the process that costs most by slower calls than others of its role; ranks are compared elsewhere.
+
+        Nearly all of its calls are longer than nearly all of theirs: quarters are left out.
+        """
+        found: list[SlowCallee] = []
+        for stage, calls in self._calls.items():
+            known = {rank: one for rank, one in calls.items() if rank not in ranks}
+            for rank, one in known.items():
+                peers = [other for peer, other in known.items() if peer.role == rank.role and peer != rank]
+                others = sorted(chain.from_iterable(other.times_s for other in peers))
+                if min(len(one.times_s), len(others)) >= LEAST_CALLS:
+                    own = sorted(one.times_s)
+                    own_s, others_s = own[len(own) // 2], others[len(others) // 2]
+                    if own[len(own) // 4] >= others[3 * len(others) // 4] and own_s >= SLOW_RATIO * others_s > 0:
+                        cost_s = one.busy_s * (1 - others_s / own_s)
+                        found.append(SlowCallee(rank, stage, own_s, others_s, cost_s))
+        return max(found, key=lambda one: one.cost_s, default=None)
 
     def rows(self, processes: list[Rank], ranks: set[Rank]) -> list[RoleRow]:
         """Return a row of each role: the driver, those that hold devices, the others."""
@@ -47,12 +100,12 @@ class RoleTimes:
         ]
 
     def _stages(self, role: str) -> list[RoleStage]:
-        rows = [_row(stage, times) for stage, times in self._times[role].items()]
+        times = {
+            stage: array("d", chain.from_iterable(one.times_s for rank, one in calls.items() if rank.role == role))
+            for stage, calls in self._calls.items()
+        }
+        rows = [_row(stage, known) for stage, known in times.items() if known]
         return sorted(rows, key=lambda row: (-row.total_s, row.stage))
-
-
-def _no_times() -> array[float]:
-    return array("d")
 
 
 def _row(stage: str, times: array[float]) -> RoleStage:

@@ -1,0 +1,121 @@
+"""Which of the exceptions that ended a run is its cause, and which followed because another process had failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from otel_rl import vocabulary as v
+from otel_rl.runs.format import listed
+from otel_rl.runs.spans import is_container
+
+Follows = Literal["", "failure", "loss"]
+"""What an exception followed, by its kind: the failure of a process that was called, or the loss of one."""
+
+LOSSES: Final = frozenset((
+    "DistError", "DistBackendError", "DistNetworkError", "DistStoreError",
+    "RayActorError", "ActorDiedError", "ActorUnavailableError", "ActorUnschedulableError", "WorkerCrashedError",
+    "NodeDiedError", "OwnerDiedError", "ObjectLostError",
+    "ProcessExitedException",
+))  # fmt: skip
+"""With these torch and Ray tell a process that another one is gone."""
+CONNECTIONS: Final = frozenset((
+    "ConnectionError", "ConnectionResetError", "ConnectionAbortedError", "ConnectionRefusedError", "BrokenPipeError",
+    "EOFError",
+))  # fmt: skip
+FAILURES: Final = frozenset(("ProcessRaisedException", "ChildFailedError", "SignalException"))
+"""With these torch tells a process that another one has failed, or ends it because of that."""
+OF_CALLED: Final = "RayTaskError("
+"""The class of what a called process raised follows in brackets."""
+IN_COLLECTIVE: Final = frozenset(("RuntimeError", "TimeoutError", *CONNECTIONS))
+"""What a collective raises whose peer is gone: gloo has no class of its own for it."""
+INTERRUPTS: Final = ("KeyboardInterrupt", "SystemExit", "GeneratorExit")
+"""Exceptions with which a program is asked to end."""
+ORDER: Final[dict[Follows, int]] = {"": 0, "failure": 2, "loss": 3}
+OF_INTERRUPTS: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """An exception that ended a step of a rank, or its set-up."""
+
+    who: str
+    step: int | None
+    """None outside of any step."""
+    stage: str
+    error: str
+    is_end: bool
+    """It ended the last attempt, too."""
+    is_called: bool = False
+    """It ended a call of a process that a driver calls, and no step."""
+    follows: Follows = ""
+    phase: str = ""
+    """`set-up` or `tear-down`, outside of any step."""
+    host: str = ""
+    """By whose clock failures are in order; clocks of several hosts are not compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Died:
+    """A process of the last attempt that ended without an exception."""
+
+    who: str
+    where: str
+
+
+def follows(error: str, *, is_collective: bool) -> Follows:
+    """Return what an exception followed by its kind.
+
+    Args:
+        error: its class.
+        is_collective: whether a collective raised it.
+    """
+    if error.startswith(OF_CALLED):
+        return "loss" if called_error(error) in LOSSES else "failure"
+    if error in LOSSES or (is_collective and error in IN_COLLECTIVE):
+        return "loss"
+    return "failure" if error in FAILURES or error in CONNECTIONS else ""
+
+
+def called_error(error: str) -> str:
+    """Return the class of what a called process raised, as its caller hears of it; empty if it is nothing such."""
+    return error.removeprefix(OF_CALLED).removesuffix(")") if error.startswith(OF_CALLED) else ""
+
+
+def by_cause(failures: Iterable[Failed]) -> list[Failed]:
+    """Return failures with the cause first, and what followed from others last.
+
+    Of those that may be the cause it is the first of its host. Between hosts the lowest step decides.
+
+    Args:
+        failures: those of each host in order of time.
+    """
+    ordered = sorted(failures, key=_order)
+    firsts: dict[str, Failed] = {}
+    for one in ordered:
+        if _order(one) == _order(ordered[0]):
+            firsts.setdefault(one.host, one)
+    cause = min(firsts.values(), key=lambda one: -1 if one.step is None else one.step, default=None)
+    return [] if cause is None else [cause, *(one for one in ordered if one is not cause)]
+
+
+def _order(one: Failed) -> int:
+    return OF_INTERRUPTS if one.error in INTERRUPTS else ORDER[one.follows]
+
+
+def place(stage: str, step: int | None, phase: str = "") -> str:
+    """Write where an exception ended a step or a phase; between the stages it passes through none."""
+    is_stage = stage not in (v.LOOP, v.SETUP, v.TEARDOWN) and not is_container(stage)
+    if step is None:
+        return f"inside {stage}, in {phase}" if is_stage else f"in {phase}"
+    return f"inside {stage}, step {step}" if is_stage else f"in step {step}, in no stage"
+
+
+def and_others(cause: Failed | None, failed: Sequence[Failed], died: Sequence[Died]) -> str:
+    """Write what became of the others after a cause; None is the death of a process."""
+    names, errors = list(dict.fromkeys(one.who for one in failed)), listed(sorted({one.error for one in failed}))
+    parts = [f"{names[0] if len(names) == 1 else f'{len(names)} more'} failed ({errors})"] if names else []
+    parts += [f"{len(died)} more {'was' if len(died) == 1 else 'were'} killed"] if died else []
+    is_after = all(one.follows or (cause is not None and one.host == cause.host) for one in failed)
+    return f"; {'then ' if is_after else ''}{listed(parts)}" if parts else ""
