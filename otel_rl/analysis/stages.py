@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from typing import Final, NamedTuple
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.goodput import ACTIVE, ACTIVITIES, COMM, IDLE, INSEPARABLE, NO_STAGE, Kind, kind_of
+from otel_rl.analysis.goodput import ACTIVE, ACTIVITIES, COMM, IDLE, INSEPARABLE, KIND_OF_STAGE, NO_STAGE, Kind, kind_of
 from otel_rl.analysis.intervals import Interval, clip, common, covered, merge, partition
 
 Path = tuple[str, ...]
@@ -84,6 +85,15 @@ class StageTimes(NamedTuple):
     is_host_clock: bool
     is_device_clock: bool = False
     """The device timed every call, and these are its times; waits for collectives are a part of them."""
+
+
+@lru_cache(maxsize=4096)
+def is_apart(outer: str, inner: str) -> bool:
+    """Return whether a stage is of another kind than the one around it, as an evaluation inside a log is."""
+    around, name = (stage.partition(" ")[0] for stage in (outer, inner))
+    is_known = name in KIND_OF_STAGE and name.split(".")[:2] != around.split(".")[:2]
+    is_around = around in (v.LOG, v.REWARD) or around not in KIND_OF_STAGE
+    return is_known and around != v.EVALUATE and (is_around or name in (v.EVALUATE, v.CHECKPOINT, v.SYNC))
 
 
 class _Activities:
@@ -195,20 +205,36 @@ class SpanTree:
             found.unplaced_ns[place] += max(0, span.comm.time_ns - covered(seen))
 
     def slices(self, container: RankSpan, depth: int = 2) -> dict[Path, StageTimes]:
-        """Fold the stages in a container by their labels' path, ``depth`` levels deep; collectives at the top only."""
+        """Fold the stages in a container by their labels' path, ``depth`` levels deep; collectives at the top only.
+
+        What is of another kind than the outermost stage has a path right below that, however deep it lies.
+        """
         groups: defaultdict[Path, list[RankSpan]] = defaultdict(list)
         level: list[tuple[Path, RankSpan]] = [((span.label,), span) for span in self._children.get(container.key, ())]
         while level:
             for path, span in level:
                 groups[path].append(span)
-            level = [
-                ((*path, child.label), child)
-                for path, span in level
-                if len(path) < depth and not span.is_comm
-                for child in self._children.get(span.key, ())
-                if not child.is_comm
-            ]
+            level = [one for path, span in level if not span.is_comm for one in self._inside(path, span, depth)]
         return {path: self._fold(spans, container) for path, spans in groups.items()}
+
+    def _inside(self, path: Path, span: RankSpan, depth: int) -> Iterator[tuple[Path, RankSpan]]:
+        """Return what is directly in a stage; at the last level what is of another kind than the outermost one."""
+        pending = self._stages(span)
+        if len(path) < depth:
+            yield from (((*path, child.label), child) for child in pending)
+            return
+        seen = {span.key}
+        while len(path) > 1 and pending and path[0] != v.EVALUATE and not is_apart(path[0], path[-1]):
+            child = pending.pop()
+            if child.key not in seen:
+                seen.add(child.key)
+                if is_apart(path[0], child.label):
+                    yield (path[0], child.label), child
+                else:
+                    pending += self._stages(child)
+
+    def _stages(self, span: RankSpan) -> list[RankSpan]:
+        return [child for child in self._children.get(span.key, ()) if not child.is_comm]
 
     def _fold(self, spans: Sequence[RankSpan], container: RankSpan) -> StageTimes:
         parts = [span.within(container) for span in spans]

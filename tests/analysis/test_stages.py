@@ -72,6 +72,29 @@ def test_overlapping_calls_are_busy_once() -> None:
     assert StageTimes((10, 15), 20, 20, Comm(0, 0), False, False) == tree.slices(WHOLE)[("reward",)]
 
 
+def test_what_is_of_another_kind_is_found_however_deep_it_lies() -> None:
+    """A judge's rollout below a reward function; what is inside of that belongs to it, and so does an evaluation's."""
+    tree = SpanTree(
+        [
+            stage("rl.reward", "root", 0, 100),
+            stage("rl.reward judge", "rl.reward", 0, 90),
+            stage("mine", "rl.reward judge", 10, 80),
+            stage("rl.sample", "mine", 20, 70),
+            stage("rl.sync", "rl.sample", 30, 40),
+            stage("rl.evaluate", "root", 100, 200),
+            stage("rl.log", "rl.evaluate", 100, 190),
+            stage("rl.checkpoint", "rl.log", 110, 180),
+        ]
+    )
+    assert {
+        ("rl.reward",): 100,
+        ("rl.reward", "rl.reward judge"): 90,
+        ("rl.reward", "rl.sample"): 50,
+        ("rl.evaluate",): 100,
+        ("rl.evaluate", "rl.log"): 90,
+    } == {path: part.busy_ns for path, part in tree.slices(WHOLE).items()}
+
+
 def test_spans_that_point_at_each_other_end() -> None:
     """A damaged journal may hold a circle; it is walked once."""
     tree = SpanTree([stage("a", "b", 0, 1), stage("b", "a", 0, 1)])

@@ -7,9 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from otel_rl import vocabulary as v
-from otel_rl.analysis.goodput import KIND_OF_STAGE
-from otel_rl.analysis.stages import NO_COMM, Comm, Path, StageTimes
+from otel_rl.analysis.stages import NO_COMM, Comm, Path, StageTimes, is_apart
 
 NUMBERS: Final = 5
 """What is packed of a stage: union, own time, collectives, time in them, and the end of its durations."""
@@ -28,14 +26,6 @@ def apart(times: Iterable[tuple[Path, float]]) -> dict[str, float]:
         if len(path) > 1 and is_apart(*path):
             found[path[0]] = max(0.0, found[path[0]] - time)
     return found
-
-
-def is_apart(outer: str, inner: str) -> bool:
-    """Return whether a stage is of another kind than the one around it, as an evaluation inside a log is."""
-    around, name = (stage.partition(" ")[0] for stage in (outer, inner))
-    is_known = name in KIND_OF_STAGE and name.split(".")[:2] != around.split(".")[:2]
-    is_around = around in (v.LOG, v.REWARD) or around not in KIND_OF_STAGE
-    return is_known and around != v.EVALUATE and (is_around or name in (v.EVALUATE, v.CHECKPOINT, v.SYNC))
 
 
 class PackedStages(Mapping[Path, StageTimes]):
