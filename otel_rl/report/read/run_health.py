@@ -223,11 +223,13 @@ def _before(source: Source, ends: Sequence[Failure], rows: Sequence[OpenStageRow
     failed = {(one.attempt, one.rank, one.loop, one.step) for one in ends}
     ended_ns: defaultdict[str, float] = defaultdict(lambda: inf)
     for record in source.found.steps:
-        host = hosts[record.attempt, record.rank]
+        host = hosts.get((record.attempt, record.rank), "")
         if (record.attempt, record.rank, record.step.loop, record.step.iteration) in failed:
             ended_ns[host] = min(ended_ns[host], record.step.end_ns)
     return [
-        row for row in rows if row.since_ns + row.open_s * 1e9 <= ended_ns[hosts[row.attempt, Rank(row.role, row.rank)]]
+        row
+        for row in rows
+        if row.since_ns + row.open_s * 1e9 <= ended_ns[hosts.get((row.attempt, Rank(row.role, row.rank)), "")]
     ]
 
 
