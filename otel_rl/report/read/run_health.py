@@ -223,16 +223,19 @@ def _died(source: Source, failures: Sequence[Failed]) -> list[Died]:
 
 def _before(source: Source, ends: Sequence[Failure], rows: Sequence[OpenStageRow]) -> list[OpenStageRow]:
     """Leave out who gave a sign of life after an exception had ended a step on its host: it was ended after that."""
-    hosts = {key: host.name for key, host in source.found.hosts.items()}
+    hosts = defaultdict(str, {key: host.name for key, host in source.found.hosts.items()})
     failed = {(one.attempt, one.rank, one.loop, one.step) for one in ends}
     ended_ns: defaultdict[str, float] = defaultdict(lambda: inf)
     for record in source.found.steps:
         host = hosts[record.attempt, record.rank]
         if (record.attempt, record.rank, record.step.loop, record.step.iteration) in failed:
             ended_ns[host] = min(ended_ns[host], record.step.end_ns)
-    return [
-        row for row in rows if row.since_ns + row.open_s * 1e9 <= ended_ns[hosts[row.attempt, Rank(row.role, row.rank)]]
-    ]
+    return [row for row in rows if _seen_ns(row) <= ended_ns[hosts[row.attempt, Rank(row.role, row.rank)]]]
+
+
+def _seen_ns(row: OpenStageRow) -> float:
+    """Return the last sign of life of a process that died."""
+    return row.since_ns + row.open_s * 1e9
 
 
 def _faults(source: Source) -> list[DataFault]:

@@ -6,6 +6,7 @@ from array import array
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import chain
+from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl import vocabulary as v
@@ -36,6 +37,10 @@ class CallTimes:
         self.busy_s += max(0, end_ns - max(begin_ns, self.reached_ns)) / 1e9
         self.reached_ns = max(self.reached_ns, end_ns)
 
+    def quartiles(self) -> tuple[float, float, float]:
+        ordered, calls = sorted(self.times_s), len(self.times_s)
+        return ordered[calls // 4], ordered[calls // 2], ordered[3 * calls // 4]
+
 
 class SlowCallee(NamedTuple):
     """A process whose calls of a stage take longer than those of the others of its role."""
@@ -44,7 +49,7 @@ class SlowCallee(NamedTuple):
     stage: str
     own_s: float
     others_s: float
-    """Medians."""
+    """Medians; of several others their median."""
     cost_s: float
     """By how much less it would have been busy with calls as long as theirs."""
 
@@ -69,16 +74,14 @@ class RoleTimes:
         """
         found: list[SlowCallee] = []
         for stage, calls in self._calls.items():
-            known = {rank: one for rank, one in calls.items() if rank not in ranks}
-            for rank, one in known.items():
-                peers = [other for peer, other in known.items() if peer.role == rank.role and peer != rank]
-                others = sorted(chain.from_iterable(other.times_s for other in peers))
-                if min(len(one.times_s), len(others)) >= LEAST_CALLS:
-                    own = sorted(one.times_s)
-                    own_s, others_s = own[len(own) // 2], others[len(others) // 2]
-                    if own[len(own) // 4] >= others[3 * len(others) // 4] and own_s >= SLOW_RATIO * others_s > 0:
-                        cost_s = one.busy_s * (1 - others_s / own_s)
-                        found.append(SlowCallee(rank, stage, own_s, others_s, cost_s))
+            enough = {rank: one for rank, one in calls.items() if len(one.times_s) >= LEAST_CALLS and rank not in ranks}
+            known = {rank: one.quartiles() for rank, one in enough.items()}
+            for rank, (low_s, own_s, _) in known.items():
+                peers = [one for peer, one in known.items() if peer.role == rank.role and peer != rank]
+                others_s = median(one[1] for one in peers) if peers else 0.0
+                if own_s >= SLOW_RATIO * others_s > 0 and low_s >= median(one[2] for one in peers):
+                    cost_s = enough[rank].busy_s * (1 - others_s / own_s)
+                    found.append(SlowCallee(rank, stage, own_s, others_s, cost_s))
         return max(found, key=lambda one: one.cost_s, default=None)
 
     def rows(self, processes: list[Rank], ranks: set[Rank]) -> list[RoleRow]:
