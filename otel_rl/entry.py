@@ -25,7 +25,7 @@ from otel_rl.hooks.install import Patches
 from otel_rl.hooks.overrides import Overrides
 from otel_rl.integrations.choice import NotPossibleError, wanted
 from otel_rl.journal.otlp.wire import OtlpRequest
-from otel_rl.probes import deferred
+from otel_rl.probes import c_stacks, deferred
 from otel_rl.probes.memory import probes, use_memory_reader
 from otel_rl.process.hooked import hooking
 from otel_rl.process.identity import RAY_WORKER, identifying
@@ -153,6 +153,8 @@ def _switch_on(config: Config, chosen: Iterable[Integration]) -> None:
     hooking.follow, hooking.hook_replacements = overrides.follow, overrides.hook_replacements
     hooking.arrived = _parts.patches.arrived
     use_memory_reader()
+    with guard("prepare the stacks in C"):
+        c_stacks.install()
     announce_run()
     _hook_process()
     if LOADS_SDK not in ignored():
@@ -197,6 +199,7 @@ def uninstrument() -> None:
     _parts.providers = _parts.flusher = None
     if probes.reader is not None:
         probes.reader.close()
+    c_stacks.uninstall()
     state.reset()
 
 

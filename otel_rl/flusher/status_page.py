@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import faulthandler
-import os
-import signal
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from otel_rl import vocabulary
 from otel_rl.comm.collectives import Collective
@@ -21,7 +18,8 @@ from otel_rl.guard import guard
 from otel_rl.journal.page import ANSWERED, ASKED, HEARTBEAT, MEMORY, SIGNAL, STALLED, SUFFIX, Page
 from otel_rl.journal.write import Writer
 from otel_rl.metrics.record import labels_of
-from otel_rl.probes.python_stacks import catches, stacks
+from otel_rl.probes.c_stacks import append_nowhere, append_to, is_default
+from otel_rl.probes.python_stacks import stacks
 from otel_rl.process.state import state
 from otel_rl.process.status import status
 from otel_rl.records import FinishedRequests, Value
@@ -44,16 +42,10 @@ MOST_ATTRIBUTES: Final = 12
 LONGEST_VALUE: Final = 120
 MOST_GROUPS: Final = 32
 LONGEST_STACKS: Final = 64 << 10
-DUMP_SIGNAL: Final = getattr(signal, "SIGRTMAX", 0) and signal.SIGRTMAX - 7
-"""It makes ``faulthandler`` append the stacks of all threads, in C, so also while the interpreter is held. Its default
-would end the process: it is sent only to one whose kernel says that it is caught."""
 
 
 class StatusPage:
     """Writes the page of this process; used by the flusher only."""
-
-    has_handler: ClassVar[bool] = False
-    """Whether the signal's handler in C is ours, also in a forked child."""
 
     def __init__(self) -> None:
         self._page: Page | None = None
@@ -115,8 +107,8 @@ class StatusPage:
             self._answer(page)
         has_ended = any(one.ended for one in self._listed.values())
         if has_ended or now - self._written_ns >= WRITE_NS:
-            if page.words[SIGNAL] and not _is_default():  # the host has taken it since
-                page.words[SIGNAL], StatusPage.has_handler = 0, False
+            if page.words[SIGNAL] and not is_default():  # the host has taken it since
+                page.words[SIGNAL] = 0
             self._write(page, writer, opened, now)
 
     def heartbeat(self) -> None:
@@ -129,7 +121,7 @@ class StatusPage:
         """Remove the page: the journal is closed."""
         page, self._page, self._has_failed = self._page, None, True
         if page is not None:
-            self._unregister(page)
+            append_nowhere()
             status.renew()
             page.remove()
 
@@ -147,23 +139,9 @@ class StatusPage:
         page = Page(writer.directory / f"{writer.identity.writer}{SUFFIX}")
         self._has_failed = False
         self._directory = writer.directory
-        self._register(page)
+        page.words[SIGNAL] = append_to(page.memory)
         status.show_on(page)
         self._page = page
-
-    def _register(self, page: Page) -> None:
-        with guard("prepare the traces of stacks"):
-            is_free = StatusPage.has_handler or not catches(os.getpid(), DUMP_SIGNAL)
-            if DUMP_SIGNAL and _is_default() and is_free:
-                faulthandler.unregister(DUMP_SIGNAL)  # where it was replaced, it would take itself for registered
-                faulthandler.register(DUMP_SIGNAL, file=page.descriptor, all_threads=True)
-                page.words[SIGNAL] = DUMP_SIGNAL
-                StatusPage.has_handler = True
-
-    def _unregister(self, page: Page) -> None:
-        if page.words[SIGNAL]:
-            faulthandler.unregister(DUMP_SIGNAL)
-            page.words[SIGNAL], StatusPage.has_handler = 0, False
 
     def _mark(self, writer: Writer, began_ns: int, now: int) -> None:
         """Add an event to the open step: a stage of this process holds everybody up."""
@@ -237,10 +215,6 @@ class StatusPage:
             "touched": max(stage.began, self._touched.get(stage.span_id, 0)),
             "attributes": dict(_short(dict(stage.attributes or {}))),
         }
-
-
-def _is_default() -> bool:
-    return signal.getsignal(DUMP_SIGNAL) is signal.SIG_DFL
 
 
 def _kind(stage: Stage | Collective) -> str:

@@ -11,6 +11,7 @@ for those who come when the process is dead.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import mmap
 import os
@@ -25,11 +26,14 @@ from typing import Any, Final
 
 from otel_rl.journal.filesystem import make_directory
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.own_file import OwnFile
 
 SUFFIX: Final = ".page"
 MEMORY: Final = Path("/dev/shm")
 LEFT_S: Final = 86_400.0
 """The memory of a process that was killed is freed after this time at the latest."""
+MAP_FIXED: Final = 0x10
+"""Of Linux's ``mmap``; Python's module does not have it."""
 MAGIC: Final = int.from_bytes(b"otelrlp1", "little")
 SIZE: Final = 1 << 16
 WORD: Final = 8
@@ -84,14 +88,13 @@ class Page:
         self.path = path
         self.memory = memory_of(path, os.getuid())
         _free_left()
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        self.descriptor = os.open(self.memory, flags, 0o600)
-        try:
-            os.posix_fallocate(self.descriptor, 0, SIZE)  # a write to a page that has no block would be a SIGBUS
-            self._map = mmap.mmap(self.descriptor, SIZE)
-        except OSError:
-            self.remove()
-            raise
+        with OwnFile(self.memory, os.O_RDWR | os.O_CREAT | os.O_EXCL) as file:
+            try:
+                os.posix_fallocate(file.number, 0, SIZE)  # a write to a page that has no block would be a SIGBUS
+                self._map = _mapped(file.number)
+            except OSError:
+                self.remove()
+                raise
         self.words = memoryview(self._map).cast("Q")
         self.words[0] = MAGIC
 
@@ -120,16 +123,18 @@ class Page:
             OSError: it cannot be written there.
         """
         make_directory(self.path.parent)
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.pwrite(descriptor, self._map[: STATE_AT + self.words[LENGTH]], 0)
-        finally:
-            os.close(descriptor)
+        with OwnFile(self.path, os.O_WRONLY | os.O_CREAT) as file:
+            os.pwrite(file.number, self._map[: STATE_AT + self.words[LENGTH]], 0)
         os.utime(self.memory)
 
     def append(self, text: str) -> None:
-        """Append stack traces after the page."""
-        os.write(self.descriptor, text.encode("utf-8", "replace"))
+        """Append stack traces after the page.
+
+        Raises:
+            OSError: there is no room, or somebody has removed the page.
+        """
+        with OwnFile(self.memory, os.O_WRONLY | os.O_APPEND) as file:
+            os.write(file.number, text.encode("utf-8", "replace"))
 
     def move(self, directory: Path) -> None:
         """Follow the journal into another directory.
@@ -150,8 +155,6 @@ class Page:
         for path in (self.path, self.memory):
             with suppress(OSError):
                 path.unlink()
-        with suppress(OSError):
-            os.close(self.descriptor)
 
 
 @dataclass(frozen=True)
@@ -223,6 +226,26 @@ def keep(page: PageView) -> None:
         with open(page.memory, "rb") as file, open(page.path, "r+b") as copy:
             copy.write(file.read(SIZE))
         page.memory.unlink()
+
+
+def _mapped(descriptor: int) -> mmap.mmap:
+    """Map a file without keeping its descriptor.
+
+    ``mmap.mmap`` keeps a duplicate (up to Python 3.12 always) and closes its number at the end, whatever the program
+    has opened under it since. So it maps memory of no file, and the file takes the place of that.
+
+    Raises:
+        OSError: it cannot be mapped.
+    """
+    mapped = mmap.mmap(-1, SIZE)
+    system = ctypes.CDLL(None, use_errno=True).mmap
+    system.restype = ctypes.c_void_p
+    system.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+    if system(address, SIZE, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | MAP_FIXED, descriptor, 0) != address:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return mapped
 
 
 def _free_left() -> None:

@@ -273,7 +273,7 @@ class Writer:
         try:
             segment.append(item.frame, item.records)
         except OSError as error:
-            if segment.descriptor >= 0:
+            if segment.file is not None:
                 raise
             self._retire(item.signal)
             if is_new and error.errno == errno.EFBIG:  # it fits no file at all: the others must not wait for it

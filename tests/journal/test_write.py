@@ -333,7 +333,9 @@ def test_a_reused_descriptor(tmp_path: Path) -> None:
     """A host that closes all descriptors and opens its own files never finds our frames in them."""
     journal = writer(tmp_path)
     journal.append("traces", b"before", 1, 1, 1)
-    descriptor = journal._current["traces"].descriptor
+    file = journal._current["traces"].file
+    assert file is not None
+    descriptor = file.number
     os.close(descriptor)
     theirs = os.open(tmp_path / "theirs", os.O_CREAT | os.O_RDWR)
     assert descriptor == theirs
@@ -481,7 +483,9 @@ def test_a_child_closes_the_descriptors(tmp_path: Path) -> None:
     """The child keeps none of the parent's files open."""
     journal = writer(tmp_path)
     journal.append("traces", b"x", 1, 1, 1)
-    descriptor = journal._current["traces"].descriptor
+    file = journal._current["traces"].file
+    assert file is not None
+    descriptor = file.number
     child = os.fork()
     if child == 0:
         journal.close_in_child()
