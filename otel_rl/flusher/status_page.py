@@ -14,8 +14,7 @@ from otel_rl.comm.collectives import Collective
 from otel_rl.comm.memory import comm
 from otel_rl.flusher.completers import CLOSING
 from otel_rl.flusher.stage_metrics import LABELS, kind_of
-from otel_rl.guard import guard
-from otel_rl.journal.page import ANSWERED, ASKED, HEARTBEAT, MEMORY, SIGNAL, STALLED, SUFFIX, Page
+from otel_rl.journal.page import ANSWERED, ASKED, HEARTBEAT, MEMORY, SIGNAL, STALLED, SUFFIX, UNWRITTEN, Page
 from otel_rl.journal.write import Writer
 from otel_rl.metrics.record import labels_of
 from otel_rl.probes.c_stacks import append_nowhere, append_to, is_default
@@ -117,13 +116,25 @@ class StatusPage:
             with suppress(OSError):  # its disk is full
                 self._page.save()
 
-    def close(self) -> None:
-        """Remove the page: the journal is closed."""
-        page, self._page, self._has_failed = self._page, None, True
+    def show_unwritten(self) -> None:
+        """Show that this process ends before all was written. It is no call of the disk, which may be what is slow."""
+        page = self._page
         if page is not None:
-            append_nowhere()
-            status.renew()
+            page.words[UNWRITTEN] = 1
+
+    def close(self, *, is_whole: bool) -> None:
+        """Remove the page if the journal is complete; else it says that it is not."""
+        page, self._page, self._has_failed = self._page, None, True
+        if page is None:
+            return
+        append_nowhere()
+        status.renew()
+        if is_whole:
             page.remove()
+        else:
+            page.words[UNWRITTEN] = 1
+            with suppress(OSError):  # its disk is full
+                page.save()
 
     def abandon(self) -> None:
         """Leave the page to the parent: this is a forked child.

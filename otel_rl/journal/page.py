@@ -64,7 +64,9 @@ STALLED: Final = 9
 """When the stage of the last stall began; written by the process that watches."""
 STEP: Final = 10
 """The number of the open step, plus 1; 0: none."""
-NUM_WORDS: Final = 11
+UNWRITTEN: Final = 11
+"""1: the process ended by itself before all that it had recorded was on disk. It was not killed."""
+NUM_WORDS: Final = 12
 
 TEXTS: Final = ("process", "role", "attempt", "trace_id")
 NUMBERS: Final = ("anchor", "rank", "world_size", "requests")
@@ -191,6 +193,8 @@ class PageView:
     """Requests inside the engines of this process."""
     groups: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     """By process group: which collective began last in it, and its ranks."""
+    is_unwritten: bool = False
+    """Whether its process ended by itself before all was on disk."""
 
 
 def memory_of(path: Path, user: int) -> Path:
@@ -313,6 +317,7 @@ def _view(path: Path, data: bytes, words: Sequence[int], state: dict[str, Any]) 
         normal={key: (int(count), float(median)) for key, (count, median) in state["normal"].items()},
         requests=state["requests"],
         groups={name: (int(number), tuple(map(int, ranks))) for name, (number, ranks) in state["groups"].items()},
+        is_unwritten=bool(words[UNWRITTEN]),
     )
 
 

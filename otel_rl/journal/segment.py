@@ -29,6 +29,8 @@ class Segment:
     frames: int = 0
     """Frames of records, without the writer's own frame."""
     records: int = 0
+    marked_at: int = 0
+    """Its size after the last mark that the journal is complete."""
 
     @classmethod
     def create(cls, signal: Signal, number: int, path: Path, identity: bytes) -> Segment:

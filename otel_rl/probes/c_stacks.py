@@ -1,7 +1,7 @@
 """Stacks of all threads that a signal makes a process append to a file, in C, so also while the interpreter is held.
 
-``faulthandler`` writes them, to the number of a descriptor that it keeps. ``_stacks.c`` opens the file under this number
-when the signal comes: in between no descriptor is open that the program could close and replace.
+``faulthandler`` writes them, to the number of a descriptor that it keeps. ``_stacks.c`` opens the file under this
+number when the signal comes: in between no descriptor is open that the program could close and replace.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from functools import cached_property
 from time import monotonic_ns
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.page import find_pages
+from otel_rl.journal.page import PageView, find_pages
 from otel_rl.journal.read import OpenView, Run
 from otel_rl.records import Attributes, Value
 from otel_rl.report.data.details import Ledger, OpenStageRow, Requests, StallRow
@@ -139,10 +139,10 @@ class Source:
         self.ranks: list[Rank] = sorted({rank for ranks in found.ranks.values() for rank in ranks})
         stepped = sum(steps for rank, steps in self.points.stepped.items() if not found.led or rank.role == DRIVER)
         self.unseen_steps: int = max(0, stepped - len(self.averaged.finished))
-        self.attempts: list[Attempt] = attempt_rows(found, self.averaged, self.opened, self.alive)
+        self.attempts: list[Attempt] = attempt_rows(found, self.averaged, self.opened, self.alive, self.unwritten)
         self.settings: dict[str, float] = settings(found)
         self.missing_ranks: int = missing_ranks(found, self.ranks)
-        self.open_stages: list[OpenStageRow] = open_rows(self._in_use(), now_ns, found.longest_ns, find_pages(run.path))
+        self.open_stages: list[OpenStageRow] = open_rows(self._in_use(), now_ns, found.longest_ns, self.pages)
         self.stalls: list[StallRow] = told_stalls(run, self.attempts[-1].begin_ns if self.attempts else 0)
         self.ledger: Ledger = ledger(run)
         self.steps: StepTimes = step_times(self.averaged)
@@ -161,10 +161,24 @@ class Source:
             stages_of_step(found.steps), run.journals, self.losses
         )
 
+    @cached_property
+    def pages(self) -> dict[str, PageView]:
+        """The status pages of the processes that go on, or left theirs, by writer."""
+        return find_pages(self.run.path)
+
+    @cached_property
+    def unwritten(self) -> set[str]:
+        """The writers of processes that ended by themselves before all was on disk."""
+        return {writer for writer, page in self.pages.items() if page.is_unwritten} - self.alive
+
     def _in_use(self) -> list[OpenView]:
-        """Return the open stages without those in which Ray ended processes whose driver had ended its loop well."""
+        """Return the open stages without those whose end was not written.
+
+        Nor those in which Ray ended processes whose driver had ended its loop well.
+        """
         over = {one.id for one in self.attempts if one.state == "finished" and one.id in self.found.led}
-        return [view for view in self.opened if text(view.resource, v.ATTEMPT_ID) not in over]
+        views = [view for view in self.opened if view.journal.identity.writer not in self.unwritten]
+        return [view for view in views if text(view.resource, v.ATTEMPT_ID) not in over]
 
     @cached_property
     def roles(self) -> list[RoleRow]:

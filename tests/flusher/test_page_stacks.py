@@ -7,8 +7,6 @@ import errno
 import faulthandler
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -24,6 +22,7 @@ from otel_rl.probes.c_stacks import DUMP_SIGNAL
 from otel_rl.probes.python_stacks import catches
 from tests.fixtures import Recording, in_child
 from tests.flusher.test_status_page import look
+from tests.programs.launch import run
 
 ME = os.getpid()
 in_c = pytest.mark.skipif(c_stacks.native is None or not DUMP_SIGNAL, reason="no compiler where otel_rl was installed")
@@ -204,8 +203,7 @@ otel_rl.flush(60)
 otel_rl.uninstrument()
 print(found[:2])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
-    assert ("[True, False]\n", "") == (done.stdout, done.stderr)
+    assert "[True, False]\n" == run(tmp_path, "-c", code)
 
 
 @in_c

@@ -1,4 +1,4 @@
-"""A program that closes all descriptors after its set-up, as daemons do, and opens files of its own under their numbers.
+"""A program that closes all descriptors after its set-up, as daemons do, and opens files under their numbers.
 
 Then everything happens that uses what otel_rl had open. At the end it prints what the status page says.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import OpenView
@@ -78,12 +78,14 @@ def _is_beside(helper: str, attempt: str, found: FoldedSpans) -> bool:
     return bool(clocks[0] & clocks[1]) and (is_inside or is_outside)
 
 
-def attempt_rows(found: FoldedSpans, averaged: Averaged, opened: Sequence[OpenView], alive: set[str]) -> list[Attempt]:
+def attempt_rows(
+    found: FoldedSpans, averaged: Averaged, opened: Sequence[OpenView], alive: set[str], unwritten: Set[str]
+) -> list[Attempt]:
     steps = {record.key for record in averaged.finished}
     return [
         Attempt(
             id=attempt,
-            state=_state(attempt, found, opened, alive),
+            state=_state(attempt, found, opened, alive, unwritten),
             begin_ns=bounds.begin_ns,
             end_ns=bounds.end_ns,
             steps=sum(name == attempt for name, _, _ in steps),
@@ -94,9 +96,15 @@ def attempt_rows(found: FoldedSpans, averaged: Averaged, opened: Sequence[OpenVi
     ]
 
 
-def _state(attempt: str, found: FoldedSpans, opened: Iterable[OpenView], alive: set[str]) -> State:
+def _state(attempt: str, found: FoldedSpans, opened: Iterable[OpenView], alive: set[str], unwritten: Set[str]) -> State:
     is_over = loop_is_over(attempt, found, opened)  # then whoever is left is ended by Ray, in whatever it is
-    left = [view.name for view in opened if text(view.resource, v.ATTEMPT_ID) == attempt and not is_over]
+    left = [
+        view.name
+        for view in opened
+        if text(view.resource, v.ATTEMPT_ID) == attempt
+        and not is_over
+        and view.journal.identity.writer not in unwritten
+    ]
     living = set() if is_over else found.writers[attempt] & alive
     is_killed = any(map(is_container, left))
     if living and (living & found.holders or not is_killed):
@@ -109,8 +117,9 @@ def _state(attempt: str, found: FoldedSpans, opened: Iterable[OpenView], alive: 
         return "failed"
     if left and not has_teardown:
         return "killed"  # after an exception or the tear-down it is what a worker was in that was ended with them
-    if any(record.is_open and not _is_torn_down(record, found) for record in last.values()):
-        return "interrupted"
+    is_unwritten = bool(found.writers[attempt] & unwritten)
+    if is_unwritten or any(record.is_open and not _is_torn_down(record, found) for record in last.values()):
+        return "unwritten" if is_unwritten else "interrupted"
     return "finished" if has_teardown else "unknown"
 
 

@@ -1,0 +1,181 @@
+"""What exit handlers of the program record after ours, and exits that could not write everything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import otel_rl
+from otel_rl import entry
+from otel_rl import vocabulary as v
+from otel_rl.journal.page import find_pages
+from otel_rl.journal.read import Run, open_run
+from otel_rl.process.state import state
+from tests.fixtures import RUN, Recording
+from tests.programs.launch import run
+
+STEPS = """
+for number in range(3):
+    with otel_rl.step(number), otel_rl.stage("sample"):
+        pass
+"""
+PROGRAM = """
+import atexit, multiprocessing.util, sys, threading
+
+def late():
+    {late}
+
+{register}
+import otel_rl
+otel_rl.instrument()
+{body}
+"""
+
+
+def recorded(directory: Path, late: str, *, body: str = STEPS, register: str = "atexit.register(late)") -> Run:
+    """Run a program whose exit handler comes after ours; it prints nothing."""
+    code = PROGRAM.format(late=late.replace("\n", "\n    "), register=register, body=body)
+    assert "" == run(directory, "-c", code, OTEL_RL_RUN_ID=RUN)
+    return open_run(directory / "runs" / RUN)
+
+
+def report(directory: Path) -> dict[str, Any]:
+    """Ask for the report as a script would."""
+    found: dict[str, Any] = json.loads(run(directory, "-m", "otel_rl", "report", RUN, "--json"))
+    return found
+
+
+def names(journal: Run) -> list[str]:
+    """Name the stages that are no step, and the user's numbers."""
+    own = (v.LOOP, v.SETUP, v.TEARDOWN, f"{v.RANK_SPAN} 0", "rl.sample")
+    spans = [span.name for span in journal.spans() if span.name not in own]
+    return sorted([*spans, *(point.name for point in journal.points() if point.name.startswith("my."))])
+
+
+@pytest.mark.parametrize("body", ["", STEPS], ids=["no step", "steps"])
+@pytest.mark.parametrize(
+    ("late", "expected"),
+    [
+        ('with otel_rl.stage("save"): pass', ["save"]),
+        ('otel_rl.record("my.number", 1)', ["my.number"]),
+        ('with otel_rl.stage("outer"):\n    with otel_rl.stage("save"): pass\n    otel_rl.record("my.number", 1)',
+         ["my.number", "outer", "save"]),
+        ('for i in (98, 99):\n    with otel_rl.step(i), otel_rl.stage("evaluate"): otel_rl.record("my.number", i)',
+         ["my.number", "my.number", "rl.evaluate", "rl.evaluate"]),
+        ('with otel_rl.stage("save"): pass\nassert otel_rl.flush(60)\notel_rl.uninstrument()', ["save"]),
+        ('work = threading.Thread(target=otel_rl.stage("save")(lambda: None))\n'
+         'work.run()', ["save"]),
+    ],
+    ids=["stage", "number", "inside", "steps", "flush", "function"],
+)  # fmt: skip
+def test_what_a_handler_records_after_ours_is_in_the_journal(
+    tmp_path: Path, late: str, expected: list[str], body: str
+) -> None:
+    """Without a flush; and the journal is complete: nothing is open, and the run has ended well."""
+    journal = recorded(tmp_path, late, body=body)
+    ids = [span.span_id for span in journal.spans()]
+    found = expected, [], len(ids), [], {}
+    assert found == (names(journal), journal.open_stages(), len(set(ids)), journal.damage, find_pages(journal.path))
+    if body:
+        assert "finished" == report(tmp_path)["state"]
+
+
+def test_a_finalizer_of_multiprocessing_may_come_after_ours(tmp_path: Path) -> None:
+    """In a child, which runs no exit handler."""
+    late = 'with otel_rl.stage("save"): pass'
+    body = """
+def work():
+    multiprocessing.util.Finalize(None, late, exitpriority=1)
+    with otel_rl.stage("tool"):
+        pass
+import multiprocessing
+with otel_rl.step(1):
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    child.join()
+"""
+    assert ["save", "tool"] == names(recorded(tmp_path, late, body=body, register=""))
+
+
+def test_a_child_of_a_late_handler_records_as_any_other(tmp_path: Path) -> None:
+    """It has a flusher of its own."""
+    late = """
+import multiprocessing
+child = multiprocessing.get_context("fork").Process(target=otel_rl.stage("tool")(lambda: None))
+with otel_rl.stage("save"):
+    child.start()
+    child.join()"""
+    assert ["save", "tool"] == names(recorded(tmp_path, late, register="import multiprocessing\natexit.register(late)"))
+
+
+def test_late_records_need_no_new_thread(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter that ends starts none (Python 3.12); whoever recorded nothing before writes by himself."""
+
+    def refuse(thread: object) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    entry._finish_at_exit()
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    with otel_rl.stage("by the thread"):
+        pass
+    first = names(recording.run())
+    monkeypatch.setattr(entry._parts, "flusher", None)
+    with otel_rl.stage("by itself"):
+        pass
+    assert (["by the thread"], ["by itself", "by the thread"]) == (first, names(recording.run()))
+
+
+def test_late_records_wait_for_a_time_only(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them together as long as an exit may; the thread journals what comes after that."""
+    entry._finish_at_exit()
+    flusher, stopped = recording.flusher, []
+    real = flusher.stop
+    monkeypatch.setattr(flusher, "stop", lambda limit_s, **given: stopped.append(limit_s) or real(60, **given))
+    monkeypatch.setattr("otel_rl.flusher.thread.PERIOD_S", 0.01)
+    for took_s in (0.0, entry.EXIT_LIMIT_S, 0.0):
+        entry._parts.exit_s -= took_s
+        with otel_rl.stage(f"after {took_s}"):
+            pass
+    assert (1, entry.EXIT_LIMIT_S) == (len(stopped), stopped[0])
+    while len(names(recording.run())) < 3:
+        pass
+    assert state.is_ending
+
+
+SLOW = """
+import threading
+import otel_rl
+from otel_rl import entry
+from otel_rl.journal.write import Writer
+entry.EXIT_LIMIT_S = 0.2
+otel_rl.instrument()
+for number in range(3):
+    with otel_rl.step(number), otel_rl.stage("sample"):
+        otel_rl.record("rl.reward.score", 0.5)
+otel_rl.flush(60)
+{more}
+Writer.append = lambda *_: threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("more", ["", "with otel_rl.step(3): pass", "1 / 0"], ids=["set-up", "step", "failure"])
+def test_an_exit_that_could_not_write_everything_is_no_kill(tmp_path: Path, more: str) -> None:
+    """The report says what it was, also where the disk took nothing any more."""
+    output = run(tmp_path, "-c", SLOW.format(more=more), OTEL_RL_RUN_ID=RUN, code=None)
+    found = report(tmp_path)
+    said = {one["rule"]: one["text"] for one in found["findings"]["health"]}
+    shown = run(tmp_path, "-m", "otel_rl", "report", RUN)
+    assert "otel_rl: the journal was not done in time; what was recorded last may be lost" in output
+    assert ("unwritten", [], {"telemetry_lost"}) == (found["state"], found["open_stages"], set(said))
+    assert said["telemetry_lost"].startswith("Lost: what the process recorded last, which ended before all was written")
+    assert ("ended before all was written, at least" in shown, "kill" in shown.lower()) == (True, False)
+
+
+def test_a_process_that_was_killed_is_still_killed(tmp_path: Path) -> None:
+    """Its page says nothing of an end."""
+    more = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    run(tmp_path, "-c", SLOW.format(more=more), OTEL_RL_RUN_ID=RUN, code=-9)
+    assert "killed" == report(tmp_path)["state"]
