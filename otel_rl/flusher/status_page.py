@@ -14,6 +14,7 @@ from otel_rl.comm.collectives import Collective
 from otel_rl.comm.memory import comm
 from otel_rl.flusher.completers import CLOSING
 from otel_rl.flusher.stage_metrics import LABELS, kind_of
+from otel_rl.guard import say
 from otel_rl.journal.page import ANSWERED, ASKED, HEARTBEAT, MEMORY, SIGNAL, STALLED, SUFFIX, UNWRITTEN, Page
 from otel_rl.journal.write import Writer
 from otel_rl.metrics.record import labels_of
@@ -147,7 +148,12 @@ class StatusPage:
         if self._has_failed or not writer.frames or not MEMORY.is_dir():
             return
         self._has_failed = True
-        page = Page(writer.directory / f"{writer.identity.writer}{SUFFIX}")
+        try:
+            page = Page(writer.directory / f"{writer.identity.writer}{SUFFIX}")
+        except OSError as error:
+            why = error.strerror or error
+            say("otel_rl: stalls of this process are not found: %s cannot be written (%s)", MEMORY, why)
+            return
         self._has_failed = False
         self._directory = writer.directory
         page.words[SIGNAL] = append_to(page.memory)

@@ -256,6 +256,7 @@ def after_fork_in_child() -> None:
     """
     ids.reseed()
     guard.errors.clear()
+    guard.shortages.clear()
     state.queue = RecordQueue()
     state.dropped = defaultdict(int)
     state.started_ns = monotonic_ns()
