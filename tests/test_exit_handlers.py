@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,13 @@ def test_an_exit_that_could_not_write_everything_is_no_kill(tmp_path: Path, more
     assert ("unwritten", [], {"telemetry_lost"}) == (found["state"], found["open_stages"], set(said))
     assert said["telemetry_lost"].startswith("Lost: what the process recorded last, which ended before all was written")
     assert ("ended before all was written, at least" in shown, "kill" in shown.lower()) == (True, False)
+
+
+def test_what_otel_rl_run_has_seen_does_not_go_with_the_machines_memory(tmp_path: Path) -> None:
+    """Another machine reads the run later, or a container is gone: here the memory is another folder."""
+    program = ("-c", SLOW.format(more=""))
+    run(tmp_path, "-m", "otel_rl", "run", "-q", "--", sys.executable, *program, OTEL_RL_RUN_ID=RUN)
+    assert [True] == [page.is_unwritten for page in find_pages(tmp_path / "runs" / RUN).values()]
 
 
 def test_a_process_that_was_killed_is_still_killed(tmp_path: Path) -> None:

@@ -21,10 +21,11 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from otel_rl.journal.filesystem import make_directory
+from otel_rl.journal.filesystem import make_directory, silent_s
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.own_file import OwnFile
 
@@ -230,6 +231,14 @@ def keep(page: PageView) -> None:
         with open(page.memory, "rb") as file, open(page.path, "r+b") as copy:
             copy.write(file.read(SIZE))
         page.memory.unlink()
+
+
+def keep_unwritten(directory: Path) -> None:
+    """Keep what processes of a run say that ended before all was written: their memory may go with a container."""
+    for page in find_pages(directory).values():
+        if page.is_unwritten and not page.identity.is_alive(partial(silent_s, page.path)):
+            with suppress(OSError):  # the disk is full
+                keep(page)
 
 
 def _mapped(descriptor: int) -> mmap.mmap:
