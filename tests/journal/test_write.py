@@ -479,6 +479,22 @@ print(sent)
     assert [b"%d" % number for number in range(int(output))] == payloads(tmp_path)
 
 
+def test_a_journal_may_go_on_after_its_end(tmp_path: Path) -> None:
+    """It is complete again after the next end; where nothing came, no second mark is written."""
+    journal = writer(tmp_path)
+    journal.append("traces", b"first", 1, 1, 1)
+    journal.end()
+    (path,) = (tmp_path / "runs" / "run").iterdir()
+    ended, size = ends_closed(path), path.stat().st_size
+    journal.end()
+    again = path.stat().st_size
+    journal.append("traces", b"late", 1, 1, 1)
+    goes_on = ends_closed(path)
+    journal.end()
+    assert (True, size, False, True) == (ended, again, goes_on, ends_closed(path))
+    assert [b"first", b"", b"late"] == payloads(tmp_path)  # the mark between them is a frame without payload
+
+
 def test_a_child_closes_the_descriptors(tmp_path: Path) -> None:
     """The child keeps none of the parent's files open."""
     journal = writer(tmp_path)
