@@ -8,7 +8,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-MODULES = ("otel_rl.journal.otlp._native",)
+MODULES = ("otel_rl.journal.otlp._native", "otel_rl.probes._stacks")
 BUILT = [f"{module.replace('.', '/')}*.so" for module in MODULES]
 
 
@@ -26,7 +26,9 @@ class NativeHook(BuildHookInterface[Any]):
                     path.unlink()
             build()
         except (ImportError, OSError, RuntimeError, ValueError) as error:
-            self.app.display_warning(f"{', '.join(MODULES)} were not built, their work is done in Python: {error}")
+            self.app.display_warning(
+                f"{', '.join(MODULES)} were not built; what they do is done in Python, or left out: {error}"
+            )
             return
         build_data["artifacts"].extend(BUILT)
         build_data["pure_python"] = False

@@ -25,7 +25,7 @@ from otel_rl.hooks.install import Patches
 from otel_rl.hooks.overrides import Overrides
 from otel_rl.integrations.choice import NotPossibleError, wanted
 from otel_rl.journal.otlp.wire import OtlpRequest
-from otel_rl.probes import deferred
+from otel_rl.probes import c_stacks, deferred
 from otel_rl.probes.memory import probes, use_memory_reader
 from otel_rl.process.hooked import hooking
 from otel_rl.process.identity import RAY_WORKER, identifying
@@ -75,6 +75,8 @@ class _Parts:
         self.providers: Any = None
         self.collected_at = monotonic()
         self.fork = _Fork()
+        self.exit_s = 0.0
+        """How long exit handlers of the program may still wait for what they record after our own."""
         self.hooked = False
         """Exit and fork handlers are registered once per process; they cannot be taken back."""
 
@@ -153,6 +155,8 @@ def _switch_on(config: Config, chosen: Iterable[Integration]) -> None:
     hooking.follow, hooking.hook_replacements = overrides.follow, overrides.hook_replacements
     hooking.arrived = _parts.patches.arrived
     use_memory_reader()
+    with guard("prepare the stacks in C"):
+        c_stacks.install()
     announce_run()
     _hook_process()
     if LOADS_SDK not in ignored():
@@ -197,6 +201,7 @@ def uninstrument() -> None:
     _parts.providers = _parts.flusher = None
     if probes.reader is not None:
         probes.reader.close()
+    c_stacks.uninstall()
     state.reset()
 
 
@@ -232,6 +237,25 @@ def _wake() -> None:
     flusher.start()
 
 
+def _write_late() -> None:
+    """Journal what is recorded after our exit handler: by those that the program had registered before.
+
+    Nothing of ours runs after the last of them, so whoever ends an outermost stage waits for the journal.
+    """
+    state.awake, state.wake_again_ns = False, 0  # the next record comes here, too
+    if _parts.flusher is None:
+        _parts.flusher = Flusher(_foreign)  # an exit may start no thread: it works on those that ask
+    flusher = _parts.flusher
+    if flusher.is_this_thread():
+        return
+    if _parts.exit_s <= 0 or not all(one.ended for one in tracing.open.copy()):
+        flusher.rouse()
+        return
+    began = monotonic()
+    flusher.stop(_parts.exit_s, rests=True)
+    _parts.exit_s -= monotonic() - began
+
+
 def _journal(then: Callable[[], object]) -> None:
     flusher = _parts.flusher
     if flusher is None or flusher.pid != os.getpid():
@@ -255,7 +279,7 @@ def _hook_process() -> None:
     if _parts.hooked:
         return
     _parts.hooked = True
-    atexit.register(_finish)
+    atexit.register(_finish_at_exit)
     multiprocessing.util.register_after_fork(_parts, _finish_in_worker)
     if _is_worker():
         _finish_in_worker(_parts)
@@ -273,12 +297,18 @@ def _is_worker() -> bool:
 
 def _finish_in_worker(parts: object) -> None:
     """A multiprocessing child ends with os._exit, which runs these finalizers but no atexit handler."""
-    multiprocessing.util.Finalize(None, _finish, exitpriority=100)
+    multiprocessing.util.Finalize(None, _finish_at_exit, exitpriority=100)
 
 
-def _finish() -> None:
-    if not state.on:
-        return
+def _finish_at_exit() -> None:
+    """Journal everything; handlers of the program that were registered before this one come later."""
+    if state.on:
+        _finish(rests=True)
+        state.wake, state.awake, state.wake_again_ns = _write_late, False, 0
+        state.is_ending, _parts.exit_s = True, EXIT_LIMIT_S
+
+
+def _finish(*, rests: bool = False) -> None:
     began = monotonic()
     with guard("read the last numbers of a device"):
         deferred.drain()
@@ -302,12 +332,15 @@ def _finish() -> None:
         _meet()
         if state.awake:
             report_alone()
+        phase = tracing.phase
         close_phase(monotonic_ns(), None if has_failed else _uncaught())
+        if phase is not None:
+            tracing.container = phase.container  # for what exit handlers record after this one
         _truncate()
         _parts.collected_at = -inf  # what others counted since the last time must not be lost
     if _parts.flusher is not None and _parts.flusher.pid == os.getpid():
         with guard("close the journal"):
-            _parts.flusher.stop(max(EXIT_LIMIT_S - (monotonic() - began), EXIT_LIMIT_S / 2))
+            _parts.flusher.stop(max(EXIT_LIMIT_S - (monotonic() - began), EXIT_LIMIT_S / 2), rests=rests)
 
 
 def _meet() -> None:
@@ -380,6 +413,7 @@ def _after_fork_in_child() -> None:
         _parts.flusher.abandon()
         _parts.flusher = None
     if state.on:
+        state.wake, state.is_ending = _wake, False
         if tracing.inherited is None:
             CURRENT.set(None)  # what is current there has no place here
             leave_context()

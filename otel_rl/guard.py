@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import signal
 import threading
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from traceback import walk_tb
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
@@ -18,6 +19,12 @@ logger = logging.getLogger("otel_rl")
 
 errors: defaultdict[str, int] = defaultdict(int)  # no Counter: one thread's first count would undo another's
 """How often each guarded action failed in this process; the flusher makes ``otel_rl.errors`` of it."""
+
+shortages: defaultdict[str, int] = defaultdict(int)
+"""The same where the machine had no room, descriptors or threads left, which is no error of ours."""
+SHORT: Final = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
+)
 
 _guarding = threading.local()
 
@@ -78,25 +85,38 @@ def _code_of(handler: Any) -> object:
 
 
 def report(what: str, error: BaseException | None) -> None:
-    """Count an error of ours and log it the first time that ``what`` fails.
+    """Count an error of ours and log it the first time that ``what`` fails; a shortage is one line.
 
     While an error is being logged on a thread, further ones are only counted, since a logging handler of the host may
     open a stage of ours.
     """
-    errors[what] += 1
-    if errors[what] > 1 or getattr(_guarding, "busy", False):
+    shortage = _shortage(error)
+    counts = shortages if shortage else errors
+    counts[what] += 1
+    if counts[what] > 1 or getattr(_guarding, "busy", False):
         return
     _guarding.busy = True
     try:
-        logger.warning(
-            "otel_rl could not %s; training is not affected (further errors of this kind are counted)",
-            what,
-            exc_info=error,
-        )
+        if shortage:
+            logger.warning("otel_rl could not %s (%s); training is not affected", what, shortage)
+        else:
+            logger.warning(
+                "otel_rl could not %s; training is not affected (further errors of this kind are counted)",
+                what,
+                exc_info=error,
+            )
     except Exception:  # the host's logging handlers may fail too
         errors["log"] += 1
     finally:
         _guarding.busy = False
+
+
+def _shortage(error: BaseException | None) -> str:
+    """Return what the machine has too little of, in the system's words; empty if the error is another."""
+    if isinstance(error, OSError) and error.errno in SHORT:
+        return error.strerror or str(error)
+    text = str(error)
+    return text if isinstance(error, RuntimeError) and text.endswith("start new thread") else ""
 
 
 def say(message: str, *values: object) -> None:

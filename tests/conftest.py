@@ -50,6 +50,7 @@ def isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(entry, "EXIT_LIMIT_S", 60.0)  # a busy machine lets a thread wait for seconds
     monkeypatch.setattr(entry.flush, "__defaults__", (60.0,))
     guard.errors.clear()
+    guard.shortages.clear()
     attach(Context())
     CURRENT.set(None)
     yield

@@ -252,7 +252,7 @@ def test_an_exit_leaves_the_journal_half_of_its_time(recording: Recording, monke
     """However long the last numbers of a device took."""
     given: list[float] = []
     stop = Flusher.stop
-    monkeypatch.setattr(Flusher, "stop", lambda flusher, limit_s: given.append(limit_s) or stop(flusher, 60))
+    monkeypatch.setattr(Flusher, "stop", lambda flusher, limit_s, **_: given.append(limit_s) or stop(flusher, 60))
     monkeypatch.setattr(entry, "monotonic", itertools.count(0, 1000).__next__)
     with otel_rl.stage("last"):
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import logging
 import signal
@@ -25,6 +26,28 @@ def test_an_error_stays_inside_and_is_counted(caplog: pytest.LogCaptureFixture) 
         record.getMessage().partition(";")[0] for record in caplog.records
     ]
     assert 2 == caplog.text.count("ValueError: ours")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EMFILE, "Too many open files"),
+        OSError(errno.ENOSPC, "No space left on device"),
+        BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"),
+        RuntimeError("can't start new thread"),
+    ],
+)
+def test_what_the_machine_has_too_little_of_is_one_line(caplog: pytest.LogCaptureFixture, error: Exception) -> None:
+    """And no error of ours."""
+    for _ in range(2):
+        with guard.guard("watch"):
+            raise error
+    why = getattr(error, "strerror", None) or str(error)
+    assert ({}, {"watch": 2}) == (guard.errors, guard.shortages)
+    (record,) = caplog.records
+    assert (f"otel_rl could not watch ({why}); training is not affected", None) == (
+        record.getMessage(), record.exc_info
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])

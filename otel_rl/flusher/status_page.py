@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import faulthandler
-import os
-import signal
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from otel_rl import vocabulary
 from otel_rl.comm.collectives import Collective
 from otel_rl.comm.memory import comm
 from otel_rl.flusher.completers import CLOSING
 from otel_rl.flusher.stage_metrics import LABELS, kind_of
-from otel_rl.guard import guard
-from otel_rl.journal.page import ANSWERED, ASKED, HEARTBEAT, MEMORY, SIGNAL, STALLED, SUFFIX, Page
+from otel_rl.guard import say
+from otel_rl.journal.page import ANSWERED, ASKED, HEARTBEAT, MEMORY, SIGNAL, STALLED, SUFFIX, UNWRITTEN, Page
 from otel_rl.journal.write import Writer
 from otel_rl.metrics.record import labels_of
-from otel_rl.probes.python_stacks import catches, stacks
+from otel_rl.probes.c_stacks import append_nowhere, append_to, is_default
+from otel_rl.probes.python_stacks import stacks
 from otel_rl.process.state import state
 from otel_rl.process.status import status
 from otel_rl.records import FinishedRequests, Value
@@ -44,16 +42,10 @@ MOST_ATTRIBUTES: Final = 12
 LONGEST_VALUE: Final = 120
 MOST_GROUPS: Final = 32
 LONGEST_STACKS: Final = 64 << 10
-DUMP_SIGNAL: Final = getattr(signal, "SIGRTMAX", 0) and signal.SIGRTMAX - 7
-"""It makes ``faulthandler`` append the stacks of all threads, in C, so also while the interpreter is held. Its default
-would end the process: it is sent only to one whose kernel says that it is caught."""
 
 
 class StatusPage:
     """Writes the page of this process; used by the flusher only."""
-
-    has_handler: ClassVar[bool] = False
-    """Whether the signal's handler in C is ours, also in a forked child."""
 
     def __init__(self) -> None:
         self._page: Page | None = None
@@ -115,8 +107,8 @@ class StatusPage:
             self._answer(page)
         has_ended = any(one.ended for one in self._listed.values())
         if has_ended or now - self._written_ns >= WRITE_NS:
-            if page.words[SIGNAL] and not _is_default():  # the host has taken it since
-                page.words[SIGNAL], StatusPage.has_handler = 0, False
+            if page.words[SIGNAL] and not is_default():  # the host has taken it since
+                page.words[SIGNAL] = 0
             self._write(page, writer, opened, now)
 
     def heartbeat(self) -> None:
@@ -125,13 +117,25 @@ class StatusPage:
             with suppress(OSError):  # its disk is full
                 self._page.save()
 
-    def close(self) -> None:
-        """Remove the page: the journal is closed."""
-        page, self._page, self._has_failed = self._page, None, True
+    def show_unwritten(self) -> None:
+        """Show that this process ends before all was written. It is no call of the disk, which may be what is slow."""
+        page = self._page
         if page is not None:
-            self._unregister(page)
-            status.renew()
+            page.words[UNWRITTEN] = 1
+
+    def close(self, *, is_whole: bool) -> None:
+        """Remove the page if the journal is complete; else it says that it is not."""
+        page, self._page, self._has_failed = self._page, None, True
+        if page is None:
+            return
+        append_nowhere()
+        status.renew()
+        if is_whole:
             page.remove()
+        else:
+            page.words[UNWRITTEN] = 1
+            with suppress(OSError):  # its disk is full
+                page.save()
 
     def abandon(self) -> None:
         """Leave the page to the parent: this is a forked child.
@@ -144,26 +148,17 @@ class StatusPage:
         if self._has_failed or not writer.frames or not MEMORY.is_dir():
             return
         self._has_failed = True
-        page = Page(writer.directory / f"{writer.identity.writer}{SUFFIX}")
+        try:
+            page = Page(writer.directory / f"{writer.identity.writer}{SUFFIX}")
+        except OSError as error:
+            why = error.strerror or error
+            say("otel_rl: stalls of this process are not found: %s cannot be written (%s)", MEMORY, why)
+            return
         self._has_failed = False
         self._directory = writer.directory
-        self._register(page)
+        page.words[SIGNAL] = append_to(page.memory)
         status.show_on(page)
         self._page = page
-
-    def _register(self, page: Page) -> None:
-        with guard("prepare the traces of stacks"):
-            is_free = StatusPage.has_handler or not catches(os.getpid(), DUMP_SIGNAL)
-            if DUMP_SIGNAL and _is_default() and is_free:
-                faulthandler.unregister(DUMP_SIGNAL)  # where it was replaced, it would take itself for registered
-                faulthandler.register(DUMP_SIGNAL, file=page.descriptor, all_threads=True)
-                page.words[SIGNAL] = DUMP_SIGNAL
-                StatusPage.has_handler = True
-
-    def _unregister(self, page: Page) -> None:
-        if page.words[SIGNAL]:
-            faulthandler.unregister(DUMP_SIGNAL)
-            page.words[SIGNAL], StatusPage.has_handler = 0, False
 
     def _mark(self, writer: Writer, began_ns: int, now: int) -> None:
         """Add an event to the open step: a stage of this process holds everybody up."""
@@ -237,10 +232,6 @@ class StatusPage:
             "touched": max(stage.began, self._touched.get(stage.span_id, 0)),
             "attributes": dict(_short(dict(stage.attributes or {}))),
         }
-
-
-def _is_default() -> bool:
-    return signal.getsignal(DUMP_SIGNAL) is signal.SIG_DFL
 
 
 def _kind(stage: Stage | Collective) -> str:

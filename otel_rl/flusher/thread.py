@@ -55,9 +55,14 @@ HOLD_LIMIT = 20_000
 class _Answer(threading.Event):
     """Set when a cycle that was asked for is over."""
 
-    def __init__(self, *, is_last: bool, then: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self, *, is_last: bool = False, is_end: bool = False, then: Callable[[], object] | None = None
+    ) -> None:
         super().__init__()
         self.is_last = is_last
+        """Whether the journal is complete after it."""
+        self.is_end = is_end
+        """Whether nothing can follow."""
         self.written = False
         self._then = then
 
@@ -85,7 +90,9 @@ class Flusher:
         self._identity: Any = None
         self._resource: dict[str, Value] = {}
         """What is known of the process, as every request says it."""
-        self._stopping = self._given_up = self._is_over = self._has_said_failure = False
+        self._stopping = self._given_up = self._is_over = self._has_said_failure = self._has_said_late = False
+        self._rests = False
+        """Whether the journal is complete, and the thread does nothing until it is asked."""
         self._calls: SimpleQueue[None] = SimpleQueue()
         """Wakes the thread. An event would not do: a signal handler that flushes would wait for its lock for ever."""
         self._asked: deque[_Answer] = deque()
@@ -110,20 +117,39 @@ class Flusher:
 
         False when time ran out, the disk refuses, or some of it waits for what is still unknown of this process.
         """
-        answer = self._ask(_Answer(is_last=False), timeout_s)
+        answer = self._ask(_Answer(), timeout_s)
         return answer.is_set() and answer.written
 
     def ask(self, then: Callable[[], object]) -> None:
         """Journal what was recorded until now, and call a function in the flusher's thread when that is over."""
-        self._ask(_Answer(is_last=False, then=then), 0.0)
+        self._ask(_Answer(then=then), 0.0)
 
-    def stop(self, timeout_s: float) -> bool:
-        """Journal everything and close the journal, in so many seconds at most; what cannot be written is said."""
-        answer = self._ask(_Answer(is_last=True), 0.0)
-        self._given_up = not any(answer.wait(timeout_s / WAITS) for _ in range(WAITS))
-        if self._given_up:
-            say("otel_rl: the journal was not done in time; what was recorded last may be lost")
-        return not self._given_up and answer.written
+    def stop(self, timeout_s: float, *, rests: bool = False) -> bool:
+        """Journal everything and end the journal; what cannot be written is said.
+
+        Args:
+            timeout_s: how long to wait for that; the thread goes on with it.
+            rests: whether more may follow, as exit handlers of the program come after ours; else the thread ends.
+        """
+        answer = self._ask(_Answer(is_last=True, is_end=not rests), 0.0)
+        is_late = not any(answer.wait(timeout_s / WAITS) for _ in range(WAITS))
+        self._given_up = is_late and not rests  # what the recording knew is forgotten then
+        if is_late:
+            self.dispatcher.page.show_unwritten()
+            if not self._has_said_late:
+                self._has_said_late = True
+                say("otel_rl: the journal was not done in time; what was recorded last may be lost")
+        return not is_late and answer.written
+
+    def rouse(self) -> None:
+        """Let the thread journal by itself again, if it rests: more is being recorded."""
+        if self._rests:
+            self._rests = False
+            self._calls.put(None)
+
+    def is_this_thread(self) -> bool:
+        """Return whether the flusher's thread asks, as when it collects garbage that was an open stage."""
+        return threading.current_thread() is self._thread
 
     def _ask(self, answer: _Answer, timeout_s: float) -> _Answer:
         """Make the thread do a cycle now, since a disk that hangs must not hold up who asks."""
@@ -152,13 +178,18 @@ class Flusher:
     # --- one cycle ----------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        is_last = False
-        while not is_last:
+        is_end = False
+        while not is_end:
             with suppress(Empty):
-                self._calls.get(timeout=PERIOD_S if identifying.rendezvous is None else min(PERIOD_S, MEET_S))
-            is_last = self._serve()
+                self._calls.get(timeout=self._pause_s())
+            is_end = self._serve()
         self._is_over = True
         self._refuse()
+
+    def _pause_s(self) -> float | None:
+        if self._rests:  # an interpreter that ends finds the thread waiting, in no function of anybody
+            return None
+        return PERIOD_S if identifying.rendezvous is None else min(PERIOD_S, MEET_S)
 
     def _refuse(self) -> None:
         """Answer those who asked while the journal was being closed, or later."""
@@ -167,11 +198,12 @@ class Flusher:
                 self._asked.popleft().set()
 
     def _serve(self) -> bool:
-        """Do a cycle and answer all who asked before it; return whether it was the last, which closes the journal."""
+        """Do a cycle and answer all who asked before it; return whether nothing can follow."""
         with self.lock:
             asked = [self._asked.popleft() for _ in range(len(self._asked))]
             self._is_asked = bool(asked)
-            is_last = self._stopping = any(answer.is_last for answer in asked)
+            is_last = self._stopping = self._rests or any(answer.is_last for answer in asked)
+            is_end = any(answer.is_end for answer in asked)
             written = False
             with guard("journal what was recorded"):
                 meet(is_asked=self._is_asked, is_last=is_last)
@@ -180,11 +212,12 @@ class Flusher:
                 written = written and not self._spool.spans and not self.fold.is_pending
             if is_last:
                 with guard("close the journal"):
-                    written = self._close()
+                    written = self._close(is_end=is_end)
+            self._rests = is_last
         for answer in asked:
-            answer.written = written and not self._given_up
+            answer.written = written
             answer.set()
-        return is_last
+        return is_end
 
     def _cycles(self) -> None:
         for _ in range(len(self._queue) // SLICE + 1):
@@ -372,8 +405,8 @@ class Flusher:
             self._has_said_failure = True
             say("otel_rl: %s; training goes on", what)
 
-    def _close(self) -> bool:
-        """Close the journal; what still cannot be written goes to the temporary folder instead."""
+    def _close(self, *, is_end: bool) -> bool:
+        """End the journal; what still cannot be written goes to the temporary folder instead."""
         writer, encoder = self._writer, self._encoder
         if writer is None or encoder is None:
             return True
@@ -383,11 +416,12 @@ class Flusher:
         if self._counts_written and self._counts(writer, encoder) != self._counts_written:
             self._journal_metrics(writer, encoder)
         self._spool.update(writer, self._resource)
-        writer.close()
-        self.dispatcher.page.close()
+        lost = writer.end()
+        if is_end:
+            writer.close()
+        self.dispatcher.page.close(is_whole=not lost)
         if self._keeper is not None and writer.frames:
             self._keeper.check_at_end(writer.directory.absolute(), writer.identity)
-        lost = sum(number for (_, reason), number in writer.dropped.items() if reason == "unwritten")
         if lost:
             say("otel_rl: %d records could not be written anywhere and are lost; see OTEL_RL_DIR", lost)
         return not lost

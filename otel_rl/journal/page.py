@@ -11,6 +11,7 @@ for those who come when the process is dead.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import mmap
 import os
@@ -20,16 +21,20 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from otel_rl.journal.filesystem import make_directory
+from otel_rl.journal.filesystem import make_directory, silent_s
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.own_file import OwnFile
 
 SUFFIX: Final = ".page"
 MEMORY: Final = Path("/dev/shm")
 LEFT_S: Final = 86_400.0
 """The memory of a process that was killed is freed after this time at the latest."""
+MAP_FIXED: Final = 0x10
+"""Of Linux's ``mmap``; Python's module does not have it."""
 MAGIC: Final = int.from_bytes(b"otelrlp1", "little")
 SIZE: Final = 1 << 16
 WORD: Final = 8
@@ -60,7 +65,9 @@ STALLED: Final = 9
 """When the stage of the last stall began; written by the process that watches."""
 STEP: Final = 10
 """The number of the open step, plus 1; 0: none."""
-NUM_WORDS: Final = 11
+UNWRITTEN: Final = 11
+"""1: the process ended by itself before all that it had recorded was on disk. It was not killed."""
+NUM_WORDS: Final = 12
 
 TEXTS: Final = ("process", "role", "attempt", "trace_id")
 NUMBERS: Final = ("anchor", "rank", "world_size", "requests")
@@ -84,14 +91,13 @@ class Page:
         self.path = path
         self.memory = memory_of(path, os.getuid())
         _free_left()
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        self.descriptor = os.open(self.memory, flags, 0o600)
-        try:
-            os.posix_fallocate(self.descriptor, 0, SIZE)  # a write to a page that has no block would be a SIGBUS
-            self._map = mmap.mmap(self.descriptor, SIZE)
-        except OSError:
-            self.remove()
-            raise
+        with OwnFile(self.memory, os.O_RDWR | os.O_CREAT | os.O_EXCL) as file:
+            try:
+                os.posix_fallocate(file.number, 0, SIZE)  # a write to a page that has no block would be a SIGBUS
+                self._map = _mapped(file.number)
+            except OSError:
+                self.remove()
+                raise
         self.words = memoryview(self._map).cast("Q")
         self.words[0] = MAGIC
 
@@ -120,16 +126,18 @@ class Page:
             OSError: it cannot be written there.
         """
         make_directory(self.path.parent)
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.pwrite(descriptor, self._map[: STATE_AT + self.words[LENGTH]], 0)
-        finally:
-            os.close(descriptor)
+        with OwnFile(self.path, os.O_WRONLY | os.O_CREAT) as file:
+            os.pwrite(file.number, self._map[: STATE_AT + self.words[LENGTH]], 0)
         os.utime(self.memory)
 
     def append(self, text: str) -> None:
-        """Append stack traces after the page."""
-        os.write(self.descriptor, text.encode("utf-8", "replace"))
+        """Append stack traces after the page.
+
+        Raises:
+            OSError: there is no room, or somebody has removed the page.
+        """
+        with OwnFile(self.memory, os.O_WRONLY | os.O_APPEND) as file:
+            os.write(file.number, text.encode("utf-8", "replace"))
 
     def move(self, directory: Path) -> None:
         """Follow the journal into another directory.
@@ -150,8 +158,6 @@ class Page:
         for path in (self.path, self.memory):
             with suppress(OSError):
                 path.unlink()
-        with suppress(OSError):
-            os.close(self.descriptor)
 
 
 @dataclass(frozen=True)
@@ -188,6 +194,8 @@ class PageView:
     """Requests inside the engines of this process."""
     groups: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     """By process group: which collective began last in it, and its ranks."""
+    is_unwritten: bool = False
+    """Whether its process ended by itself before all was on disk."""
 
 
 def memory_of(path: Path, user: int) -> Path:
@@ -223,6 +231,34 @@ def keep(page: PageView) -> None:
         with open(page.memory, "rb") as file, open(page.path, "r+b") as copy:
             copy.write(file.read(SIZE))
         page.memory.unlink()
+
+
+def keep_unwritten(directory: Path) -> None:
+    """Keep what processes of a run say that ended before all was written: their memory may go with a container."""
+    for page in find_pages(directory).values():
+        if page.is_unwritten and not page.identity.is_alive(partial(silent_s, page.path)):
+            with suppress(OSError):  # the disk is full
+                keep(page)
+
+
+def _mapped(descriptor: int) -> mmap.mmap:
+    """Map a file without keeping its descriptor.
+
+    ``mmap.mmap`` keeps a duplicate (up to Python 3.12 always) and closes its number at the end, whatever the program
+    has opened under it since. So it maps memory of no file, and the file takes the place of that.
+
+    Raises:
+        OSError: it cannot be mapped.
+    """
+    mapped = mmap.mmap(-1, SIZE)
+    system = ctypes.CDLL(None, use_errno=True).mmap
+    system.restype = ctypes.c_void_p
+    system.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+    if system(address, SIZE, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | MAP_FIXED, descriptor, 0) != address:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return mapped
 
 
 def _free_left() -> None:
@@ -290,6 +326,7 @@ def _view(path: Path, data: bytes, words: Sequence[int], state: dict[str, Any]) 
         normal={key: (int(count), float(median)) for key, (count, median) in state["normal"].items()},
         requests=state["requests"],
         groups={name: (int(number), tuple(map(int, ranks))) for name, (number, ranks) in state["groups"].items()},
+        is_unwritten=bool(words[UNWRITTEN]),
     )
 
 

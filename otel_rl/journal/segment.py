@@ -6,30 +6,31 @@ import errno
 import json
 import os
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
 from otel_rl.journal.frame import Signal
+from otel_rl.journal.own_file import OWNER, OwnFile
 
-OWNER: Final = 0o600
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """After these errors the same file may be appended to again; after any other a new segment is begun."""
 
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """A segment of this process; ``descriptor`` is -1 once it is closed."""
+    """A segment of this process; ``file`` is None once it is closed."""
 
     signal: Signal
     number: int
     path: Path
-    descriptor: int = -1
+    file: OwnFile | None = None
     size: int = 0
     frames: int = 0
     """Frames of records, without the writer's own frame."""
     records: int = 0
-    _file: tuple[int, int] = field(default=(0, 0))
+    marked_at: int = 0
+    """Its size after the last mark that the journal is complete."""
 
     @classmethod
     def create(cls, signal: Signal, number: int, path: Path, identity: bytes) -> Segment:
@@ -38,14 +39,11 @@ class Segment:
         Raises:
             OSError: it cannot be made or written; nothing of it remains.
         """
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-        descriptor = os.open(path, flags, OWNER)
-        segment = cls(signal, number, path, descriptor)
-        status = os.fstat(descriptor)
-        segment._file = (status.st_dev, status.st_ino)
-        if status.st_mode & OWNER != OWNER:  # the umask would keep the owner from reading it
-            os.fchmod(descriptor, OWNER)
+        file = OwnFile(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL)
+        segment = cls(signal, number, path, file)
         try:
+            if os.stat(path).st_mode & OWNER != OWNER:  # the umask would keep the owner from reading it
+                os.chmod(path, OWNER)
             segment._write(identity)
         except OSError:
             segment.remove()
@@ -68,27 +66,22 @@ class Segment:
         self.records += records
 
     def close(self) -> None:
-        is_empty = self.frames == 0 and self.is_own()
+        is_empty = self.frames == 0 and self.file is not None and self.file.is_own()
         self.abandon()
         if is_empty:
             self.remove()
 
     def abandon(self) -> None:
         """Close the descriptor only; a forked child may do that with its parent's file."""
-        descriptor, self.descriptor = self.descriptor, -1
-        if descriptor >= 0 and self._holds(descriptor):
-            with suppress(OSError):
-                os.close(descriptor)
+        file, self.file = self.file, None
+        if file is not None:
+            file.close()
 
     def remove(self) -> None:
         """Close the file and remove it; readers ignore one that cannot be removed."""
         self.abandon()
         with suppress(OSError):
             self.path.unlink()
-
-    def is_own(self) -> bool:
-        """Return whether the descriptor still is this file: a host that daemonizes closes and reuses them all."""
-        return self.descriptor >= 0 and self._holds(self.descriptor)
 
     def move(self, directory: Path) -> None:
         """Move the file, open or closed; one that is gone only gets its new name.
@@ -101,31 +94,26 @@ class Segment:
             os.rename(self.path, target)
         self.path = target
 
-    def _holds(self, descriptor: int) -> bool:
-        try:
-            status = os.fstat(descriptor)
-        except OSError:
-            return False
-        return (status.st_dev, status.st_ino) == self._file
-
     def _write(self, data: bytes) -> None:
-        if not self.is_own():
+        status = None if self.file is None else self.file.status()
+        if self.file is None or status is None:
             raise OSError(errno.EBADF, "the descriptor was closed by the program", str(self.path))
-        if not os.fstat(self.descriptor).st_nlink:
+        if not status.st_nlink:
             raise OSError(errno.ENOENT, "the file was removed", str(self.path))
         rest = memoryview(data)
         try:
             while rest:
-                rest = rest[os.write(self.descriptor, rest) :]
+                rest = rest[os.write(self.file.number, rest) :]
         except OSError:
-            self._cut()
+            self._cut(self.file)
             raise
         self.size += len(data)
 
-    def _cut(self) -> None:
+    def _cut(self, file: OwnFile) -> None:
         """Cut the file back to its whole frames; if that fails too, begin a new one."""
         try:
-            os.ftruncate(self.descriptor, self.size)
+            if file.is_own():
+                os.ftruncate(file.number, self.size)
         except OSError:
             self.abandon()
 

@@ -162,7 +162,8 @@ class Writer:
         for signal, segment in list(self._current.items()):
             if not self._touch(segment):
                 del self._current[signal]
-                self._end(segment, frame.LEFT)  # if it was moved: its reader does not take the writer for killed
+                if segment.frames:
+                    self._mark(segment, frame.LEFT)  # if it was moved: its reader does not take the writer for killed
                 self._lose(segment)
         for segment in list(self._old):
             if not self._touch(segment):
@@ -204,17 +205,34 @@ class Writer:
             self._retire(signal)
         self.directory, self._left = directory, None
 
+    def end(self) -> int:
+        """Write what is pending, and mark the journal as complete; more may be appended all the same.
+
+        Returns:
+            How many records could not be written: they are counted, and lost.
+        """
+        if self._is_over:
+            return 0
+        self.retry()
+        lost: Counter[tuple[Signal, str]] = Counter()
+        for pending in self._pending:
+            lost[pending.signal, "unwritten"] += pending.records
+        self.dropped.update(lost)
+        self._clear_pending()
+        for signal, segment in list(self._current.items()):
+            if segment.frames:
+                self._mark(segment)
+            else:
+                self._retire(signal)
+        return lost.total()
+
     def close(self) -> None:
-        """Write what is pending and close the files; what still cannot be written is counted and lost."""
+        """End the journal, and close the files."""
         if self._is_over:
             return
-        self.retry()
+        self.end()
         self._closed = True
-        for pending in self._pending:
-            self.dropped[pending.signal, "unwritten"] += pending.records
-        self._clear_pending()
         for segment in self._current.values():
-            self._end(segment)
             segment.close()
         self._current.clear()
 
@@ -226,14 +244,16 @@ class Writer:
             segment.abandon()
         self._current.clear()
 
-    def _end(self, segment: Segment, mark: bytes = frame.END) -> None:
-        """Mark a segment as the last one of a closed journal, if the mark fits below the cap and onto the disk.
+    def _mark(self, segment: Segment, mark: bytes = frame.END) -> None:
+        """Mark a segment as the last one of a complete journal, if the mark fits below the cap and onto the disk.
 
         A sidecar sends its own journal until it ends, so it leaves the mark out.
         """
-        if segment.frames and self._size() + len(mark) <= self._max_bytes and not self.identity.is_sidecar:
+        is_marked = segment.marked_at == segment.size
+        if not is_marked and self._size() + len(mark) <= self._max_bytes and not self.identity.is_sidecar:
             with suppress(OSError):  # the journal then counts as closed once its heartbeat has run out
                 segment.append(mark, 0)
+                segment.marked_at = segment.size
                 self.bytes += len(mark)
 
     def _write_pending(self) -> str | None:
@@ -295,7 +315,7 @@ class Writer:
         try:
             segment.append(item.frame, item.records)
         except OSError as error:
-            if segment.descriptor >= 0:
+            if segment.file is not None:
                 raise
             self._retire(item.signal)
             if is_new and error.errno == errno.EFBIG:  # it fits no file at all: the others must not wait for it

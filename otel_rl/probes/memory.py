@@ -6,11 +6,13 @@ import os
 import resource
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_rl.guard import attempt
+from otel_rl.journal.own_file import OwnFile
 from otel_rl.process.memory import Memory
 
 if TYPE_CHECKING:
@@ -105,29 +107,19 @@ class MemoryReader:
     """
 
     def __init__(self, device: ReadDevice | None = None) -> None:
-        try:
-            self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # no /proc
-            self._statm = -1
-        self._file = self._identity()
-        self.read = self._reader(self._statm, device)
+        self._statm: OwnFile | None = None
+        with suppress(OSError):  # no /proc
+            self._statm = OwnFile("/proc/self/statm", os.O_RDONLY)
+        self.read = self._reader(-1 if self._statm is None else self._statm.number, device)
 
     def is_own(self) -> bool:
-        """Return whether the descriptor is still our file: a host that daemonizes closes and reuses them."""
-        return self._statm < 0 or (self._file is not None and self._identity() == self._file)
+        """Return whether the number is still our file's. Until it is asked, another's is read and not understood."""
+        return self._statm is None or self._statm.is_own()
 
     def close(self) -> None:
-        """Close the file if the descriptor still is ours."""
-        if self._statm >= 0 and self.is_own():
-            os.close(self._statm)
-        self._statm = -1
-
-    def _identity(self) -> tuple[int, int] | None:
-        try:
-            status = os.fstat(self._statm)
-        except OSError:
-            return None
-        return status.st_dev, status.st_ino
+        """Close the file."""
+        if self._statm is not None:
+            self._statm.close()
 
     @staticmethod
     def _reader(statm: int, device: ReadDevice | None) -> Callable[[], Reading]:

@@ -86,6 +86,8 @@ class Runtime:
 
     on: bool = False
     """Hooks and stages record only while this is true."""
+    is_ending: bool = False
+    """Whether our exit handler is over: set-up, steps and tear-down are, and what comes is journaled at once."""
     config: Config = field(default_factory=Config)
     clock: Clock = field(default_factory=Clock)
     started_ns: int = field(default_factory=process_start_ns)
@@ -254,6 +256,7 @@ def after_fork_in_child() -> None:
     """
     ids.reseed()
     guard.errors.clear()
+    guard.shortages.clear()
     state.queue = RecordQueue()
     state.dropped = defaultdict(int)
     state.started_ns = monotonic_ns()

@@ -10,7 +10,6 @@ from time import monotonic_ns
 
 from otel_rl import vocabulary as v
 from otel_rl.findings.unmade import Making
-from otel_rl.journal.page import find_pages
 from otel_rl.journal.read import OpenView, Run
 from otel_rl.records import Attributes, Value
 from otel_rl.report.data.details import Ledger, OpenStageRow, Requests, StallRow
@@ -144,7 +143,7 @@ class Source:
 
     @cached_property
     def attempts(self) -> list[Attempt]:
-        return attempt_rows(self.found, self.averaged, self.opened, self.alive)
+        return attempt_rows(self.found, self.averaged, self.opened, self.alive, self.unwritten)
 
     @cached_property
     def settings(self) -> dict[str, float]:
@@ -160,7 +159,7 @@ class Source:
             self._in_use(),
             self.now_ns,
             self.found.longest_ns,
-            find_pages(self.run.path),
+            self.pages,
             self._died(),
             self.found.drivers,
         )
@@ -222,9 +221,13 @@ class Source:
         return disagreements(stages_of_step(self.found.steps), self.run.journals, self.losses)
 
     def _in_use(self) -> list[OpenView]:
-        """Return the open stages without those in which Ray ended processes whose driver had ended its loop well."""
+        """Return the open stages without those whose end was not written.
+
+        Nor those in which Ray ended processes whose driver had ended its loop well.
+        """
         over = {one.id for one in self.attempts if one.state == "finished" and one.id in self.found.led}
-        return [view for view in self.opened if text(view.resource, v.ATTEMPT_ID) not in over]
+        views = [view for view in self.opened if view.journal.identity.writer not in self.unwritten]
+        return [view for view in views if text(view.resource, v.ATTEMPT_ID) not in over]
 
     def _died(self) -> set[str]:
         """Return the writers of an attempt that ended badly whose processes are gone: they have left their pages."""

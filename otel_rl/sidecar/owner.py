@@ -17,6 +17,7 @@ from typing import Final
 
 from otel_rl.journal.filesystem import silent_s
 from otel_rl.journal.identity import SIDECAR, WriterIdentity
+from otel_rl.journal.own_file import OwnFile
 
 ROLE: Final = SIDECAR
 SENDS: Final = "sends"
@@ -115,13 +116,10 @@ def claim_by_hand(directory: Path, boot_id: str, identity: WriterIdentity, say: 
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    with OwnFile(path, os.O_RDWR | os.O_CREAT) as file:
         with suppress(OSError):  # a file system without locks: of two, ``touch`` stops one
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            fcntl.flock(file.number, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _living(path: Path, *, sends: bool = False) -> WriterIdentity | None:

@@ -86,7 +86,8 @@ class StallFinder:
             if process.state == "dead" and process.is_local:
                 with suppress(OSError):  # its disk is full
                     keep(process.page)
-        processes = newest_attempt(everyone)
+        ended = [one for one in everyone if one.state == "dead" and one.page.is_unwritten]
+        processes = newest_attempt([one for one in everyone if one not in ended])
         self._traced_s.update({one.writer: now for one in processes if one.state == "traced"})
         stalls = Situation(processes, self.bounds).stalls()
         found = {stall.last.key: stall for stall in stalls if self._tells(stall)}

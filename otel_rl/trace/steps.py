@@ -277,6 +277,8 @@ class step:
                 loop.end_overlapping(tree, now, error)
             elif error is None:
                 loop.leave(now)
+                if state.is_ending:
+                    end_left_step()
             elif isinstance(error, SystemExit) and not error.code:
                 loop.end(error)  # the program ends, and nothing has failed
             else:

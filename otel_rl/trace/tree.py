@@ -118,7 +118,8 @@ class StepSpans:
 def open_phase(name: str, number: int, begin: int) -> None:
     """Open set-up or tear-down, which is also the time between two loops."""
     close_phase(begin)
-    tracing.phase = StepSpans(name, name, number, begin, {})
+    if not state.is_ending:
+        tracing.phase = StepSpans(name, name, number, begin, {})
 
 
 def close_phase(end: int, error: BaseException | None = None) -> None:

@@ -23,7 +23,7 @@ from otel_rl.cli.commands.run import child_environment, recorded_since
 from otel_rl.cli.conclusion import conclude
 from otel_rl.cli.sending import sending
 from otel_rl.config import Config
-from otel_rl.guard import errors
+from otel_rl.guard import shortages
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import open_run
 from otel_rl.journal.write import Writer
@@ -507,7 +507,7 @@ def test_a_command_runs_though_no_thread_can_be_started(tmp_path: Path, monkeypa
     monkeypatch.setattr(threading.Thread, "start", start)
     with sending(tmp_path, "mine", Config()) as keeper:
         assert keeper is not None
-    assert {"start the thread that keeps the sidecar alive": 1} == errors
+    assert {"start the thread that keeps the sidecar alive": 1} == shortages
     assert set() == signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 

@@ -14,15 +14,18 @@ from typing import Any
 import pytest
 
 import otel_rl
-from otel_rl.flusher.status_page import DUMP_SIGNAL
 from otel_rl.guard import errors
 from otel_rl.journal.page import ANSWERED, ASKED, SIGNAL, SIZE, Page
+from otel_rl.probes import c_stacks
+from otel_rl.probes.c_stacks import DUMP_SIGNAL
 from otel_rl.probes.python_stacks import catches
 from tests.fixtures import Recording, in_child
 from tests.flusher.test_status_page import look
+from tests.programs.launch import run
 from tests.waiting import patience
 
 ME = os.getpid()
+in_c = pytest.mark.skipif(c_stacks.native is None or not DUMP_SIGNAL, reason="no compiler where otel_rl was installed")
 
 
 @pytest.fixture
@@ -87,7 +90,7 @@ def test_tasks_of_asyncio_are_among_the_stacks(recording: Recording, words: Any)
     assert ["sleep", "asks_an_engine", "rollout"] == names
 
 
-@pytest.mark.skipif(not DUMP_SIGNAL, reason="this system has no real-time signals")
+@in_c
 def test_a_signal_appends_the_stacks_in_c(recording: Recording, words: Any) -> None:
     """So also while the interpreter is held; after the end of the recording the process takes it no more."""
     assert (DUMP_SIGNAL, True) == (words[SIGNAL], catches(ME, DUMP_SIGNAL))
@@ -98,9 +101,9 @@ def test_a_signal_appends_the_stacks_in_c(recording: Recording, words: Any) -> N
     assert not catches(ME, DUMP_SIGNAL)
 
 
-@pytest.mark.skipif(not DUMP_SIGNAL, reason="this system has no real-time signals")
+@in_c
 @pytest.mark.parametrize("kind", ["python", "ignored", "faulthandler"])
-def test_a_handler_of_the_host_is_left_alone(recording: Recording, tmp_path: Path, kind: str) -> None:
+def test_a_handler_of_the_host_is_left_alone(stubbed: Recording, tmp_path: Path, kind: str) -> None:
     """The page says that this process takes no signal of ours."""
     got: list[int] = []
     with open(tmp_path / "theirs", "w+", encoding="utf-8") as theirs:
@@ -112,6 +115,7 @@ def test_a_handler_of_the_host_is_left_alone(recording: Recording, tmp_path: Pat
                 DUMP_SIGNAL, (lambda number, frame: got.append(number)) if kind == "python" else signal.SIG_IGN
             )
         try:
+            recording = stubbed.start()
             assert 0 == look(recording).signal
             os.kill(ME, DUMP_SIGNAL)
             recording.stop()
@@ -128,7 +132,82 @@ def test_a_handler_of_the_host_is_left_alone(recording: Recording, tmp_path: Pat
             signal.signal(DUMP_SIGNAL, before)
 
 
-@pytest.mark.skipif(not DUMP_SIGNAL, reason="this system has no real-time signals")
+@in_c
+def test_a_file_that_the_host_registers_later_gets_the_stacks(recording: Recording, words: Any, tmp_path: Path) -> None:
+    """And the page does not: faulthandler knows one file for each signal."""
+    with open(tmp_path / "theirs", "w+", encoding="utf-8") as theirs:
+        faulthandler.register(DUMP_SIGNAL, file=theirs)
+        os.kill(ME, DUMP_SIGNAL)
+        theirs.seek(0)
+        assert "test_a_file_that_the_host_registers_later" in theirs.read()
+    assert "" == appended(recording)
+
+
+@in_c
+def test_no_descriptor_is_kept_for_the_stacks(recording: Recording, words: Any) -> None:
+    """A program that closes all of them gets its stacks all the same, and no file of its own is written."""
+    memory = str(look(recording).memory)
+    kept = [path for name in os.listdir("/proc/self/fd") if memory == (path := _path_of(name))]
+    os.kill(ME, DUMP_SIGNAL)
+    assert ([], True) == (kept, "test_no_descriptor_is_kept_for_the_stacks" in appended(recording))
+
+
+def _path_of(name: str) -> str:
+    """Return what a descriptor is; that of the list itself is closed."""
+    try:
+        return os.readlink(f"/proc/self/fd/{name}")
+    except OSError:
+        return ""
+
+
+@in_c
+def test_a_number_that_the_program_took_is_not_written_to(
+    recording: Recording, words: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Then there are no stacks in C."""
+    recording.stop()
+    monkeypatch.setattr(c_stacks, "HIGHEST", 200)
+    recording.start()
+    otel_rl.flush()
+    theirs = os.open(tmp_path / "theirs", os.O_CREAT | os.O_RDWR)
+    os.dup2(theirs, 200)
+    os.kill(ME, DUMP_SIGNAL)
+    os.close(200)
+    shown = appended(recording)
+    os.kill(ME, DUMP_SIGNAL)
+    assert (b"", "", True) == (os.pread(theirs, 9, 0), shown, bool(appended(recording)))
+    os.close(theirs)
+
+
+@in_c
+def test_the_flusher_has_no_alternate_stack_of_faulthandler(tmp_path: Path) -> None:
+    """The main thread has it, which would need it in a stack overflow: a thread takes it along when it ends."""
+    code = """
+import ctypes, threading
+import otel_rl
+from otel_rl import entry
+
+class Stack(ctypes.Structure):
+    _fields_ = [("at", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+
+def has_stack():
+    stack = Stack()
+    ctypes.CDLL(None).sigaltstack(None, ctypes.byref(stack))
+    return bool(stack.size)
+
+otel_rl.instrument()
+otel_rl.flush()
+found = [has_stack()]
+update = entry._parts.flusher.dispatcher.page.update
+entry._parts.flusher.dispatcher.page.update = lambda *given: (update(*given), found.append(has_stack()))
+otel_rl.flush(60)
+otel_rl.uninstrument()
+print(found[:2])
+"""
+    assert "[True, False]\n" == run(tmp_path, "-c", code)
+
+
+@in_c
 def test_a_handler_that_the_host_sets_later_stays(recording: Recording, words: Any) -> None:
     """From then on nobody sends the signal."""
     got: list[int] = []

@@ -350,7 +350,9 @@ def test_a_reused_descriptor(tmp_path: Path) -> None:
     """A host that closes all descriptors and opens its own files never finds our frames in them."""
     journal = writer(tmp_path)
     journal.append("traces", b"before", 1, 1, 1)
-    descriptor = journal._current["traces"].descriptor
+    file = journal._current["traces"].file
+    assert file is not None
+    descriptor = file.number
     os.close(descriptor)
     theirs = os.open(tmp_path / "theirs", os.O_CREAT | os.O_RDWR)
     assert descriptor == theirs
@@ -494,11 +496,29 @@ print(sent)
     assert [b"%d" % number for number in range(int(output))] == payloads(tmp_path)
 
 
+def test_a_journal_may_go_on_after_its_end(tmp_path: Path) -> None:
+    """It is complete again after the next end; where nothing came, no second mark is written."""
+    journal = writer(tmp_path)
+    journal.append("traces", b"first", 1, 1, 1)
+    journal.end()
+    (path,) = (tmp_path / "runs" / "run").iterdir()
+    ended, size = ends_closed(path), path.stat().st_size
+    journal.end()
+    again = path.stat().st_size
+    journal.append("traces", b"late", 1, 1, 1)
+    goes_on = ends_closed(path)
+    journal.end()
+    assert (True, size, False, True) == (ended, again, goes_on, ends_closed(path))
+    assert [b"first", b"", b"late"] == payloads(tmp_path)  # the mark between them is a frame without payload
+
+
 def test_a_child_closes_the_descriptors(tmp_path: Path) -> None:
     """The child keeps none of the parent's files open."""
     journal = writer(tmp_path)
     journal.append("traces", b"x", 1, 1, 1)
-    descriptor = journal._current["traces"].descriptor
+    file = journal._current["traces"].file
+    assert file is not None
+    descriptor = file.number
     child = os.fork()
     if child == 0:
         journal.close_in_child()

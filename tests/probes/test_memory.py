@@ -147,12 +147,13 @@ def test_a_device_is_read_for_each_end_of_a_stage(monkeypatch: pytest.MonkeyPatc
 def test_a_descriptor_that_the_host_took_over_is_not_read_again(tmp_path: Path) -> None:
     """A program that closed every file has a file of its own under our number: no bytes of it are numbers of ours."""
     reader = MemoryReader()
-    own = reader.is_own()
+    own, statm = reader.is_own(), reader._statm
+    assert statm is not None
+    taken = statm.number
     host_file = os.open(tmp_path / "secret", os.O_RDWR | os.O_CREAT)
     os.write(host_file, b"password=hunter2 12 34")
-    os.dup2(host_file, reader._statm)
+    os.dup2(host_file, taken)
     assert (True, False, (0, 0)) == (own, reader.is_own(), host(reader.read()[0]))
-    taken = reader._statm
     reader.close()
     assert b"password" == os.pread(taken, 8, 0)
     os.close(taken)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from otel_rl import vocabulary as v
-from otel_rl.flusher.status_page import DUMP_SIGNAL
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.probes.c_stacks import DUMP_SIGNAL
 from otel_rl.probes.python_stacks import catches
 from otel_rl.stalls import members
 from otel_rl.stalls.members import Leaf, State

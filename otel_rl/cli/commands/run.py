@@ -22,6 +22,7 @@ from otel_rl.cli.stall_lines import shown_stalls
 from otel_rl.config import LAUNCH, Config
 from otel_rl.guard import guard
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.page import keep_unwritten
 from otel_rl.journal.read import JournalNotFound, Run
 from otel_rl.process.identity import folder_name, new_launch
 from otel_rl.runs.locate import is_run, open_whole, recency, recorded_below, roots, written_at
@@ -110,7 +111,10 @@ def _begin(root: Path, config: Config, *, is_named_by_us: bool) -> str:
 
 def _recorded(root: Path, started_ns: int, launch: str) -> list[Run]:
     """Return the runs of a command, once their drivers have said that their loops are over."""
-    return once_over(lambda: recorded_since(root, started_ns, launch))
+    runs = once_over(lambda: recorded_since(root, started_ns, launch))
+    for run in runs:
+        keep_unwritten(run.path)
+    return runs
 
 
 def _sent_on(runs: list[Run], keeper: Keeper | None) -> list[Run]:

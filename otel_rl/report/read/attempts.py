@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from otel_rl import vocabulary as v
 from otel_rl.findings.causes import Follows
@@ -79,12 +79,14 @@ def _is_beside(helper: str, attempt: str, found: FoldedSpans) -> bool:
     return bool(clocks[0] & clocks[1]) and (is_inside or is_outside)
 
 
-def attempt_rows(found: FoldedSpans, averaged: Averaged, opened: Sequence[OpenView], alive: set[str]) -> list[Attempt]:
+def attempt_rows(
+    found: FoldedSpans, averaged: Averaged, opened: Sequence[OpenView], alive: set[str], unwritten: Set[str]
+) -> list[Attempt]:
     steps = {record.key for record in averaged.finished}
     return [
         Attempt(
             id=attempt,
-            state=_state(attempt, found, opened, alive),
+            state=_state(attempt, found, opened, alive, unwritten),
             begin_ns=bounds.begin_ns,
             end_ns=bounds.end_ns,
             steps=sum(name == attempt for name, _, _ in steps),
@@ -95,9 +97,10 @@ def attempt_rows(found: FoldedSpans, averaged: Averaged, opened: Sequence[OpenVi
     ]
 
 
-def _state(attempt: str, found: FoldedSpans, opened: Iterable[OpenView], alive: set[str]) -> State:
+def _state(attempt: str, found: FoldedSpans, opened: Iterable[OpenView], alive: set[str], unwritten: Set[str]) -> State:
     is_over = loop_is_over(attempt, found, opened)  # then whoever is left is ended by Ray, in whatever it is
     views = [view for view in opened if text(view.resource, v.ATTEMPT_ID) == attempt and not is_over]
+    views = [view for view in views if view.journal.identity.writer not in unwritten]
     left = [view.name for view in views if not view.journal.is_left()]
     living = set() if is_over else found.writers[attempt] & alive
     is_killed = any(map(is_container, left))
@@ -112,8 +115,9 @@ def _state(attempt: str, found: FoldedSpans, opened: Iterable[OpenView], alive: 
         return "failed"  # who is in a stage was ended after the exception
     if left and not has_teardown:
         return "killed"  # after an exception or the tear-down it is what a worker was in that was ended with them
-    if any(record.is_open and not _is_torn_down(record, found) for record in last.values()):
-        return "interrupted"
+    is_unwritten = bool(found.writers[attempt] & unwritten)
+    if is_unwritten or any(record.is_open and not _is_torn_down(record, found) for record in last.values()):
+        return "unwritten" if is_unwritten else "interrupted"
     return "finished" if has_teardown else "unknown"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Final
 
 from otel_rl import vocabulary as v
@@ -17,9 +17,9 @@ HOW_TO_BEGIN: Final = (
 TRAINED: Final = frozenset((v.TRAIN, v.BACKWARD, v.CLIP, v.OPTIMIZER))
 
 
-def no_step(run: Run, found: FoldedSpans, opened: Sequence[OpenView], *, is_counted: bool) -> str:
+def no_step(run: Run, found: FoldedSpans, opened: Sequence[OpenView], unwritten: Set[str], *, is_counted: bool) -> str:
     """Return a sentence on why no step is finished, and on what to do."""
-    ending = _ending(run, found, opened)
+    ending = _ending(run, found, opened, unwritten)
     systems = [str(one[v.SYSTEM]) for one in found.resources.values() if one.get(v.SYSTEM)]
     return (
         _unread(run)
@@ -56,13 +56,15 @@ def _unfinished(run: Run, found: FoldedSpans, opened: Sequence[OpenView]) -> str
     return ""
 
 
-def _ending(run: Run, found: FoldedSpans, opened: Sequence[OpenView]) -> str:
+def _ending(run: Run, found: FoldedSpans, opened: Sequence[OpenView], unwritten: Set[str]) -> str:
     failed = [one for one in found.outside if one.is_end or not run.alive()]
     if failed:
         cause = min(failed, key=lambda one: bool(one.follows))
         return f"{cause.error} ended the process"
-    is_cut = any(is_container(view.name) for view in opened)
-    return "the process was killed" if is_cut and not run.alive() else ""
+    cut = [view.journal.identity.writer for view in opened if is_container(view.name)]
+    if not cut or run.alive():
+        return ""
+    return "the process ended before all was written" if unwritten >= set(cut) else "the process was killed"
 
 
 def _unspanned(run: Run, is_counted: bool) -> str:

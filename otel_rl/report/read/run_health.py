@@ -71,7 +71,7 @@ def health(source: Source) -> Health:
         compared=sum(row.compared for row in disagreeing),
         other_numbers=other_numbers(disagreeing[0], lambda rank: _name(source, rank)) if disagreeing else "",
         faults=_faults(source),
-        lost=[*_losses(source.losses), *_damage(source), *_not_taken(source)],
+        lost=[*_losses(source.losses), *_unwritten(source), *_damage(source), *_not_taken(source)],
         updates=_updates(source),
         requests=list(_requests(source)),
         late_loops=list(_late_loops(source)),
@@ -154,7 +154,7 @@ def _where(row: OpenStageRow) -> str:
 
 def _failures(source: Source) -> list[Failed]:
     last = source.attempts[-1] if source.attempts else None
-    is_over = last is not None and last.state in ("failed", "killed")
+    is_over = last is not None and last.state in ("failed", "killed", "unwritten")
     ends = _ends(source, last.id) if last is not None and is_over else []
     failures = [
         Failed(
@@ -260,6 +260,13 @@ def _losses(losses: Iterable[Loss]) -> Iterable[str]:
             yield f"{plural(loss.count, RECORDS.get(loss.signal, 'record'))} ({REASONS.get(loss.reason, loss.reason)})"
         elif loss.what == "error":
             yield f"what {plural(loss.count, 'error')} inside otel_rl cost ({loss.reason})"
+
+
+def _unwritten(source: Source) -> Iterable[str]:
+    number = len(source.unwritten)
+    if number:
+        who = "the process" if number == 1 else f"{number} processes"
+        yield f"what {who} recorded last, which ended before all was written"
 
 
 def _damage(source: Source) -> Iterable[str]:

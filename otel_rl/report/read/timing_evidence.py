@@ -78,7 +78,8 @@ ALIKE_SHARE: Final = 0.5
 def timing(source: Source) -> Timing:
     """Gather what the rules read, without the one step that would outweigh the others."""
     if not source.steps.averaged:
-        found = no_step(source.run, source.found, source.opened, is_counted=bool(source.points.stepped))
+        is_counted = bool(source.points.stepped)
+        found = no_step(source.run, source.found, source.opened, source.unwritten, is_counted=is_counted)
         return Timing(no_step=found, goes_on=source.run.alive())
     fair = source.fair
     times, top = fair.efficiency, [row for row in fair.stages if row.inside is None]

@@ -29,6 +29,7 @@ STATES: Final = {
     "failed": Line("failed", "warning"),
     "killed": Line("killed", "warning"),
     "interrupted": Line("interrupted", "warning"),
+    "unwritten": Line("ended before all was written", "warning"),
     "unknown": Line("ended, no tear-down recorded", "warning"),
 }
 SETTINGS: Final[dict[str, Callable[[float], str]]] = {
@@ -121,7 +122,7 @@ def _state(report: Report) -> Line:
     is_missed = report.state == "unknown" and report.steps.recorded > 0  # who makes no step has nothing to tear down
     state = STATES[report.state] if report.state != "unknown" or is_missed else Line("ended", "note")
     setup = report.attempts[-1].setup_s
-    least = "at least " if report.state == "killed" else ""
+    least = "at least " if report.state in {"killed", "unwritten"} else ""
     times = f"{least}{seconds(report.duration_s)}{'' if setup is None else f' (set-up {seconds(setup)})'}"
     return Line(f"{state.text}, {times}" if report.begin_ns else state.text, state.severity)
 
