@@ -51,6 +51,10 @@ class DrivenPlan:
     """The memory of this process grows by so many MiB in each step; that of all is 900 MiB at first."""
     fails_in: int | None = None
     """The reward of a trajectory of this step raises an exception, and is given again."""
+    tool: int = 0
+    """So many tokens of each response are a tool's; the driver does not know that."""
+    slow_reward: int = 0
+    """Each reward takes so much longer."""
     has_waits: bool = True
     """Ranks record that they wait for their driver."""
     elsewhere: tuple[Who, ...] = ()
@@ -208,7 +212,6 @@ def _tokens(samples: int) -> Attributes:
         v.BATCH_SIZE: samples,
         v.TOKENS: samples * (PROMPT + RESPONSE),
         v.TOKENS_PROMPT: samples * PROMPT,
-        v.TOKENS_RESPONSE: samples * RESPONSE,
     }
 
 
@@ -219,15 +222,16 @@ def _trajectory(made: _Made, number: int, sample: int, submit: tuple[int, int], 
     more = 5_000 if (number, sample) == (made.plan.long_in, 2) else 10 * sample
     group = f"g{number}{sample // 2}"
     who: Attributes = {v.MODE: "train", v.GROUP_ID: group, v.SAMPLE_ID: f"{group}_{sample % 2}"}
-    tokens: Attributes = {v.TOKENS_PROMPT: PROMPT, v.TOKENS_RESPONSE: RESPONSE, v.TOKENS_ENVIRONMENT: 0}
-    end = begin + 500 + more + blocked
+    tokens: Attributes = {v.TOKENS_PROMPT: PROMPT, v.TOKENS_RESPONSE: RESPONSE - made.plan.tool}
+    tokens[v.TOKENS_ENVIRONMENT] = made.plan.tool
+    end = begin + 500 + more + made.plan.slow_reward + blocked
     place = made.span(agent, v.TRAJECTORY, submit, begin, end, said={**who, **tokens})
     turn = made.span(agent, v.SAMPLE_TURN, place, begin + 5, begin + 430 + more, said=who)
     made.span(SERVERS[sample % 2], v.SAMPLE_SERVE, turn, begin + 20, begin + 420 + more, said={v.MODE: "train"})
     if (number, sample) == (made.plan.fails_in, 1):
         error: Attributes = {v.ERROR_TYPE: "ValueError"}
         made.span(REWARD, v.REWARD, place, begin + 435, begin + 440, said=error, status=(2, ""))
-    made.span(REWARD, v.REWARD, place, begin + 440 + more, begin + 490 + more)
+    made.span(REWARD, v.REWARD, place, begin + 440 + more, begin + 490 + scored)
 
 
 def _rank(
@@ -242,7 +246,9 @@ def _rank(
     begun = asked + 260
     update = made.span(who, v.TRAIN, train, begun, begun + 450, said={v.BATCH_SIZE: 2, v.TOKENS: 104})
     batch = made.span(who, v.MINI_BATCH, update, begun, begun + 450)
-    made.span(who, v.FORWARD, batch, begun, begun + 100 + slow, said={v.TOKENS: 104})
+    written: Attributes = {v.TOKENS_RESPONSE: 2 * (RESPONSE - plan.tool), v.TOKENS_ENVIRONMENT: 2 * plan.tool}
+    forward = {v.TOKENS: 104, **(written if plan.tool else {})}
+    made.span(who, v.FORWARD, batch, begun, begun + 100 + slow, said=forward)
     made.span(who, v.BACKWARD, batch, begun + 100 + slow, begun + 250 + slow)
     last = made.span(who, v.OPTIMIZER, batch, begun + 250 + slow, begun + 450)
     met: Attributes = {

@@ -35,7 +35,10 @@ TAGS = [{"prompt_len": p, "response_len": r, "is_padding": at == 2} for at, (p, 
 KEYS, META = Batch(tags=TAGS), Batch(custom_meta=TAGS)
 MASK = np.array([[0] * (4 - p) + [1] * (p + r) + [0] * (2 - r) for p, r in LENGTHS])
 PROMPTS = Batch(batch={"prompts": np.zeros((3, 4))})
-GENERATED = Batch(batch={"attention_mask": MASK, "responses": np.zeros((3, 2))})
+GENERATED = Batch(
+    batch={"attention_mask": MASK, "responses": np.zeros((3, 2)), "response_mask": np.array([[1, 0], [1, 0], [1, 0]])}
+)
+"""A tool wrote the second token of the first response."""
 
 
 def call(recording: Recording, target: str, *args: Any, result: Any = None, **kwargs: Any) -> dict[str, Any]:
@@ -49,26 +52,30 @@ def call(recording: Recording, target: str, *args: Any, result: Any = None, **kw
 @pytest.mark.parametrize(
     ("target", "batch", "expected"),
     [
-        ("PPOTrainer._update_actor", KEYS, (2, 9, 6, 3)),
-        ("RayPPOTrainer._update_actor", GENERATED, (3, 13, 9, 4)),
-        ("RayPPOTrainer._balance_batch", Batch(batch=None), (3, None, None, None)),
-        ("RayPPOTrainer._balance_batch", PROMPTS, (3, None, None, None)),
-        ("TrainingWorker.train_mini_batch", META, (3, 13, None, None)),
+        ("PPOTrainer._update_actor", KEYS, (2, 9, 6)),
+        ("RayPPOTrainer._update_actor", GENERATED, (3, 13, 9, 3, 1)),
+        ("RayPPOTrainer._balance_batch", Batch(batch=None), (3,)),
+        ("RayPPOTrainer._balance_batch", PROMPTS, (3,)),
+        ("TrainingWorker.train_mini_batch", META, (3, 13)),
     ],
 )
 def test_a_stage_says_how_much_it_handles(
-    recording: Recording, target: str, batch: Batch, expected: tuple[int | None, ...]
+    recording: Recording, target: str, batch: Batch, expected: tuple[int, ...]
 ) -> None:
-    """The driver leaves out what fills up a batch; a rank has work with it, too."""
+    """The driver leaves out what fills up a batch; a rank has work with it, too.
+
+    Only a mask says which tokens of a response the policy generated.
+    """
     said = call(recording, target, batch)
-    names = v.BATCH_SIZE, v.TOKENS, v.TOKENS_PROMPT, v.TOKENS_RESPONSE
-    assert {name: number for name, number in zip(names, expected, strict=True) if number is not None} == said
+    names = v.BATCH_SIZE, v.TOKENS, v.TOKENS_PROMPT, v.TOKENS_RESPONSE, v.TOKENS_ENVIRONMENT
+    assert dict(zip(names, expected, strict=False)) == said
 
 
 def test_the_legacy_trainer_says_what_was_generated(recording: Recording) -> None:
     """By the mask of the batch that comes back."""
     said = call(recording, "AgentLoopManager.generate_sequences", PROMPTS, result=GENERATED)
-    assert {v.BATCH_SIZE: 3, v.TOKENS: 13, v.TOKENS_PROMPT: 9, v.TOKENS_RESPONSE: 4} == said
+    generated = {v.TOKENS_RESPONSE: 3, v.TOKENS_ENVIRONMENT: 1}
+    assert {v.BATCH_SIZE: 3, v.TOKENS: 13, v.TOKENS_PROMPT: 9, **generated} == said
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,18 @@ def test_what_became_of_them_and_what_is_wrong_is_said(recording: Recording) -> 
         assert line in text, text
 
 
+@pytest.mark.parametrize(("finish", "expected"), [("", (None, None)), ("stop", (0, 0.0)), ("length", (1, 0.5))])
+def test_a_limit_is_not_known_to_have_cut_nothing(recording: Recording, finish: str, expected: tuple[Any, Any]) -> None:
+    """While an engine does not say why some requests ended, neither a count nor a share of the cut ones is known."""
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        recording.tick(20)
+        record_requests(given, [request(recording, 1), request(recording, 2, finish=finish)])
+    run = recording.stop()
+    (row,) = build_report(run, recording.clock.ns).requests.rows
+    ratios = {one.attributes[v.OUTCOME_KIND]: one.value for one in run.points(v.REQUEST_RATIO)}
+    assert (*expected, 0.0) == (row.clipped, ratios.get("clipped"), ratios["aborted"])
+
+
 def test_preemptions_are_told_by_requests_or_by_their_engine(recording: Recording) -> None:
     """By kind where the requests tell them; that there were none is not the same as that nobody says so."""
     with otel_rl.step(1):

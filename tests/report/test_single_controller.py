@@ -19,7 +19,7 @@ from otel_rl.report.build import build_report
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
 from otel_rl.report.terminal import render
-from tests.driver_runs import ACTORS, AGENT, REWARD, RUN, SERVERS, DrivenPlan, write_driven
+from tests.driver_runs import ACTORS, AGENT, RESPONSE, REWARD, RUN, SERVERS, DrivenPlan, write_driven
 from tests.made_runs import BEGIN_NS
 from tests.report.test_screen import COLUMNS, SCREENS
 
@@ -89,6 +89,26 @@ def test_a_long_trajectory_is_named_with_what_took_its_time(tmp_path: Path) -> N
     assert report.findings.time[0].sentence == (
         "Trajectory 0 of group g61 held step 6 for 4.97 s (56 % of it); rl.sample.serve (Server 0) took 5.40 s of it."
     )
+
+
+def test_tokens_of_tools_are_not_trained(tmp_path: Path) -> None:
+    """The driver knows only how long responses are; of its ranks it is known what the loss uses."""
+    plain, with_tool = (report_of(tmp_path / str(tool), DrivenPlan(tool=tool)) for tool in (0, 3))
+    for report, written in ((plain, RESPONSE), (with_tool, RESPONSE - 3)):
+        rates = {(one.work, one.unit): one.per_second for one in report.rates if one.wall == "step"}
+        assert rates["train", "tokens"] == rates["rollout", "response tokens"]
+        assert rates["train", "tokens"] == pytest.approx(rates["rollout", "samples"] * written)
+
+
+def test_slow_rewards_are_named_before_the_poll(tmp_path: Path) -> None:
+    """The driver waits for trajectories, and these for their rewards."""
+    report = report_of(tmp_path, DrivenPlan(slow_reward=600))
+    assert ["beside_turns", "late_samples"] == [
+        one.rule for one in report.findings.time if one.rule in ("beside_turns", "late_samples")
+    ]
+    assert [
+        "rl.reward takes 650 ms of a trajectory of 1.11 s, for which the step waits (23 % of it)."
+    ] == found(report, "beside_turns")  # fmt: skip
 
 
 def test_a_stage_that_grows_is_named(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
+from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
@@ -40,13 +41,13 @@ def beside_turns(source: Source, top: Iterable[StageRow]) -> BesideTurns | None:
     """Look for what takes most of the trajectories beside turns: rewards together, or a tool."""
     rows = [row for role in source.roles if not role.is_rank for row in role.stages]
     total_s = sum(row.total_s for row in rows if row.stage == v.TRAJECTORY)
-    times: Counter[str] = Counter()
+    times: defaultdict[str, float] = defaultdict(float)
     for row in rows:
         if row.stage.startswith(BESIDE):
             times[v.REWARD if row.stage.startswith(v.REWARD) else row.stage] += row.total_s
     if not times or not total_s:
         return None
-    stage, time_s = times.most_common(1)[0]
+    stage, time_s = max(times.items(), key=itemgetter(1))
     count, share = sum(row.calls for row in rows if row.stage == v.TRAJECTORY), min(1.0, time_s / total_s)
     return BesideTurns(stage, time_s / count, total_s / count, share * generating_share(source, top))
 
