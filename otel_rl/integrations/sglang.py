@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from time import monotonic_ns
 from typing import Any
 
+from otel_rl.clock import monotonic_ns
 from otel_rl.hooks import GeneratorCall, GeneratorHook, Integration
 from otel_rl.hooks.generators import Ending, ending
 from otel_rl.ids import random_bits

@@ -16,13 +16,13 @@ import mmap
 import os
 import struct
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from otel_rl.clock import time
 from otel_rl.journal.filesystem import make_directory
 from otel_rl.journal.identity import WriterIdentity
 
@@ -229,7 +229,7 @@ def _free_left() -> None:
     """Remove pages of processes that were killed, and that nobody has kept."""
     for path in MEMORY.glob(f"otel_rl-{os.getuid()}-*{SUFFIX}"):
         with suppress(OSError):
-            if time.time() - path.stat().st_mtime > LEFT_S:
+            if time() - path.stat().st_mtime > LEFT_S:
                 path.unlink()
 
 

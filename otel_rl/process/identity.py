@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from otel_rl import ids, vocabulary
+from otel_rl.clock import strftime, time_ns
 from otel_rl.config import Config, ProcessKind
 from otel_rl.process.memory import Memory
 from otel_rl.process.memory_limit import memory_limit
@@ -121,7 +121,7 @@ class Identity:
 
     def in_child(self) -> Identity:
         """Return the identity of a forked child: a worker of the same rank and attempt."""
-        return replace(self, kind="worker", pid=os.getpid(), started_ns=time.time_ns(), device_id="")
+        return replace(self, kind="worker", pid=os.getpid(), started_ns=time_ns(), device_id="")
 
 
 def from_launcher(config: Config, environ: Mapping[str, str] = os.environ) -> Identity:
@@ -136,7 +136,7 @@ def from_launcher(config: Config, environ: Mapping[str, str] = os.environ) -> Id
         kind=kind,
         role=ROLES.get(kind, TRAINER),
         pid=os.getpid(),
-        started_ns=time.time_ns(),
+        started_ns=time_ns(),
         host=socket.gethostname(),
         memory_limit=memory_limit(),
         extra={key: value for key, value in config.resource_attributes if key != vocabulary.SERVICE_NAME},
@@ -227,7 +227,7 @@ def training_of(trainer: Any) -> dict[str, str]:
 
 def new_run_id(attempt: str) -> str:
     """Make a run's name that sorts by time and does not repeat."""
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{attempt[:6]}"
+    return f"{strftime('%Y%m%d-%H%M%S')}-{attempt[:6]}"
 
 
 def is_made_of(run_id: str, attempt: str) -> bool:

@@ -11,11 +11,11 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
-from time import monotonic_ns
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic_ns
 from otel_rl.guard import attempt
 from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state

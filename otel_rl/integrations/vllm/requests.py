@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextvars import ContextVar
-from time import monotonic_ns
 from typing import Any
 
 from opentelemetry.trace import INVALID_SPAN
 
+from otel_rl.clock import monotonic_ns
 from otel_rl.hooks.generators import ending
 from otel_rl.ids import random_bits
 from otel_rl.integrations.vllm.memory import HandedBatch, OpenSequence, StreamTimes, VllmEngine, vllm

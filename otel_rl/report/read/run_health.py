@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PLANNED: Final = v.SETTINGS_STEPS.removeprefix(v.SETTINGS)
 RECORDS: Final = {"traces": "span", "metrics": "metric point", "logs": "log record"}
 OF: Final[dict[MemoryKind, Of]] = {"host rss": "host", "device allocated": "device", "device reserved": "reserved"}
-REASONS: Final = {"name_taken": "their name is reserved"}
+REASONS: Final = {"name_taken": "their name is reserved", "too_many_names": "there are too many names"}
 """Reasons in plain words; docs/failures.md has the others."""
 CALLERS_WAITS: Final = (f"{v.IDLE} queue", f"{v.IDLE} controller")
 """Waits of a driver and of its ranks for what others do."""
