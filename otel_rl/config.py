@@ -208,7 +208,7 @@ class Config:
         "OTEL_RL_CAPTURE_CONTENT", _boolean, False, "true: record texts of exceptions and stack traces"
     )
     attribute_length: int = _setting(
-        "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", _positive, 2048, "longer attribute values are cut, characters"
+        "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", _positive, 2048, "longer texts of spans and logs are cut; ids are not"
     )
     request_spans: int = _setting(
         "OTEL_RL_REQUEST_SPANS", _count, 256, "most request spans of a step on one process; 0: none"

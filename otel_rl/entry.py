@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from time import monotonic, monotonic_ns
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic, monotonic_ns
 from otel_rl.config import LOADS_SDK, Config, ConfigurationError, ignored, unknown_variables
 from otel_rl.flusher.thread import Flusher
 from otel_rl.guard import guard, say

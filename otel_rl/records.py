@@ -198,3 +198,11 @@ class MetricPoints:
     start_ns: int = 0
     """When counting began (not of a gauge), ns since 1970."""
     boundaries: Sequence[float] = ()
+
+
+def signal_of(record: object) -> str:
+    """Return what a record becomes: traces, metrics or logs."""
+    if isinstance(record, Log):
+        return "logs"
+    is_number = isinstance(record, (Count, Deferred)) or hasattr(record, "time_ns")  # a point, the load of an engine
+    return "metrics" if is_number else "traces"

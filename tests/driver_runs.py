@@ -231,7 +231,7 @@ def _trajectory(made: _Made, number: int, sample: int, submit: tuple[int, int], 
     if (number, sample) == (made.plan.fails_in, 1):
         error: Attributes = {v.ERROR_TYPE: "ValueError"}
         made.span(REWARD, v.REWARD, place, begin + 435, begin + 440, said=error, status=(2, ""))
-    made.span(REWARD, v.REWARD, place, begin + 440 + more, begin + 490 + scored)
+    made.span(REWARD, v.REWARD, place, begin + 440 + more, begin + 490 + more + made.plan.slow_reward)
 
 
 def _rank(

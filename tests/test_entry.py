@@ -248,6 +248,23 @@ def test_the_settings_reach_the_journal(stubbed: Recording, monkeypatch: pytest.
     assert ("mine", "x", "12345") == (span.resource["service.name"], span.resource["team"], span.attributes["rl.text"])
 
 
+def test_a_limit_for_texts_does_not_cut_what_is_found_by(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster sets it for prompts; resource, metrics, ids and the names of our vocabulary stay whole."""
+    monkeypatch.setenv("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "4")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "team=researchers")
+    stubbed.start()
+    with otel_rl.step(1), otel_rl.stage("own stage"):
+        with otel_rl.stage("reward", reward_function="correctness", prompt="What is the answer?") as stage:
+            stage.set_attribute("rl.reward.function", "correctness")
+        otel_rl.record("loss/policy", 0.5)
+    run = stubbed.stop()
+    (reward,) = [span for span in run.spans(None) if span.name == "rl.reward"]
+    assert ("correctness", "What") == tuple(map(reward.attributes.get, ("rl.reward.function", "rl.prompt")))
+    assert (RUN, "researchers") == tuple(map(reward.resource.get, (vocabulary.RUN_ID, "team")))
+    labels = {tuple(point.attributes.values()) for point in run.points()}
+    assert {("own stage",), ("correctness",), ("loss/policy",)} <= labels
+
+
 def test_an_exit_leaves_the_journal_half_of_its_time(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the last numbers of a device took."""
     given: list[float] = []

@@ -6,6 +6,7 @@ from typing import Final
 
 from otel_rl.catalogue.markdown import code, section
 from otel_rl.config import settings as all_settings
+from otel_rl.metrics.naming import MOST_NAMES
 from otel_rl.metrics.record import MAX_SERIES
 from otel_rl.vocabulary import DEFINITIONS, NAMESPACES, SETTABLE, Attribute, Event, Metric, StageName
 
@@ -26,9 +27,10 @@ begin with
 
 Name your own stages, metrics and attributes by kinds of work, never by samples: `otel_rl.stage("reward", sample=17)`,
 not `otel_rl.stage("reward sample 17")`; `otel_rl.record("accuracy", 0.5)`, not one metric for each problem. Every name
-makes series of its own in a metrics backend. A process keeps the first {MAX_SERIES:,} sets of attributes of a metric,
-names of stages included, and drops the others (`too_many_series`). The report does not list stages below 0.1 % of the
-step time. Put what identifies a sample into the value of a span's attribute, not into its key.
+makes series of its own in a metrics backend. A process keeps the first {MOST_NAMES:,} names of numbers and the first
+{MAX_SERIES:,} sets of attributes of a metric, names of stages included. It drops the others, counts them
+(`too_many_names`, `too_many_series`) and logs one line. The report does not list stages below 0.1 % of the step time.
+Put what identifies a sample into the value of a span's attribute, not into its key.
 """
 ATTRIBUTE_PLACES: Final = {
     "resource": ("Resource", "Of every span, metric point and log record of a process."),

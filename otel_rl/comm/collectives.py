@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from time import monotonic_ns
 
 from otel_rl import vocabulary
 from otel_rl.analysis.goodput import is_background
+from otel_rl.clock import monotonic_ns
 from otel_rl.comm.groups import Group
 from otel_rl.comm.memory import comm
 from otel_rl.ids import random_bits

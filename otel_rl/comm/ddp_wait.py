@@ -13,10 +13,10 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from time import monotonic_ns
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic_ns
 from otel_rl.comm.collectives import Collective
 from otel_rl.comm.groups import group_of
 from otel_rl.comm.memory import comm

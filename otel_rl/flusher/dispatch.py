@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from time import monotonic_ns
 from typing import Any, Final, cast
 
+from otel_rl.clock import monotonic_ns
 from otel_rl.comm.collectives import Collective, CollectiveTotals, FailedCollective, Forgotten, StageCollectives
 from otel_rl.flusher.completers import (
     ActivationCompleter,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from time import monotonic
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic
 from otel_rl.comm.collectives import Collective
 from otel_rl.guard import guard
 from otel_rl.process.state import state

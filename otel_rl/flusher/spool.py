@@ -7,9 +7,9 @@ provisional identity, and what ships needs no correction.
 
 from __future__ import annotations
 
-from time import monotonic
 from typing import Final
 
+from otel_rl.clock import monotonic
 from otel_rl.guard import guard
 from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.otlp.wire import OtlpRequest

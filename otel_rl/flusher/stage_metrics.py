@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from math import inf
 from operator import itemgetter
-from time import monotonic
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic
 from otel_rl.metrics.record import Fold, labels_of
 from otel_rl.records import Exemplar, Labels
 from otel_rl.trace.stage import Stage
@@ -80,8 +80,7 @@ class StageMetrics:
             metric, labels = self._known.get(name) or self._name(name)
             durations = [duration / 1e9 for duration, _ in alike]
             normal(kind_of(name, more), durations)
-            if metric:
-                fold.durations(metric, durations, labels + more)
+            if metric and fold.durations(metric, durations, labels + more):
                 self._keep((metric, labels + more), *max(alike, key=itemgetter(0)))
         steps_ns, self._steps_ns = self._steps_ns, []
         if steps_ns:

@@ -6,10 +6,10 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic_ns
 from typing import Any, Final
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic_ns
 from otel_rl.comm.collectives import Collective
 from otel_rl.comm.memory import comm
 from otel_rl.flusher.completers import CLOSING

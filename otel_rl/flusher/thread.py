@@ -9,10 +9,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from time import monotonic
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic
 from otel_rl.flusher.dispatch import Dispatcher
 from otel_rl.flusher.spool import Spool
 from otel_rl.guard import errors, guard, say

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from time import monotonic_ns
 from typing import Final
 
+from otel_rl.clock import monotonic_ns
 from otel_rl.metrics.record import Fold
 from otel_rl.probes.memory import UNREAD, Reading, probes
 from otel_rl.probes.memory_numbers import host_points

@@ -6,9 +6,9 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import monotonic_ns
 from typing import Any
 
+from otel_rl.clock import monotonic_ns
 from otel_rl.guard import attempt
 from otel_rl.hooks.arguments import Args, Bind, Kwargs
 from otel_rl.hooks.hook import After, Before, Covered, Hook

@@ -6,10 +6,10 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
-from time import monotonic_ns
 from types import AsyncGeneratorType
 from typing import Any, Final, NamedTuple, Protocol
 
+from otel_rl.clock import monotonic_ns
 from otel_rl.guard import attempt
 from otel_rl.hooks.arguments import Args, Bind, Kwargs
 from otel_rl.hooks.hook import Before, Hook

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from time import monotonic_ns
 from typing import Any
 
+from otel_rl.clock import monotonic_ns
 from otel_rl.hooks import GeneratorCall, GeneratorHook, Integration
 from otel_rl.hooks.generators import Ending, ending
 from otel_rl.ids import random_bits
@@ -203,32 +203,19 @@ def _values(
         parameters = parameters[index or 0] if len(parameters) > (index or 0) else None
     limit = parameters.get("max_new_tokens") if isinstance(parameters, dict) else None
     name, rank = meta.get("id", obj.rid), meta.get("dp_rank")
-    start, end = _versions(meta)
+    operation, model = "generate_content", str(call.model or "").rpartition("/")[2]
+    submitted, first_token, last_token = min(received or call.submitted, call.submitted), prefilled or first, last
+    input_tokens, output_tokens = _count(meta, "prompt_tokens"), _count(meta, "completion_tokens")
+    cached_tokens, preemptions = _count(meta, "cached_tokens"), _count(meta, "num_retractions")
+    id = str(name) if meta or isinstance(name, str) else ""
+    streamed, group, turn, replica = sequences == 1, "", UNKNOWN, str(rank) if rank is not None else ""
+    policy_start, policy_end = _versions(meta)
+    limit = limit if type(limit) is int else UNKNOWN
     return (
-        "sglang",
-        min(received or call.submitted, call.submitted),
-        ended,
-        scheduled,
-        prefilled or first,
-        last,
-        _count(meta, "prompt_tokens"),
-        _count(meta, "completion_tokens"),
-        _count(meta, "cached_tokens"),
-        finish,
-        error,
-        _count(meta, "num_retractions"),
-        sequences == 1,
-        "generate_content",
-        str(call.model or "").rpartition("/")[2],
-        str(name) if meta or isinstance(name, str) else "",
-        sample,
-        "",
-        UNKNOWN,
-        start,
-        end,
-        str(rank) if rank is not None else "",
-        limit if type(limit) is int else UNKNOWN,
-    )
+        "sglang", submitted, ended, scheduled, first_token, last_token, input_tokens, output_tokens, cached_tokens,
+        finish, error, preemptions, streamed, operation, model, id, sample, group, turn, policy_start, policy_end,
+        replica, limit,
+    )  # fmt: skip
 
 
 def _sequences(obj: Any) -> tuple[int, int]:

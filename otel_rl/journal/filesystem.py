@@ -7,8 +7,9 @@ import tempfile
 from math import inf
 from pathlib import Path
 from stat import S_IMODE
-from time import monotonic, time
 from typing import Final
+
+from otel_rl.clock import monotonic, time
 
 OWNER: Final = 0o700
 KEEP_S: Final = 60.0

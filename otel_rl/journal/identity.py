@@ -9,12 +9,12 @@ import json
 import os
 import re
 import socket
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from typing import Any, Final
 
+from otel_rl.clock import time_ns
 from otel_rl.config import LAUNCH
 
 STALE_S = 60.0
@@ -51,7 +51,7 @@ class WriterIdentity:
             pid=pid,
             start_time=start_time(pid) or 0,
             host=socket.gethostname(),
-            created_ns=time.time_ns(),
+            created_ns=time_ns(),
             version=version,
             launch=os.environ.get(LAUNCH, ""),
         )

@@ -17,7 +17,6 @@ import mmap
 import os
 import struct
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from otel_rl.clock import time
 from otel_rl.journal.filesystem import make_directory, silent_s
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.own_file import OwnFile
@@ -265,7 +265,7 @@ def _free_left() -> None:
     """Remove pages of processes that were killed, and that nobody has kept."""
     for path in MEMORY.glob(f"otel_rl-{os.getuid()}-*{SUFFIX}"):
         with suppress(OSError):
-            if time.time() - path.stat().st_mtime > LEFT_S:
+            if time() - path.stat().st_mtime > LEFT_S:
                 path.unlink()
 
 

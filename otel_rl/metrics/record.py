@@ -18,7 +18,7 @@ from typing import Any, Literal
 from otel_rl import vocabulary
 from otel_rl.analysis.buckets import BOUNDS
 from otel_rl.guard import guard, say
-from otel_rl.metrics.naming import names, series_of
+from otel_rl.metrics.naming import names, refuse, series_of
 from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.records import Count, Distribution, Exemplar, Labels, MetricPoints, Number, Point
@@ -71,8 +71,9 @@ def record(name: str, value: Any) -> None:
         elif name.startswith(vocabulary.NAMESPACES):
             _refuse_name(name)
         else:
-            metric, labels = series_of(name, vocabulary.USER)
-            state.add(Point(metric, number, state.now(), labels))
+            series = series_of(name, vocabulary.USER)
+            if series is not None:
+                state.add(Point(series[0], number, state.now(), series[1]))
 
 
 def _refuse_name(name: str) -> None:
@@ -89,13 +90,6 @@ def _refuse_name(name: str) -> None:
 
 def _is_ours(name: str) -> bool:
     return name in vocabulary.METRICS or any(name == stage.duration for stage in vocabulary.STAGES.values())
-
-
-def refuse(reason: str, message: str, *values: object) -> None:
-    """Count a number or a batch that is not recorded, and say so the first time."""
-    if not state.dropped["metrics", reason]:
-        say(message, *values)
-    state.drop("metrics", reason)
 
 
 def as_number(value: Any) -> int | float | None:
@@ -140,6 +134,8 @@ class Fold:
         """Values whose metric had too many series already."""
         self._metrics: dict[str, _Metric] = {}
         self._points: defaultdict[str, list[Point]] = defaultdict(list)
+        self._gauges: defaultdict[str, set[Labels]] = defaultdict(set)
+        """The attribute sets that each gauge has had."""
 
     @property
     def num_points(self) -> int:
@@ -164,8 +160,8 @@ class Fold:
         if metric.series.get(labels) != value and self._admit(metric, labels):
             metric.series[labels] = value
 
-    def durations(self, name: str, seconds: Sequence[float], labels: Labels = ()) -> None:
-        """Add values to a histogram, one at least."""
+    def durations(self, name: str, seconds: Sequence[float], labels: Labels = ()) -> bool:
+        """Add values to a histogram, one at least; return whether it takes this set of attributes."""
         metric = self._metrics.get(name) or self._metric(name, "histogram")
         histogram = self._histogram(metric, labels, len(seconds))
         if histogram is not None:
@@ -175,6 +171,7 @@ class Fold:
             low, high = min(seconds), max(seconds)
             histogram.sum = sum(seconds, histogram.sum)
             histogram.min, histogram.max = min(histogram.min, low), max(histogram.max, high)
+        return histogram is not None
 
     def merge(self, name: str, labels: Labels, counts: Sequence[int], summary: tuple[float, float, float]) -> None:
         histogram = self._histogram(self._metrics.get(name) or self._metric(name, "histogram"), labels, sum(counts))
@@ -194,7 +191,13 @@ class Fold:
 
     def point(self, point: Point) -> None:
         """Keep one gauge point; a value that is not finite is counted besides."""
-        name = point.name
+        name, labels = point.name, point.labels
+        known = self._gauges[name]
+        if labels not in known:
+            if len(known) >= MAX_SERIES:
+                self._overflow(name)
+                return
+            known.add(labels)
         if not isfinite(point.value):
             self.count(vocabulary.NONFINITE, 1, ((vocabulary.METRIC_NAME, name),))
         self._points[name].append(point)
@@ -204,11 +207,11 @@ class Fold:
 
         A trainer's step has 50 points: a call of a function for each would cost as much as all else done with them.
         """
-        points = self._points
+        points, gauges = self._points, self._gauges
         for record in records:
             kind = type(record)
             if kind is Point:
-                if isfinite(record.value):
+                if isfinite(record.value) and record.labels in gauges[record.name]:
                     points[record.name].append(record)
                 else:
                     self.point(record)
@@ -276,10 +279,16 @@ class Fold:
 
     def _admit(self, metric: _Metric, labels: Labels, values: int = 1) -> bool:
         if labels not in metric.series and len(metric.series) >= MAX_SERIES:
-            self.overflow += values
+            self._overflow(metric.row.name, values)
             return False
         metric.changed.add(labels)
         return True
+
+    def _overflow(self, name: str, values: int = 1) -> None:
+        """Count values of a metric that has too many series already, and say so the first time."""
+        if not self.overflow:
+            say("otel_rl: %s has %s sets of attributes already; others are left out", name, f"{MAX_SERIES:,}")
+        self.overflow += values
 
 
 def _duration_row(name: str, kind: Literal["counter", "histogram"]) -> vocabulary.Metric:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from otel_rl import vocabulary
 from otel_rl.guard import guard
-from otel_rl.metrics.record import refuse
+from otel_rl.metrics.naming import refuse
 from otel_rl.observing import network
 from otel_rl.observing.batch import KEYS
 from otel_rl.observing.book import Book, ShownBatch, book

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.flops import FORMULA
-from otel_rl.metrics.record import refuse
+from otel_rl.metrics.naming import refuse
 from otel_rl.observing import ledger, rates
 from otel_rl.observing.batch import lengths_of, read
 from otel_rl.observing.network import Formula, Network, formula_of

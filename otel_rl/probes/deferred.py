@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import get_ident
-from time import monotonic, sleep
 from typing import Any
 
+from otel_rl.clock import monotonic, sleep
 from otel_rl.probes.device_time import is_capturing
 from otel_rl.probes.host_arrays import of_host
 from otel_rl.probes.memory import of_parents, probes

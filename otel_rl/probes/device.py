@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from time import monotonic_ns
 from typing import Any, Final
 
+from otel_rl.clock import monotonic_ns
 from otel_rl.guard import attempt
 from otel_rl.probes.device_time import DeviceClock, is_used, may_record
 from otel_rl.probes.memory import Device, probes

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from itertools import islice
-from time import monotonic_ns
 from typing import Any, Final
 from weakref import WeakKeyDictionary
+
+from otel_rl.clock import monotonic_ns
 
 PERIOD_NS: Final = 1_000_000_000
 """The least time between two calls that a loop gets."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from time import monotonic
 from typing import Any, Final
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic
 from otel_rl.probes.nvidia_readings import NvidiaDevice
 from otel_rl.probes.sample import Sample
 

@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from otel_rl import ids, vocabulary
+from otel_rl.clock import strftime, time_ns
 from otel_rl.config import LAUNCH, Config, ProcessKind
 from otel_rl.journal.identity import start_time
 from otel_rl.process.memory import Memory
@@ -124,7 +124,7 @@ class Identity:
 
     def in_child(self) -> Identity:
         """Return the identity of a forked child: a worker of the same rank and attempt."""
-        return replace(self, kind="worker", pid=os.getpid(), started_ns=time.time_ns(), device_id="")
+        return replace(self, kind="worker", pid=os.getpid(), started_ns=time_ns(), device_id="")
 
 
 def from_launcher(config: Config, environ: Mapping[str, str] = os.environ) -> Identity:
@@ -139,7 +139,7 @@ def from_launcher(config: Config, environ: Mapping[str, str] = os.environ) -> Id
         kind=kind,
         role=ROLES.get(kind, TRAINER),
         pid=os.getpid(),
-        started_ns=time.time_ns(),
+        started_ns=time_ns(),
         host=socket.gethostname(),
         memory_limit=memory_limit(),
         extra={key: value for key, value in config.resource_attributes if key != vocabulary.SERVICE_NAME},
@@ -265,13 +265,13 @@ def training_of(trainer: Any) -> dict[str, str]:
 
 def new_launch(environ: Mapping[str, str]) -> str:
     """Make the mark of a command's processes, after that of an `otel-rl run` that runs it."""
-    mark = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(8).hex()}"
+    mark = f"{strftime('%Y%m%d-%H%M%S')}-{os.urandom(8).hex()}"
     return "/".join(filter(None, (environ.get(LAUNCH, ""), mark)))
 
 
 def new_run_id(attempt: str) -> str:
     """Make a run's name that sorts by time and does not repeat."""
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{attempt[:6]}"
+    return f"{strftime('%Y%m%d-%H%M%S')}-{attempt[:6]}"
 
 
 def is_made_up(run_id: str) -> bool:

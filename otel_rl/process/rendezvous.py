@@ -12,9 +12,9 @@ import os
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
-from time import monotonic
 from typing import Any, Final
 
+from otel_rl.clock import monotonic
 from otel_rl.config import Config
 from otel_rl.guard import say
 from otel_rl.ids import random_bits

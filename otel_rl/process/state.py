@@ -8,16 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import get_ident
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from otel_rl import guard, ids
-from otel_rl.clock import Clock, first_start_ns, process_start_ns
+from otel_rl.clock import Clock, first_start_ns, monotonic_ns, process_start_ns
 from otel_rl.config import Config
 from otel_rl.process import memory
 from otel_rl.process.identity import Identity, from_launcher, identifying, make_attempt
 from otel_rl.process.layout import layout
-from otel_rl.records import Attributes, Log, RecordQueue
+from otel_rl.records import Attributes, Log, RecordQueue, signal_of
 from otel_rl.vocabulary import CLOCK_STEPPED, SETUP, TEARDOWN
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ class Runtime:
     def add(self, record: object) -> bool:
         """Queue one record for the flusher; False if the queue is full. Cost: 0.15 us; never blocks."""
         if len(self.queue) >= QUEUE_LIMIT:
-            self.dropped["traces", "queue_full"] += 1
+            self.drop(signal_of(record), "queue_full")
             return False
         self.queue.append(record)
         if not self.awake:

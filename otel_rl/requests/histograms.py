@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_rl import vocabulary as v
+from otel_rl.clock import monotonic_ns
 from otel_rl.guard import guard
 from otel_rl.metrics.record import Fold
 from otel_rl.process.state import state

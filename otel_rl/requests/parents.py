@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, get_current_span
 
 from otel_rl import vocabulary as v
+from otel_rl.clock import monotonic_ns
 from otel_rl.guard import guard
 from otel_rl.process.state import Trace, state
 from otel_rl.records import Labels

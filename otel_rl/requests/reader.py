@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Iterable
 from itertools import islice
-from time import sleep
 from typing import Any, Final
 
+from otel_rl.clock import sleep
 from otel_rl.guard import attempt
 from otel_rl.process.state import state
 from otel_rl.records import FinishedRequests

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
 from typing import Final
 
+from otel_rl.clock import monotonic
 from otel_rl.config import ConfigurationError
 from otel_rl.guard import guard, say
 from otel_rl.journal.identity import WriterIdentity

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from time import monotonic_ns
 
+from otel_rl.clock import monotonic_ns
 from otel_rl.guard import guard
 from otel_rl.process.carrier import IN_USE, Carrier, carrying
 from otel_rl.process.state import Trace, state

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from time import monotonic_ns
-
+from otel_rl.clock import monotonic_ns
 from otel_rl.records import Value
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, innermost

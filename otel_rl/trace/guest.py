@@ -17,10 +17,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from threading import get_ident
-from time import monotonic_ns, thread_time_ns
 from typing import Final, NamedTuple
 
 from otel_rl import ids, vocabulary
+from otel_rl.clock import monotonic_ns, thread_time_ns
 from otel_rl.ids import random_bits
 from otel_rl.probes.memory import Reading, probes
 from otel_rl.process.identity import RANK, identifying

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from time import monotonic_ns
 from typing import Any
 
 from opentelemetry.trace import Span, SpanContext
 from opentelemetry.trace.status import Status, StatusCode
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic_ns
 from otel_rl.guard import errors, guard
 from otel_rl.process.state import Trace, state
 from otel_rl.records import SpanEvent, SpanLink, Value

@@ -6,7 +6,6 @@ import functools
 import inspect
 from collections.abc import Callable
 from contextvars import Token
-from time import monotonic_ns
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
@@ -15,6 +14,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext, TraceFlags, format_span_id, format_trace_id
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic_ns
 from otel_rl.guard import errors, guard
 from otel_rl.ids import random_bits
 from otel_rl.journal.page import BEGAN, STAGE

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from threading import get_ident
-from time import monotonic_ns
 from types import TracebackType
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic_ns
 from otel_rl.guard import attempt, guard
 from otel_rl.probes.memory import Reading, probes
 from otel_rl.process.hooked import hooking

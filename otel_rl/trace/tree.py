@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from threading import get_ident
-from time import thread_time_ns
 
 from opentelemetry.trace import Span, SpanContext
 
 from otel_rl import ids, vocabulary
+from otel_rl.clock import thread_time_ns
 from otel_rl.probes.memory import peak_rss
 from otel_rl.process.identity import identifying
 from otel_rl.process.state import PHASES, Trace, state

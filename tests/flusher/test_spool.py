@@ -302,7 +302,8 @@ def play(recording: Recording, rank: int, actions: list[str], root: Path) -> dic
             patch.setattr(path, "random_bits", lambda bits: next(numbers))
         second = time.gmtime(WALL_NS // 1_000_000_000)  # or the next one begins between two runs that are compared
         clock = SimpleNamespace(time_ns=lambda: WALL_NS, strftime=lambda form: time.strftime(form, second))
-        patch.setattr("otel_rl.process.identity.time", clock)
+        for name in ("strftime", "time_ns"):
+            patch.setattr(f"otel_rl.process.identity.{name}", getattr(clock, name))
         patch.setattr("otel_rl.entry.MEET_LIMIT_S", 0.0)  # the other rank never comes
         for name, value in {"OTEL_RL_DIR": str(root), "RANK": str(rank), "WORLD_SIZE": "2"}.items():
             patch.setenv(name, value)

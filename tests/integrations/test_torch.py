@@ -20,6 +20,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+import cloudpickle
 import torch
 from opentelemetry.context import get_current
 
@@ -89,6 +90,35 @@ def test_an_optimizer_without_a_framework_is_a_stage(recorded: Callable[[], Reco
         scheduler.step()
         two.step()
     assert [v.BACKWARD, v.OPTIMIZER, v.OPTIMIZER] == recorded().steps()[1].outline()
+
+
+def by_value(*things: Any) -> list[bytes | str]:
+    """Pickle as Ray does, with the globals that a function uses, and make the fingerprints of datasets."""
+    fingerprint = pytest.importorskip("datasets.fingerprint")
+    return [*map(cloudpickle.dumps, things), *map(fingerprint.Hasher.hash, things)]
+
+
+def test_what_pickles_an_optimizer_by_value_gets_nothing_of_ours(recorded: Callable[[], Recorded]) -> None:
+    """Data sets are found in their cache by such bytes; hooks of others are among them as ever."""
+
+    class Own(torch.optim.Optimizer):
+        """An optimizer of the user's, in the program itself."""
+
+        def __init__(self) -> None:
+            super().__init__(model().parameters(), {})
+
+        def step(self, closure: Any = None) -> None:
+            """Update nothing."""
+
+    Own().step()  # torch wraps it
+    optimizer = importlib.import_module("torch.optim.optimizer")
+    handle = optimizer.register_optimizer_step_pre_hook(print)
+    while_recording = by_value(Own.step, torch.optim.SGD.step)
+    recorded()
+    assert while_recording == by_value(Own.step, torch.optim.SGD.step)
+    assert b"print" in while_recording[0]
+    handle.remove()
+    assert {} == vars(optimizer._global_optimizer_pre_hooks)
 
 
 def test_an_optimizer_inside_the_backward_belongs_to_it(recorded: Callable[[], Recorded]) -> None:

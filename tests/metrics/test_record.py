@@ -140,8 +140,10 @@ def test_a_total_that_is_counted_elsewhere_is_taken_when_it_changes(values: list
         last = value
 
 
-def test_a_metric_takes_so_many_series_and_counts_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first ones go on; other metrics have their own limit; gauges have none."""
+def test_a_metric_takes_so_many_series_and_counts_the_rest(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first ones go on; other metrics have their own limit; one line says so."""
     monkeypatch.setattr(metrics, "MAX_SERIES", 3)
     fold = Fold(5)
     for i in range(5):
@@ -150,8 +152,42 @@ def test_a_metric_takes_so_many_series_and_counts_the_rest(monkeypatch: pytest.M
             fold.durations("h", [1.0], (("i", i),))
             fold.point(Point("g", 1, 1, (("i", i),)))
     found = taken(fold)
-    assert (8, 3, 3, 10) == (fold.overflow, len(found["c"]), len(found["h"]), len(found["g"]))
+    assert (12, 3, 3, 6) == (fold.overflow, len(found["c"]), len(found["h"]), len(found["g"]))
     assert {2} == {point.value for point in found["c"]}
+    assert ["otel_rl: c has 3 sets of attributes already; others are left out"] == caplog.messages
+
+
+def test_points_that_come_together_have_the_same_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a trainer's step, for one."""
+    monkeypatch.setattr(metrics, "MAX_SERIES", 3)
+    fold = Fold(5)
+    others = list(fold.add([Point("g", float(i), i, (("i", i % 5),)) for i in range(10)]))
+    assert ([], 4, 6) == (others, fold.overflow, fold.num_points)
+
+
+def test_names_without_end_have_a_bound_a_count_and_one_line(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those that came before go on; all that one process names counts, whichever framework does."""
+    monkeypatch.setattr(naming, "MOST_NAMES", 3)
+    assert "trl.entropy" == naming.series_of("entropy", vocabulary.TRL)[0]
+    for step in range(2):
+        for prompt in range(4):
+            otel_rl.record(f"reward.{step}.{prompt}", 1.0)
+        otel_rl.record("reward.0.0", 2.0)
+    run = recording.stop()
+    points = [(point.name, point.value) for point in run.points() if point.name.startswith(vocabulary.USER)]
+    assert [
+        ("user.reward.0.0", 1.0),
+        ("user.reward.0.0", 2.0),
+        ("user.reward.0.0", 2.0),
+        ("user.reward.0.1", 1.0),
+    ] == sorted(points)
+    (dropped,) = run.last_points(vocabulary.SELF_DROPPED)
+    reason = {vocabulary.REASON: "too_many_names", vocabulary.SIGNAL: "metrics"}
+    assert (6, reason) == (dropped.value, dropped.attributes)
+    (line,) = caplog.messages
+    assert line.startswith("otel_rl: the number 'reward.0.2' and others are not recorded: this process has 3 names")
 
 
 @pytest.mark.parametrize("kind", ["histogram", "exponential"])
@@ -354,17 +390,6 @@ def test_names_that_prometheus_writes_alike_stay_apart(recording: Recording, cap
     out = io.StringIO()
     render(report, Console(file=out, width=80))
     assert "2 numbers distinguished by rl.metric.name alone (name_clash)" in out.getvalue()
-
-
-def test_of_too_many_names_each_has_its_own_beside(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So they stay apart, though they are not remembered."""
-    monkeypatch.setattr(naming, "MOST_NAMES", 2)
-    with otel_rl.step(1):
-        for name in ("a", "b", "c/d", "c.d", "a"):
-            otel_rl.record(name, 1.0)
-    found = [(p.name, p.attributes) for p in recording.stop().points() if p.name.startswith(vocabulary.USER)]
-    beside = [(f"user.{name}", {vocabulary.METRIC_NAME: name}) for name in ("c/d", "c.d")]
-    assert sorted([("user.a", {}), ("user.a", {}), ("user.b", {}), *beside], key=str) == sorted(found, key=str)
 
 
 @pytest.mark.parametrize("value", ["x", None, [1, 2], object(), 10**400, np.zeros(3)])

@@ -15,6 +15,8 @@ from otel_rl.config import Config
 from otel_rl.process import state as runtime
 from otel_rl.process.identity import identifying
 from otel_rl.process.state import Runtime, state
+from otel_rl.records import Count, Deferred, Log, Point
+from otel_rl.requests.queue import EngineLoad
 from otel_rl.trace import stage
 from otel_rl.trace.training import training
 from tests.fixtures import Recording, in_child
@@ -35,6 +37,17 @@ def test_a_full_queue_drops_and_counts(recording: Recording, monkeypatch: pytest
     (dropped,) = run.last_points(vocabulary.SELF_DROPPED)
     assert (5, {vocabulary.REASON: "queue_full", vocabulary.SIGNAL: "traces"}) == (dropped.value, dropped.attributes)
     assert list(range(20)) == sorted(s.attributes["rl.number"] for s in run.spans(None) if s.name == "tool")
+
+
+def test_what_a_full_queue_drops_is_counted_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Points are no spans; the load of an engine is points, too."""
+    monkeypatch.setattr(runtime, "QUEUE_LIMIT", 0)
+    ours = Runtime()
+    load = EngineLoad("vllm", "0", 5, 1, 2, None)
+    for record in (Point("a", 1, 5), Count("b", 1), Deferred(list, ()), load, Log("c", 5, {}), stage.Stage("d")):
+        assert not ours.add(record)
+    signals = {"metrics": 4, "logs": 1, "traces": 1}
+    assert {(signal, "queue_full"): number for signal, number in signals.items()} == ours.dropped
 
 
 def test_the_first_record_wakes_the_flusher_once() -> None:

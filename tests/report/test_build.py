@@ -505,6 +505,22 @@ def test_steps_that_are_not_sampled_are_counted_and_said(recording: Recording) -
     assert f"{report.unseen_steps} steps left numbers and no spans: not sampled" in console.export_text()
 
 
+def test_a_run_without_a_sampled_step_says_what_its_numbers_know(
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head says that there are no spans, and not that there is nothing."""
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    stubbed.start()
+    for number in range(4):
+        with otel_rl.step(number):
+            stubbed.tick(10)
+            otel_rl.record("rl.reward.score", 0.5)
+    console = Console(width=80, record=True, file=io.StringIO())
+    render(build_report(stubbed.stop(), BEGIN_NS), console)
+    title, facts = console.export_text().splitlines()[:2]
+    assert ("no spans recorded", "4 steps without spans") == (title.partition("run ")[2].strip(), facts)
+
+
 @pytest.mark.parametrize("signal", ["spans", "points"])
 def test_steps_that_come_while_a_report_reads_have_spans(
     recording: Recording, monkeypatch: pytest.MonkeyPatch, signal: str

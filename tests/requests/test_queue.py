@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import random
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from contextvars import copy_context
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -522,3 +524,21 @@ def test_what_a_rollout_generates_belongs_to_it(recording: Recording) -> None:
         with otel_rl.stage("sample.generate", mode="train") as alone:
             found += [find_parent(), pool.submit(find_parent).result()]
     assert [rollout, rollout, judge, alone, alone] == found
+
+
+def test_plain_rows_name_the_fields_in_their_order() -> None:
+    """Two numbers that change places would be wrong in silence: what stands in a row has the name of its field."""
+    package = Path(otel_rl.__file__).parent
+    rows = {}
+    for path in (*package.glob("integrations/**/*.py"), *package.glob("requests/*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Tuple) and len(node.elts) >= len(Request._fields):
+                fields = node.elts[: len(Request._fields)]
+                names = [field.id if isinstance(field, ast.Name) else ast.unparse(field) for field in fields]
+                rows[str(path.relative_to(package))] = names
+    engines = {
+        "integrations/sglang.py": "'sglang'",
+        "integrations/vllm/requests.py": "'vllm'",
+        "requests/api.py": "engine",
+    }
+    assert {path: [engine, *Request._fields[1:]] for path, engine in engines.items()} == rows

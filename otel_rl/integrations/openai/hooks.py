@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from time import monotonic_ns
 from typing import Any
 
+from otel_rl.clock import monotonic_ns
 from otel_rl.hooks import CallbackHook, Integration, RequestHook
 from otel_rl.hooks.generators import ending
 from otel_rl.integrations.openai.requests import Reading, failed, finished

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from time import monotonic_ns
 from typing import Any
 
+from otel_rl.clock import monotonic_ns
 from otel_rl.hooks.generators import Ending
 from otel_rl.ids import random_bits
 from otel_rl.requests.queue import UNKNOWN, Request

@@ -9,10 +9,10 @@ import os
 import re
 from collections.abc import Callable
 from threading import Event
-from time import monotonic_ns
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic_ns
 from otel_rl.guard import attempt, guard
 from otel_rl.hooks import Args, Kwargs, RemoteHook
 from otel_rl.hooks.hook import wrap

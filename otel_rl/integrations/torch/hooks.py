@@ -13,11 +13,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from time import monotonic_ns
 from types import CodeType, ModuleType
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic_ns
 from otel_rl.comm import ddp_wait
 from otel_rl.comm.memory import comm
 from otel_rl.guard import guard

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
-from time import monotonic_ns
 from types import CodeType, FrameType, ModuleType
-from typing import Any
+from typing import Any, SupportsIndex
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic_ns
 from otel_rl.guard import attempt
 from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
@@ -89,10 +90,32 @@ class OptimizerTiming:
 
 
 def time_optimizers(module: ModuleType) -> Callable[[], object]:
-    """Register them."""
+    """Register them; return what removes them."""
     timing = OptimizerTiming(module)
     handles = (
         module.register_optimizer_step_pre_hook(partial(attempt, "begin", "an optimizer step", timing.begin)),
         module.register_optimizer_step_post_hook(partial(attempt, "end", "an optimizer step", timing.end)),
     )
-    return lambda: [handle.remove() for handle in handles]
+    for handle in handles:
+        _leave_out_of_pickles(handle.hooks_dict_ref(), handle.id)
+
+    def remove() -> None:
+        for handle in handles:
+            vars(handle.hooks_dict_ref()).pop("__reduce_ex__", None)
+            handle.remove()
+
+    return remove
+
+
+def _leave_out_of_pickles(hooks: OrderedDict[int, Any], ours: int) -> None:
+    """Let torch's hooks pickle as they would without one of ours.
+
+    What pickles a function by value (cloudpickle, dill) pickles the globals that it uses. Those of ``Optimizer.step``
+    are these hooks. Datasets are found again in their cache by the bytes of the functions that made them.
+    """
+
+    def reduce(protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        others = ((key, hook) for key, hook in hooks.items() if key != ours)
+        return OrderedDict(others).__reduce_ex__(protocol)
+
+    vars(hooks)["__reduce_ex__"] = reduce

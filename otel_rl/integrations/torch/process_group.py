@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from time import monotonic_ns
 from types import ModuleType
 from typing import Any
 
+from otel_rl.clock import monotonic_ns
 from otel_rl.comm import buffers
 from otel_rl.comm.memory import comm
 from otel_rl.guard import say

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from time import monotonic_ns
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from otel_rl import vocabulary
-from otel_rl.clock import perf_counter_shift
+from otel_rl.clock import monotonic_ns, perf_counter_shift
 from otel_rl.hooks import CallbackHook, ReturnHook
 from otel_rl.ids import random_bits
 from otel_rl.probes import kv_cache

@@ -20,10 +20,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
-from time import monotonic_ns
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic_ns
 from otel_rl.hooks import CallbackHook, Integration, ReturnHook
 from otel_rl.ids import random_bits
 from otel_rl.integrations.transformers import batching

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import get_ident
-from time import monotonic_ns
 from types import ModuleType
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic_ns
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, Attachment, CallbackHook, Integration, Kwargs, StageHook
 from otel_rl.probes import deferred

@@ -12,10 +12,10 @@ every one of a real training, and some of a toy's, whose steps would notice
 
 from __future__ import annotations
 
-from time import monotonic_ns
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic_ns
 from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.observing.api import observe_batch, observe_masks, show
 from otel_rl.observing.book import book

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from time import monotonic_ns
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic_ns
 from otel_rl.hooks import Args, Kwargs, RequestHook
 from otel_rl.ids import random_bits
 from otel_rl.integrations.trl.memory import rollouts

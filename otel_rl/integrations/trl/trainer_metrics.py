@@ -81,14 +81,17 @@ class Reader:
         return points
 
     def _name(self, name: str) -> Series | None:
-        """Return the series of a metric; None where another rank reports it."""
+        """Return the series of a metric; None where another rank reports it, or if there are too many names."""
         is_global = name not in PER_RANK
-        canonical, own = self._canonical(name)
+        found = self._canonical(name)
+        if found is None:
+            return None
+        canonical, own = found
         series = (canonical, (*own, *self._labels, GLOBAL if is_global else RANK))
         self._series[name] = None if is_global and state.identity.rank != 0 else series
         return self._series[name]
 
-    def _canonical(self, name: str) -> Series:
+    def _canonical(self, name: str) -> Series | None:
         kind, _, rest = name.partition("/")
         function, _, statistic = rest.rpartition("/")
         if kind == "rewards" and function and statistic in OF_FUNCTION:

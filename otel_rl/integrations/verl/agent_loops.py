@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterator, Mapping
-from time import monotonic_ns
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic_ns
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, RequestHook, StageHook
 from otel_rl.hooks.generators import Ending, ending
 from otel_rl.integrations.verl import prompt_groups

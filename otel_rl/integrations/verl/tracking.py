@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, Kwargs, Memory
-from otel_rl.metrics.naming import Series, series_of
-from otel_rl.metrics.record import as_number, refuse
+from otel_rl.metrics.naming import Series, refuse, series_of
+from otel_rl.metrics.record import as_number
 from otel_rl.process.state import state
 from otel_rl.records import Point
 from otel_rl.trace.values import is_on_host
@@ -135,7 +135,10 @@ def _named(numbers: Numbers) -> Iterator[tuple[Series, int | float]]:
         elif _is_canonical(key, numbers):
             name, labels = CANONICAL[key]
         else:
-            name, labels = series_of(key, vocabulary.VERL)
+            found = series_of(key, vocabulary.VERL)
+            if found is None:
+                continue
+            name, labels = found
         mode = (EVALUATION,) if key.partition("/")[0] in EVALUATIONS else ()
         yield (name, (*labels, *mode)), number
     share, longest = numbers.get("response_length/clip_ratio"), numbers.get("response_length/max")

@@ -27,10 +27,10 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from time import monotonic_ns
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic_ns
 from otel_rl.guard import attempt
 from otel_rl.hooks import CallbackHook, Integration, ReturnHook, StageHook
 from otel_rl.integrations.vllm.memory import HandedBatch, LoadPeak, VllmEngine, vllm

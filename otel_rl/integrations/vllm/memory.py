@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from time import monotonic_ns, time
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from otel_rl.clock import monotonic_ns, time
 from otel_rl.guard import errors
 from otel_rl.process.memory import Memory
 from otel_rl.process.state import QUEUE_LIMIT

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextvars import ContextVar
-from time import monotonic_ns
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry.trace import INVALID_SPAN
 
+from otel_rl.clock import monotonic_ns
 from otel_rl.hooks.generators import ending
 from otel_rl.ids import random_bits
 from otel_rl.integrations.vllm.memory import HandedBatch, OpenSequence, StreamTimes, VllmEngine, vllm
@@ -52,7 +52,7 @@ def record_end(args: Sequence[Any], error: str = "") -> None:
         # Never what is current where a queue is: the first of all callers began the task that handles outputs.
         parent = find_parent() if queue is None else tracing.container or INVALID_SPAN
     add_finished((
-        _read, parent, 18, engine, engine.batch, REPLICA.get(), reason, error, monotonic_ns(), arrival, times,
+        _read, parent, GIVEN, engine, engine.batch, REPLICA.get(), reason, error, monotonic_ns(), arrival, times,
         sequence.request_id, getattr(sequence, "external_req_id", None), sequence.parent_req is not None,
         sequence.prompt_len, len(detokenizer.output_token_ids), getattr(sequence, "num_cached_tokens", UNKNOWN),
         sequence.max_tokens_param, sequence.stats, getattr(sequence, "weight_version_starts", None),
@@ -66,15 +66,15 @@ def is_session(sequence: Any) -> bool:
 
 
 def _read(  # noqa: PLR0913, PLR0917
-    engine: VllmEngine, batch: HandedBatch | None, replica: int, reason: Any, error: str, ended: int, arrival: float,
-    seen: StreamTimes | None, name: Any, outer: Any, is_child: bool, prompt: int, count: int, cached: int,
-    limit: int | None, stats: Any, versions: Any, kind: Any,
+    engine: VllmEngine, batch: HandedBatch | None, server: int, reason: Any, error: str, ended: int, arrival: float,
+    seen: StreamTimes | None, name: Any, outer: Any, is_child: bool, input_tokens: int, output_tokens: int,
+    cached_tokens: int, most: int | None, stats: Any, versions: Any, kind: Any,
 ) -> tuple[Values]:  # fmt: skip
-    request_id, finish, preemptions = str(name), str(reason), UNKNOWN
+    id, finish, preemptions = str(name), str(reason), UNKNOWN
     # A child is called `<index>_<its parent>`; since 0.14 the caller's id is kept beside vLLM's own.
-    sample = str(outer or (request_id.partition("_")[2] if is_child else "") or request_id)
-    is_streamed = kind is not None
-    is_shown = is_streamed and kind.name != "FINAL_ONLY"
+    sample = str(outer or (id.partition("_")[2] if is_child else "") or id)
+    streamed = kind is not None
+    is_shown = streamed and kind.name != "FINAL_ONLY"
     arrived = stats.arrival_time if stats is not None else arrival
     submitted = int(arrived * 1e9) - state.clock.anchor if arrived else 0
     times: Times = 0, 0, 0
@@ -83,23 +83,29 @@ def _read(  # noqa: PLR0913, PLR0917
     if stats is not None:
         preemptions = getattr(stats, "num_preemptions", UNKNOWN)
         times = tuple(round(one * 1e9) for one in (stats.scheduled_ts, stats.first_token_ts, stats.last_token_ts))
-    if seen is not None and seen.first and count:
+    if seen is not None and seen.first and output_tokens:
         times = _as_seen(seen, times, ended, finish)
     elif stats is not None:
         times = _times(stats, times, submitted, ended, is_shared=engine.is_shared, is_shown=is_shown)
-    scheduled, first, last = times
-    if not count:
-        first = last = 0  # what was taken for the first token was the word that it is over
+    scheduled, first_token, last_token = times
+    if not output_tokens:
+        first_token = last_token = 0  # what was taken for the first token was the word that it is over
     policy, group = UNKNOWN, ""
     if batch is not None:
-        policy, sample, group = batch.place(request_id, sample, engine.ranks)
-    start, end = _policy(versions, policy) if versions else (policy, policy)
+        policy, sample, group = batch.place(id, sample, engine.ranks)
+    policy_start, policy_end = _policy(versions, policy) if versions else (policy, policy)
+    replica, limit, turn = str(server) if server >= 0 else engine.replica, UNKNOWN if most is None else most, UNKNOWN
+    model, operation = engine.model, "generate_content"
     values = (
-        "vllm", submitted, ended, scheduled, first, last, prompt, count, cached, finish, error, preemptions,
-        is_streamed, "generate_content", engine.model, request_id, sample, group, UNKNOWN, start, end,
-        str(replica) if replica >= 0 else engine.replica, UNKNOWN if limit is None else limit,
+        "vllm", submitted, ended, scheduled, first_token, last_token, input_tokens, output_tokens, cached_tokens,
+        finish, error, preemptions, streamed, operation, model, id, sample, group, turn, policy_start, policy_end,
+        replica, limit,
     )  # fmt: skip
     return (values,)
+
+
+GIVEN: Final = _read.__code__.co_argcount
+"""The arguments that ``record_end`` hands over."""
 
 
 def _as_seen(seen: StreamTimes, core: Times, ended: int, finish: str) -> Times:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
+from otel_rl import vocabulary
+
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer as Repeated
 
@@ -18,6 +20,8 @@ MAX_TEXT: Final = 2048
 MAX_ATTRIBUTES: Final = 128
 """Attributes, events and links that are kept of a record."""
 MAX_LIST: Final = 1024
+NAMED: Final = vocabulary.ATTRIBUTES.keys() - {vocabulary.EXCEPTION_MESSAGE, vocabulary.EXCEPTION_STACKTRACE}
+"""Attributes whose values are names and ids; the text of an exception is neither."""
 
 UNENCODABLE: Final = (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RuntimeError)
 """Protobuf raises these for a value that does not fit, and an object that is no record raises them.
@@ -31,6 +35,8 @@ class Cleaner:
 
     def __init__(self, max_text: int = MAX_TEXT) -> None:
         self.max_text = max_text
+        self.max_name = max(max_text, MAX_TEXT)
+        """The same of a value by which something is found: the user's limit is for long texts."""
         self.counts: Counter[str] = Counter()
         """Repairs by kind.
 
@@ -39,7 +45,7 @@ class Cleaner:
         """
 
     def name(self, value: object) -> str:
-        """Make a name or a key fit; the user's limit is for values."""
+        """Make a name or a key fit."""
         return self.text(value, MAX_TEXT)
 
     def text(self, value: object, limit: int = 0) -> str:
@@ -69,8 +75,16 @@ class Cleaner:
         self.counts["time_clamped"] += 1
         return start_ns, start_ns
 
-    def fill(self, target: Repeated[KeyValue], attributes: Mapping[Any, Any] | None) -> int:
+    def fill(self, target: Repeated[KeyValue], attributes: Mapping[Any, Any] | None, *, is_limited: bool = True) -> int:
         """Add attributes to a repeated ``KeyValue``.
+
+        The user's limit of length is for spans and logs, as OpenTelemetry says, and there not for what the vocabulary
+        names: ids, roles, models, functions and other values by which something is found.
+
+        Args:
+            target: the attributes of the message.
+            attributes: what to add.
+            is_limited: whether the user's limit holds; False for a resource and for metrics.
 
         Returns:
             The number of dropped ones: too many, without a key, with a key again, or of a type that OTLP does not have.
@@ -84,7 +98,8 @@ class Cleaner:
                 break
             key = self.name(raw_key) if isinstance(raw_key, str) else ""
             if key and key not in seen:
-                if self._set(target.add(key=key).value, raw_value):
+                limit = self.max_text if is_limited and key not in NAMED else self.max_name
+                if self._set(target.add(key=key).value, raw_value, limit):
                     seen.add(key)
                 else:
                     del target[-1]
@@ -92,7 +107,7 @@ class Cleaner:
         self.counts["attributes_dropped"] += dropped
         return dropped
 
-    def _set(self, target: AnyValue, value: object) -> bool:
+    def _set(self, target: AnyValue, value: object, limit: int) -> bool:
         if isinstance(value, bool):
             target.bool_value = value
         elif isinstance(value, int) and INT64_MIN <= value <= INT64_MAX:
@@ -100,12 +115,12 @@ class Cleaner:
         elif isinstance(value, float):
             target.double_value = value
         elif isinstance(value, str):
-            target.string_value = self.text(value)
+            target.string_value = self.text(value, limit)
         elif isinstance(value, int):
             self.counts["int_as_text"] += 1
-            target.string_value = self.text(str(value) if value.bit_length() < self.max_text else hex(value))
+            target.string_value = self.text(str(value) if value.bit_length() < self.max_text else hex(value), limit)
         elif isinstance(value, list | tuple):
-            self._set_list(target.array_value.values, value)
+            self._set_list(target.array_value.values, value, limit)
             target.array_value.SetInParent()
         else:
             target.SetInParent()
@@ -113,11 +128,11 @@ class Cleaner:
             return value is None
         return True
 
-    def _set_list(self, target: Repeated[AnyValue], elements: list[Any] | tuple[Any, ...]) -> None:
+    def _set_list(self, target: Repeated[AnyValue], elements: list[Any] | tuple[Any, ...], limit: int) -> None:
         """Add the elements of a list; one that is a list itself is dropped."""
         self.counts["list_cut"] += len(elements) > MAX_LIST
         for element in elements[:MAX_LIST]:
             if isinstance(element, list | tuple):
                 self.counts["value_dropped"] += 1
-            elif not self._set(target.add(), element):
+            elif not self._set(target.add(), element, limit):
                 del target[-1]

@@ -61,7 +61,7 @@ class SpanEncoder:
         Args:
             resource: attributes of the process, part of every request.
             version: of the instrumentation scope ``otel_rl``.
-            max_text: characters that are kept of a string.
+            max_text: characters that are kept of a string in a span or a log record, unless something is found by it.
             stage: the class of most spans (``Stage``), whose fields the C reads itself.
         """
         self._version = version
@@ -204,6 +204,6 @@ class SpanEncoder:
             trace_id=log.trace_id.to_bytes(16, "big") if log.trace_id else b"",
             span_id=log.span_id.to_bytes(8, "big") if log.span_id else b"",
         )
-        message.body.string_value = clean.text(log.body, max(clean.max_text, MAX_TEXT))
+        message.body.string_value = clean.text(log.body, clean.max_name)
         message.dropped_attributes_count = clean.fill(message.attributes, log.attributes)
         return message

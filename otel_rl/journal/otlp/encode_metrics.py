@@ -125,7 +125,7 @@ class MetricEncoder:
 
     def _fill(self, attributes: Attributes, kind: _Point) -> bytes:
         message = kind()
-        self._cleaner.fill(message.attributes, attributes)
+        self._cleaner.fill(message.attributes, attributes, is_limited=False)
         data: bytes = message.SerializeToString()
         return data
 

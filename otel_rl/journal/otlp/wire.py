@@ -41,7 +41,7 @@ class Envelope:
 
     def __init__(self, resource: Attributes, version: str, cleaner: Cleaner) -> None:
         message = Resource()
-        cleaner.fill(message.attributes, resource)
+        cleaner.fill(message.attributes, resource, is_limited=False)
         self._resource = block(1, message.SerializeToString())
         self._scope = block(1, InstrumentationScope(name=vocabulary.SCOPE, version=version).SerializeToString())
         self.room = MAX_REQUEST_BYTES - len(self._resource) - len(self._scope) - 16

@@ -34,6 +34,7 @@ RECORDS: Final = {"traces": "span", "metrics": "metric point", "logs": "log reco
 OF: Final[dict[MemoryKind, Of]] = {"host rss": "host", "device allocated": "device", "device reserved": "reserved"}
 REASONS: Final = {
     "name_taken": "their name is reserved",
+    "too_many_names": "there are too many names",
     MOVED: "their files were moved or removed",
 }
 """Reasons in plain words; docs/failures.md has the others."""

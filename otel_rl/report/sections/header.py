@@ -118,7 +118,7 @@ def _joined(facts: Iterable[str]) -> str:
 
 def _state(report: Report) -> Line:
     if not report.attempts:
-        return Line("nothing recorded", "warning")
+        return Line("no spans recorded" if report.unseen_steps else "nothing recorded", "warning")
     is_missed = report.state == "unknown" and report.steps.recorded > 0  # who makes no step has nothing to tear down
     state = STATES[report.state] if report.state != "unknown" or is_missed else Line("ended", "note")
     setup = report.attempts[-1].setup_s
@@ -130,7 +130,7 @@ def _state(report: Report) -> Line:
 def _steps(report: Report) -> str:
     steps = report.steps
     if not steps.recorded:
-        return "no finished step"
+        return f"{plural(report.unseen_steps, 'step')} without spans" if report.unseen_steps else "no finished step"
     is_plain = steps.first in (0, 1) and steps.last == steps.first + steps.recorded - 1 and steps.loops < 2
     span = "" if is_plain else f" ({'-'.join(map(str, dict.fromkeys((steps.first, steps.last))))})"
     loops = f" in {plural(steps.loops, 'loop')}" if steps.loops > 1 else ""
