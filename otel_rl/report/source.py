@@ -10,6 +10,7 @@ from time import monotonic_ns
 
 from otel_rl import vocabulary as v
 from otel_rl.findings.unmade import Making
+from otel_rl.journal.page import PageView, find_pages
 from otel_rl.journal.read import OpenView, Run
 from otel_rl.records import Attributes, Value
 from otel_rl.report.data.details import Ledger, OpenStageRow, Requests, StallRow
@@ -219,6 +220,16 @@ class Source:
     @cached_property
     def disagreements(self) -> list[StepDisagreement]:
         return disagreements(stages_of_step(self.found.steps), self.run.journals, self.losses)
+
+    @cached_property
+    def pages(self) -> dict[str, PageView]:
+        """The status pages of the processes that go on, or left theirs, by writer."""
+        return find_pages(self.run.path)
+
+    @cached_property
+    def unwritten(self) -> set[str]:
+        """The writers of processes that ended by themselves before all was on disk."""
+        return {writer for writer, page in self.pages.items() if page.is_unwritten} - self.alive
 
     def _in_use(self) -> list[OpenView]:
         """Return the open stages without those whose end was not written.
