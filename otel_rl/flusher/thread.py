@@ -55,9 +55,7 @@ HOLD_LIMIT = 20_000
 class _Answer(threading.Event):
     """Set when a cycle that was asked for is over."""
 
-    def __init__(
-        self, *, is_last: bool = False, is_end: bool = False, then: Callable[[], object] | None = None
-    ) -> None:
+    def __init__(self, *, is_last: bool = False, is_end: bool = False, then: Callable[[], Any] | None = None) -> None:
         super().__init__()
         self.is_last = is_last
         """Whether the journal is complete after it."""
@@ -394,11 +392,7 @@ class Flusher:
         before = sum(writer.dropped.values())
         writer.heartbeat()
         if sum(writer.dropped.values()) > before:
-            say(
-                "otel_rl: %s was moved or removed while this process records in it; what comes now is recorded there "
-                "anew, and what was recorded is missing there",
-                writer.directory,
-            )
+            say("otel_rl: %s was moved or removed; what comes now goes there anew, without what was", writer.directory)
 
     def _say_failure(self, what: str) -> None:
         if not self._has_said_failure:

@@ -417,7 +417,7 @@ def test_a_run_that_is_moved_while_it_goes_on_says_so(tmp_path: Path) -> None:
     command = [*OTEL_RL, "run", "--dir=runs", "--run-id=mine", "--", sys.executable, "-c", MOVING]
     environ = {**os.environ, "COLUMNS": "300"}
     result = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path)
-    assert f"otel_rl: {tmp_path}/runs/mine was moved or removed while this process records in it" in result.stderr
+    assert f"otel_rl: {tmp_path}/runs/mine was moved or removed; what comes now goes there anew" in result.stderr
     assert "spans (their files were moved or removed)" in result.stderr
     before = build_report(open_run(tmp_path / "old" / "mine"), time.time_ns())
     assert ("interrupted", 2) == (before.state, sum(attempt.steps for attempt in before.attempts))
