@@ -120,7 +120,7 @@ def test_a_training_that_outlives_its_command_is_told(tmp_path: Path) -> None:
         for name, until in (("late", ":"), ("early", f"{written} 2> /dev/null")):
             shell = f"{sys.executable} {name}.py > /dev/null 2>&1 & {until}"
             command = [*OTEL_RL, "run", "--dir=runs", "--run-id=mine", "-q", "--", "bash", "-c", shell]
-            result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path)
+            result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
             assert 1 == len(re.findall(r"goes on in the background \(pid \d+\)", result.stderr))
             hint = f"to follow it: otel-rl report --live {tmp_path}/runs/mine\n"
             assert (name == "early") == result.stderr.endswith(hint)
@@ -416,7 +416,7 @@ def test_a_run_that_is_moved_while_it_goes_on_says_so(tmp_path: Path) -> None:
     """On the terminal, and in the report of what came after; what was moved is of no process that was killed."""
     command = [*OTEL_RL, "run", "--dir=runs", "--run-id=mine", "--", sys.executable, "-c", MOVING]
     environ = {**os.environ, "COLUMNS": "300"}
-    result = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path)
+    result = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, cwd=tmp_path)
     assert f"otel_rl: {tmp_path}/runs/mine was moved or removed; what comes now goes there anew" in result.stderr
     assert "spans (their files were moved or removed)" in result.stderr
     before = build_report(open_run(tmp_path / "old" / "mine"), time.time_ns())
