@@ -81,12 +81,17 @@ def test_a_set_up_ends_with_the_first_step_of_its_rank(tmp_path: Path) -> None:
     peer.now_ns += 100 * MS
     for number in range(1, 4):
         peer.step(number, [Did(v.REWARD, 50)])
-    peer.write([FakeSpan(v.SETUP, trace, 1, 0, begin_ns, peer.now_ns + 50 * MS)])
+    names = ((v.SETUP, 1, 0), (f"{v.RANK_SPAN} 0", 2, 1))
+    peer.write([FakeSpan(name, trace, own, above, begin_ns, peer.now_ns + 50 * MS) for name, own, above in names])
     report = build_report(open_run(tmp_path), 10**18)
     row = report.efficiency.goodput[-1]
-    assert (0.1, 100 * MS, 150 * MS, 300 * MS) == (
-        report.attempts[0].setup_s, row.setup_ns, row.productive_ns, row.wall_ns
-    )  # fmt: skip
+    spent_ns = {part.kind: part.time_ns for part in row.parts}
+    assert (0.1, 100 * MS, 150 * MS, 250 * MS) == (
+        report.attempts[0].setup_s,
+        row.setup_ns,
+        spent_ns["productive"],
+        row.wall_ns - spent_ns["other"],
+    )
 
 
 def test_a_run_that_was_moved_says_so(tmp_path: Path) -> None:
