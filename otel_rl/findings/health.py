@@ -164,6 +164,16 @@ HEALTH: Final[tuple[Rule[Health], ...]] = (
         sentence="The run was stopped early. {what}.",
     ),
     Rule(
+        name="moved",
+        severity="warning",
+        reads=(v.ATTEMPT_ID,),
+        condition="the run's folder was moved while the run went on",
+        window="the end",
+        find=mishaps.moved,
+        sentence="The folder of this run was moved while the run went on: what came after is not here.",
+        advice="Look for a folder of the same name where this one was.",
+    ),
+    Rule(
         name="restarted",
         severity="warning",
         reads=(v.ATTEMPT_ID,),

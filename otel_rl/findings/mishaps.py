@@ -111,6 +111,8 @@ class Health:
     died: Sequence[Died] = ()
     is_interrupted: bool = False
     """The program exited inside a step."""
+    is_moved: bool = False
+    """The run went on in another folder, as this one was moved."""
     ended_early: Sequence[str] = ()
     """How the attempts before the last one ended, as far as they were killed or failed."""
     ranks: int = 1
@@ -227,6 +229,10 @@ def stopped(health: Health) -> Found | None:
         if one.error in INTERRUPTS:
             return Found({"what": f"{one.error} ended it {place(one.stage, one.step, one.phase)}"})
     return Found({"what": "It exited inside a step"}) if health.is_interrupted else None
+
+
+def moved(health: Health) -> Found | None:
+    return Found({}) if health.is_moved else None
 
 
 def died(health: Health) -> Found | None:

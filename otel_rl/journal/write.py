@@ -178,7 +178,7 @@ class Writer:
         """Touch a file that is open, and look for one that is not; return whether it is where we made it."""
         try:
             segment.path.stat() if segment in self._old else os.utime(segment.path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
             self.failure = f"cannot touch {segment.path}: {error.strerror or error}"

@@ -27,7 +27,15 @@ from otel_rl.report.data.report import (
 )
 from otel_rl.report.data.roles import RoleRow, Trajectories
 from otel_rl.report.data.time_use import Efficiency
-from otel_rl.report.read.attempts import add_now, add_open, attempt_rows, leave_out_helpers, living, missing_ranks
+from otel_rl.report.read.attempts import (
+    add_now,
+    add_open,
+    attempt_rows,
+    end_setups,
+    leave_out_helpers,
+    living,
+    missing_ranks,
+)
 from otel_rl.report.read.average import (
     Averaged,
     average,
@@ -128,10 +136,15 @@ class Source:
         found = collect(self.run.closed_spans(keys, self.opened))
         self.found: FoldedSpans = found
         add_open(found, self.opened)
-        self.alive = living({journal.identity.writer for journal in run.journals if journal.alive()}, found)
+        self.moved: set[str] = {journal.identity.writer for journal in run.journals if journal.is_left()}
+        """The writers that went on elsewhere, as these files of theirs were moved."""
+        self.alive = living(
+            {journal.identity.writer for journal in run.journals if journal.alive()} - self.moved, found
+        )
         add_now(found, self.alive, now_ns, monotonic_ns() - began_ns)
         self.begin_ns: int = min((one.begin_ns for one in found.attempts.values()), default=0)
         self.end_ns: int = max((one.end_ns for one in found.attempts.values()), default=0)
+        end_setups(found)
         leave_out_helpers(found)
         self.averaged: Averaged = average(stages_of_step(found.steps))
         self.of_ranks: Averaged = average(of_ranks(found.steps)) if found.guests else self.averaged
@@ -144,7 +157,7 @@ class Source:
 
     @cached_property
     def attempts(self) -> list[Attempt]:
-        return attempt_rows(self.found, self.averaged, self.opened, self.alive, self.unwritten)
+        return attempt_rows(self.found, self.averaged, self.opened, self.alive, self.unwritten, self.moved)
 
     @cached_property
     def settings(self) -> dict[str, float]:
@@ -232,12 +245,12 @@ class Source:
         return {writer for writer, page in self.pages.items() if page.is_unwritten} - self.alive
 
     def _in_use(self) -> list[OpenView]:
-        """Return the open stages without those whose end was not written.
+        """Return the open stages without those whose end was not written, or elsewhere.
 
         Nor those in which Ray ended processes whose driver had ended its loop well.
         """
         over = {one.id for one in self.attempts if one.state == "finished" and one.id in self.found.led}
-        views = [view for view in self.opened if view.journal.identity.writer not in self.unwritten]
+        views = [view for view in self.opened if view.journal.identity.writer not in self.unwritten | self.moved]
         return [view for view in views if text(view.resource, v.ATTEMPT_ID) not in over]
 
     def _died(self) -> set[str]:

@@ -179,6 +179,11 @@ UPDATES = Updates(steps=100, skipped=30, last_row=0, since=4)
             "The run was stopped early. It exited inside a step.",
         ),
         (
+            {"is_moved": True},
+            "warning",
+            "The folder of this run was moved while the run went on: what came after is not here.",
+        ),
+        (
             {"died": [Died(who="rank 1", where="rl.sample, step 12"), Died(who="rank 2", where="step 12")]},
             "alarm",
             "Rank 1, like 1 more, was killed, last seen in rl.sample, step 12: it ended without an exception.",

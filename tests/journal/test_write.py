@@ -318,14 +318,16 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     assert [b"x"] == payloads(tmp_path)
 
 
-def test_a_removed_directory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["removed", "replaced by a file"])
+def test_a_removed_directory(tmp_path: Path, *, is_replaced: bool) -> None:
     """When somebody removes the run's directory, the next heartbeat sees it and writing goes on in a new one."""
     journal = writer(tmp_path)
     journal.append("traces", b"lost", 1, 1, 1)
-    for path in (tmp_path / "runs" / "run").iterdir():
-        path.unlink()
-    (tmp_path / "runs" / "run").rmdir()
+    shutil.rmtree(tmp_path / "runs")
+    if is_replaced:
+        (tmp_path / "runs").touch()
     journal.heartbeat()
+    (tmp_path / "runs").unlink(missing_ok=True)
     journal.append("traces", b"kept", 1, 1, 1)
     assert ([b"kept"], {("traces", "run_moved"): 1}) == (payloads(tmp_path), journal.dropped)
 

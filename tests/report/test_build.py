@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 import otel_rl
+from otel_rl import ids
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run, open_run
 from otel_rl.process.state import state
@@ -34,7 +35,7 @@ from otel_rl.report.terminal import render
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.steps import Loop
 from tests.fixtures import Recording
-from tests.made_runs import BEGIN_NS, GIB, MIB, MS, SETUP_MS, Attributes, Plan, write_run
+from tests.made_runs import BEGIN_NS, GIB, MIB, MS, SETUP_MS, Attributes, FakeSpan, Plan, write_run
 from tests.peers import ALIVE, Did, Peer
 from tests.watched import DEAD
 
@@ -71,6 +72,37 @@ def test_an_attempt_has_its_steps_and_its_set_up(healthy: Report) -> None:
         id="a" * 32, state="finished", begin_ns=BEGIN_NS, end_ns=end_ns, steps=12, ranks=2, setup_s=SETUP_MS / 1e3
     )
     assert [expected] == healthy.attempts
+
+
+def test_a_set_up_ends_with_the_first_step_of_its_rank(tmp_path: Path) -> None:
+    """A process that starts the ranks, of which it counts as the first, is in its set-up until they have ended."""
+    peer = Peer(tmp_path, 0, 1, identity=DEAD)
+    begin_ns, trace = peer.now_ns, ids.trace_id(peer.attempt, v.SETUP, 0)
+    peer.now_ns += 100 * MS
+    for number in range(1, 4):
+        peer.step(number, [Did(v.REWARD, 50)])
+    names = ((v.SETUP, 1, 0), (f"{v.RANK_SPAN} 0", 2, 1))
+    peer.write([FakeSpan(name, trace, own, above, begin_ns, peer.now_ns + 50 * MS) for name, own, above in names])
+    report = build_report(open_run(tmp_path), 10**18)
+    row = report.efficiency.goodput[-1]
+    spent_ns = {part.kind: part.time_ns for part in row.parts}
+    assert (0.1, 100 * MS, 150 * MS, 250 * MS) == (
+        report.attempts[0].setup_s,
+        row.setup_ns,
+        spent_ns["productive"],
+        row.wall_ns - spent_ns["other"],
+    )
+
+
+def test_a_run_that_was_moved_says_so(tmp_path: Path) -> None:
+    """It was neither killed nor interrupted, and goes on elsewhere even while its process lives."""
+    peer = Peer(tmp_path / "runs" / "moved", 0, 1)
+    peer.step(1, [Did(v.REWARD, 50)])
+    peer.open(f"{v.RANK_SPAN} 0", v.REWARD)
+    (tmp_path / "runs").rename(tmp_path / "old")
+    peer.look()
+    report = build_report(open_run(tmp_path / "old" / "moved"), 10**18)
+    assert ("moved", [], ["moved"]) == (report.state, report.open_stages, [one.rule for one in report.findings.health])
 
 
 def test_the_first_steps_stay_out_of_averages(healthy: Report) -> None:

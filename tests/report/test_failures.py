@@ -210,6 +210,25 @@ def test_a_failure_says_in_which_attempt_it_was(tmp_path: Path) -> None:
     assert ["step 2, in no stage, attempt 1", "step 2, in no stage, attempt 2"] == [line[-30:] for line in shown]
 
 
+def test_the_cause_of_an_attempt_that_another_followed_is_told_with_it(tmp_path: Path) -> None:
+    """What its rank raised between two steps comes before what the others heard in a collective, which ended them."""
+    peers = [Peer(tmp_path, rank, 2, identity=DEAD) for rank in range(2)]
+    for peer in peers:
+        peer.step(1, [Did(v.REWARD, 5)])
+    trace, began = ids.trace_id(peers[1].attempt, v.SETUP, 1), peers[1].now_ns
+    error = {v.ERROR_TYPE: "KeyError"}
+    peers[1].write([FakeSpan(f"{v.RANK_SPAN} 1", trace, 7, 0, began, began + 5, error, status=(2, ""))])
+    failing_step(peers[0], 2, "RuntimeError", in_collective=True)
+    report = build_report(open_run(tmp_path), 10**18)
+    told = ["Rank 1 failed with KeyError in tear-down; then rank 0 failed (RuntimeError)."]
+    assert told == [one.sentence for one in report.findings.health]
+    again = Peer(tmp_path, 0, 2, attempt="b" * 16, clock_ms=60_000, identity=DEAD)
+    again.step(2, [Did(v.REWARD, 5)])
+    report = build_report(open_run(tmp_path), 10**18)
+    told = ["1 attempt before this one ended early: failed after 1 step (rank 1: KeyError in tear-down)."]
+    assert told == [one.sentence for one in report.findings.health if one.rule != "missing_ranks"]
+
+
 @pytest.mark.medium
 @pytest.mark.parametrize(("name", "expected"), [("default_worker.py", "finished"), ("train.py", "failed")])
 def test_what_ends_a_worker_of_ray_after_its_tasks_is_not_theirs(tmp_path: Path, name: str, expected: str) -> None:

@@ -16,7 +16,7 @@ from otel_rl.report.data.time_use import Efficiency
 FORMAT: Final = "otel_rl.report/2"
 """Changes when a field goes or changes its meaning; a new field does not change it."""
 
-State = Literal["alive", "finished", "failed", "killed", "interrupted", "unwritten", "unknown"]
+State = Literal["alive", "finished", "failed", "killed", "interrupted", "unwritten", "moved", "unknown"]
 Wall = Literal["step", "stage"]
 MemoryKind = Literal["host rss", "device allocated", "device reserved"]
 
@@ -36,7 +36,7 @@ class Attempt:
     state: State
     """`alive`: a process lives; `failed`: an exception ended it, whoever was killed after; `killed`: gone with open
     stages; `interrupted`: the program exited inside a step; `unwritten`: it ended by itself before all was on disk;
-    `finished`: tear-down recorded."""
+    `moved`: it went on in another folder, as this one was moved; `finished`: tear-down recorded."""
     begin_ns: int
     end_ns: int
     """Last recorded time, ns since 1970; of an attempt that is alive, that of the report."""

@@ -12,7 +12,7 @@ from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Attempt, State
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import FoldedSpans, StepRecord
-from otel_rl.report.read.containers import Bounds
+from otel_rl.report.read.containers import Bounds, without
 from otel_rl.report.read.single_controller.guest_steps import is_driver
 from otel_rl.report.read.span_attributes import begun_ns, clock_set_ns, rank_of
 from otel_rl.runs.spans import is_container, text
@@ -55,6 +55,22 @@ def add_now(found: FoldedSpans, alive: set[str], now_ns: int, read_ns: int) -> N
             bounds.widen(bounds.begin_ns, max([own_ns, *(end_ns for end_ns in ends if end_ns - own_ns <= read_ns)]))
 
 
+def end_setups(found: FoldedSpans) -> None:
+    """End each set-up with the first step of its rank: a process that starts ranks stays in its own until they end."""
+    first_ns: dict[tuple[str, Rank], int] = {}
+    for record in found.steps:
+        first_ns.setdefault((record.attempt, record.rank), record.step.begin_ns)
+    for (attempt, rank), begin_ns in first_ns.items():
+        wall, phases = found.walls[attempt, rank], found.phases[attempt]
+        for number, (interval, parts) in enumerate(wall.phases):
+            late_ns = interval[1] - begin_ns
+            if interval[0] < begin_ns < interval[1]:
+                wall.phases[number] = (interval[0], begin_ns), without(parts, late_ns)
+        for number, span in enumerate(phases):
+            if rank_of(span.resource) == rank and span.start_ns < begin_ns < span.end_ns:
+                phases[number] = span._replace(end_ns=begin_ns)
+
+
 def leave_out_helpers(found: FoldedSpans) -> None:
     """Forget the attempts of programs beside the training, such as a launcher: without a step, beside one with steps.
 
@@ -80,13 +96,18 @@ def _is_beside(helper: str, attempt: str, found: FoldedSpans) -> bool:
 
 
 def attempt_rows(
-    found: FoldedSpans, averaged: Averaged, opened: Sequence[OpenView], alive: set[str], unwritten: Set[str]
+    found: FoldedSpans,
+    averaged: Averaged,
+    opened: Sequence[OpenView],
+    alive: set[str],
+    unwritten: Set[str],
+    moved: Set[str],
 ) -> list[Attempt]:
     steps = {record.key for record in averaged.finished}
     return [
         Attempt(
             id=attempt,
-            state=_state(attempt, found, opened, alive, unwritten),
+            state="moved" if found.writers[attempt] & moved else _state(attempt, found, opened, alive, unwritten),
             begin_ns=bounds.begin_ns,
             end_ns=bounds.end_ns,
             steps=sum(name == attempt for name, _, _ in steps),
@@ -101,7 +122,7 @@ def _state(attempt: str, found: FoldedSpans, opened: Iterable[OpenView], alive: 
     is_over = loop_is_over(attempt, found, opened)  # then whoever is left is ended by Ray, in whatever it is
     views = [view for view in opened if text(view.resource, v.ATTEMPT_ID) == attempt and not is_over]
     views = [view for view in views if view.journal.identity.writer not in unwritten]
-    left = [view.name for view in views if not view.journal.is_left()]
+    left = [view.name for view in views]
     living = set() if is_over else found.writers[attempt] & alive
     is_killed = any(map(is_container, left))
     if living and (living & found.holders or not is_killed):

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.ledger import Fault as Mismatch
-from otel_rl.findings.causes import Died, Failed, called_error
+from otel_rl.findings.causes import Died, Failed, by_cause, called_error, place
 from otel_rl.findings.memory import Of, RankMemory
 from otel_rl.findings.mishaps import DataFault, Hang, Health, LateLoop, RequestsOf, Stalled, Updates
 from otel_rl.journal.write import MOVED
 from otel_rl.report.data.details import LedgerMismatch, OpenStageRow, StallRow
 from otel_rl.report.data.ranks import Rank
-from otel_rl.report.data.report import Failure, Loss, MemoryKind
+from otel_rl.report.data.report import Attempt, Failure, Loss, MemoryKind
 from otel_rl.report.read.average import stages_of_step
 from otel_rl.report.read.collect import StepRecord
 from otel_rl.report.read.single_controller.guest_steps import DRIVER
@@ -38,6 +38,8 @@ REASONS: Final = {
     MOVED: "their files were moved or removed",
 }
 """Reasons in plain words; docs/failures.md has the others."""
+ENDED: Final = ("failed", "killed", "unwritten")
+"""States of attempts that an exception may have ended."""
 CALLERS_WAITS: Final = (f"{v.IDLE} queue", f"{v.IDLE} controller")
 """Waits of a driver and of its ranks for what others do."""
 NOT_TAKEN: Final = ("rejected", "refused")
@@ -61,11 +63,8 @@ def health(source: Source) -> Health:
         failures=failures,
         died=_died(source, failures),
         is_interrupted=last is not None and last.state == "interrupted",
-        ended_early=[
-            f"{one.state} after {plural(one.steps, 'step')}"
-            for one in source.attempts[:-1]
-            if one.state in ("failed", "killed")
-        ],
+        is_moved=last is not None and last.state == "moved",
+        ended_early=[_ended_early(source, one) for one in source.attempts[:-1] if one.state in ("failed", "killed")],
         ranks=len(source.ranks),
         missing_ranks=source.missing_ranks,
         disagreeing=sum(row.steps for row in disagreeing),
@@ -154,37 +153,55 @@ def _where(row: OpenStageRow) -> str:
 
 
 def _failures(source: Source) -> list[Failed]:
-    last = source.attempts[-1] if source.attempts else None
-    is_over = last is not None and last.state in ("failed", "killed", "unwritten")
-    ends = _ends(source, last.id) if last is not None and is_over else []
+    """Return the failures that were survived, and those that ended the last attempt."""
+    last = source.attempts[-1].id if source.attempts else ""
+    ends = {one.id: _ends(source, one.id) for one in source.attempts if one.state in ENDED}
+    earlier = [failure for attempt, of_attempt in ends.items() if attempt != last for failure in of_attempt]
     failures = [
+        _failed(source, one, is_end=one in ends.get(last, ())) for one in source.found.failures if one not in earlier
+    ]
+    return failures + (_outside(source, last, ends[last]) if last in ends else [])
+
+
+def _failed(source: Source, one: Failure, *, is_end: bool) -> Failed:
+    return Failed(
+        who=_name(source, one.rank),
+        step=one.step,
+        stage=one.stage,
+        error=one.error,
+        is_end=is_end,
+        is_called=one.attempt in source.found.led and one.rank.role != DRIVER,
+        follows=one.follows,
+        host=source.found.hosts[one.attempt, one.rank].name,
+    )
+
+
+def _outside(source: Source, attempt: str, ends: Sequence[Failure]) -> list[Failed]:
+    """Return the failures that ended an attempt for ranks that were in no step."""
+    ranks = {one.rank for one in ends}
+    return [
         Failed(
             who=_name(source, one.rank),
-            step=one.step,
+            step=None,
             stage=one.stage,
             error=one.error,
-            is_end=one in ends,
-            is_called=one.attempt in source.found.led and one.rank.role != DRIVER,
+            is_end=True,
             follows=one.follows,
+            phase=one.phase,
             host=source.found.hosts[one.attempt, one.rank].name,
         )
-        for one in source.found.failures
+        for one in source.found.ended_outside(attempt)
+        if one.rank not in ranks
     ]
-    if last is not None and is_over and not ends:
-        failures += [
-            Failed(
-                who=_name(source, one.rank),
-                step=None,
-                stage=one.stage,
-                error=one.error,
-                is_end=True,
-                follows=one.follows,
-                phase=one.phase,
-                host=source.found.hosts[one.attempt, one.rank].name,
-            )
-            for one in source.found.ended_outside(last.id)
-        ]
-    return failures
+
+
+def _ended_early(source: Source, attempt: Attempt) -> str:
+    """Write how an attempt ended, with the exception that was the cause."""
+    ends = _ends(source, attempt.id)
+    failures = [_failed(source, one, is_end=True) for one in ends] + _outside(source, attempt.id, ends)
+    causes = by_cause(failures)[:1] if attempt.state == "failed" else []
+    cause = "".join(f" ({one.who}: {one.error} {place(one.stage, one.step, one.phase)})" for one in causes)
+    return f"{attempt.state} after {plural(attempt.steps, 'step')}{cause}"
 
 
 def _ends(source: Source, attempt: str) -> list[Failure]:

@@ -30,6 +30,7 @@ STATES: Final = {
     "killed": Line("killed", "warning"),
     "interrupted": Line("interrupted", "warning"),
     "unwritten": Line("ended before all was written", "warning"),
+    "moved": Line("moved while it went on", "warning"),
     "unknown": Line("ended, no tear-down recorded", "warning"),
 }
 SETTINGS: Final[dict[str, Callable[[float], str]]] = {
