@@ -144,4 +144,4 @@ def _comm(attributes: Mapping[str, Value]) -> Comm | None:
 
 
 def nanoseconds(time_s: Value | None) -> int | None:
-    return round(time_s * 1e9) if isinstance(time_s, int | float) and 0 <= time_s < inf else None
+    return round(time_s * 1e9) if isinstance(time_s, int | float) and 0 <= time_s * 1e9 < inf else None
