@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf, isfinite
+from math import isfinite
 from typing import Final
 
 from otel_rl import vocabulary as v
@@ -19,6 +19,8 @@ SKEW: Final = "skew"
 """The reason of a wait for slower peers, which only a reader of several ranks knows."""
 UNKNOWN: Final = -1
 """The coordinate of a rank that does not say it."""
+LONGEST_S: Final = 1e9
+"""What says that it took longer, 30 years, is no time; the sum of a few would need more than 64 bits."""
 NOT_TOLD: Final = -2
 """The data-parallel group of a rank that shares its samples and does not say with which ranks."""
 
@@ -144,4 +146,4 @@ def _comm(attributes: Mapping[str, Value]) -> Comm | None:
 
 
 def nanoseconds(time_s: Value | None) -> int | None:
-    return round(time_s * 1e9) if isinstance(time_s, int | float) and 0 <= time_s < inf else None
+    return round(time_s * 1e9) if isinstance(time_s, int | float) and 0 <= time_s < LONGEST_S else None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from math import inf, nan
+
 import pytest
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import kind_of
 from otel_rl.records import Value
 from otel_rl.report.read import span_attributes as pieces
-from otel_rl.runs.spans import call_of, label
+from otel_rl.runs.spans import call_of, label, nanoseconds
 from otel_rl.sidecar.compare import rank_step
 
 CASES: list[tuple[str, dict[str, Value], str]] = [
@@ -34,3 +36,9 @@ def test_what_tells_stages_apart_is_read() -> None:
     """By the report, and by the sidecar, which calls them the same."""
     needed = {key for _, attributes, _ in CASES for key in attributes}
     assert (set(), set()) == (needed - set(pieces.KEYS), needed - rank_step.KEYS)
+
+
+@pytest.mark.parametrize("said", [1e300, 1e12, -1.0, nan, inf, "0.5", None])
+def test_no_time_is_read_of_what_is_none(said: Value | None) -> None:
+    assert nanoseconds(said) is None
+    assert nanoseconds(0.25) == 250_000_000
