@@ -662,7 +662,7 @@ def test_a_full_queue_uses_up_no_limit(recording: Recording, monkeypatch: pytest
         with monkeypatch.context() as full:
             full.setattr(runtime, "QUEUE_LIMIT", 0)
             otel_rl.observe(batch={"input_ids": torch.ones(2, 5)})
-        assert (0, {("traces", "queue_full"): 1}) == (book.copied_bytes, dict(state.dropped))
+        assert (0, {("metrics", "queue_full"): 1}) == (book.copied_bytes, dict(state.dropped))
         state.dropped.clear()
 
 
