@@ -420,7 +420,7 @@ def test_a_run_that_is_moved_while_it_goes_on_says_so(tmp_path: Path) -> None:
     assert f"otel_rl: {tmp_path}/runs/mine was moved or removed; what comes now goes there anew" in result.stderr
     assert "spans (their files were moved or removed)" in result.stderr
     before = build_report(open_run(tmp_path / "old" / "mine"), time.time_ns())
-    assert ("interrupted", 2) == (before.state, sum(attempt.steps for attempt in before.attempts))
+    assert ("moved", 2) == (before.state, sum(attempt.steps for attempt in before.attempts))
 
 
 def test_a_run_that_went_elsewhere_is_found(
