@@ -127,6 +127,8 @@ def test_all_starts_of_a_program_below_one_launch_have_one_name(monkeypatch: pyt
         monkeypatch.setenv(LAUNCH, launch)
         return make_attempt(Identity(**of)).run_id
 
+    # Workers of pytest-xdist are one program, started several times at once.
+    monkeypatch.setattr(sys, "orig_argv", [sys.executable, "of_no_other.py", *sys.argv[1:]])
     first, inner = new_launch({}), new_launch({LAUNCH: "outer"})
     assert inner.startswith("outer/")
     names = [name("train.py", first), name("train.py", first), name("sft.py", first), name("train.py", inner)]
