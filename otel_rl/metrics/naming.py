@@ -52,7 +52,7 @@ def series_of(name: str, prefix: str) -> Series | None:
         name: as the user or the framework wrote it.
         prefix: whose name it is: ``user.``, ``trl.``.
 
-    Cost: 0.15 us from the second call on, 4 us for a new name, 0.4 us for one too many.
+    Cost: 0.15 us from the second call on.
     """
     whole = prefix + name
     return names.series.get(whole) or _choose(name, prefix, whole)
