@@ -141,11 +141,15 @@ def test_a_search_for_the_command_finds_it_once() -> None:
         assert once("SIGTERM") == counted(process, wrapper)
 
 
-def test_a_command_runs_where_nothing_stands_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a further process every signal is passed on."""
-    monkeypatch.setattr(sys, "executable", "/no/such/python")
-    from otel_rl.cli.child import run_child
+ALONE = """
+import os, sys
+sys.executable = "/no/such/python"
+from otel_rl.cli.child import run_child
+command = "trap 'exit 3' USR1; kill -USR1 $PPID; while :; do sleep 0.05; done"
+sys.exit(run_child(["sh", "-c", command], os.environ))
+"""
 
-    assert 3 == run_child(
-        ["sh", "-c", "trap 'exit 3' USR1; kill -USR1 $PPID; while :; do sleep 0.05; done"], os.environ
-    )
+
+def test_a_command_runs_where_nothing_stands_beside_it() -> None:
+    """Without a further process every signal is passed on."""
+    assert 3 == subprocess.run([sys.executable, "-c", ALONE], check=False).returncode
