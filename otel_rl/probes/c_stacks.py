@@ -37,8 +37,8 @@ class DumpHandler(Memory):
 
     is_ours: bool = False
 
-    def after_fork_in_child(self) -> None:
-        """Stay: the parent's stall may be that of a child, such as a worker of a data loader."""
+    def renew(self) -> None:
+        """Stay until ``uninstall``, also in a forked child: the parent's stall may be that of a loader's worker."""
 
 
 handler = DumpHandler.keep("handler")
