@@ -131,10 +131,10 @@ def test_a_stage_that_ends_at_the_exit_is_journaled_once(recording: Recording, m
     assert is_inside.wait(60)
     stop = recording.flusher.stop
 
-    def stop_late(timeout_s: float) -> None:
+    def stop_late(timeout_s: float, *, rests: bool) -> None:
         goes_on.set()
         worker.join()
-        stop(timeout_s)
+        stop(timeout_s, rests=rests)
 
     monkeypatch.setattr(recording.flusher, "stop", stop_late)
     assert ["mine"] == [span.name for span in recording.stop().spans() if span.name == "mine"]
