@@ -177,7 +177,7 @@ class SlowProcess:
     others_s: float
     """Medians."""
     cost_s: float
-    """Of the mean step, at most: the step may wait for something else meanwhile."""
+    """Its share of the mean step at most: the step may wait for something else meanwhile."""
     share: float
 
 

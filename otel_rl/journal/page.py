@@ -34,7 +34,7 @@ MEMORY: Final = Path("/dev/shm")
 LEFT_S: Final = 86_400.0
 """The memory of a process that was killed is freed after this time at the latest."""
 MAP_FIXED: Final = 0x10
-"""Of Linux's ``mmap``; Python's module does not have it."""
+"""A flag of Linux's ``mmap`` that Python's module lacks."""
 MAGIC: Final = int.from_bytes(b"otelrlp1", "little")
 SIZE: Final = 1 << 16
 WORD: Final = 8

@@ -93,7 +93,7 @@ def append_nowhere() -> None:
 
 
 def uninstall() -> None:
-    """Give the signal back."""
+    """Restore the default of the signal."""
     if handler.is_ours:
         handler.is_ours = False
         if is_default():

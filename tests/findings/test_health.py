@@ -340,7 +340,7 @@ KILLED = Died(who="rank 2", where="step 3")
     ],
 )
 def test_the_cause_is_told_first(evidence: dict[str, Any], sentences: list[str]) -> None:
-    """Of errors by their kind, then of each host by time, then by their step: no clocks of two hosts are compared."""
+    """Order errors by kind, then by time within a host, then by step: no clocks of two hosts are compared."""
     assert sentences == [sentence for _, sentence in said(**evidence)]
 
 

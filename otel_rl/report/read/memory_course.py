@@ -197,7 +197,7 @@ class MemoryGrowth:
 
     def __init__(self) -> None:
         self.ranks: dict[tuple[str, Rank, MemoryKind], StepMemory] = {}
-        """Of all processes, with steps of their own or not."""
+        """The rows of all processes, with steps of their own or not."""
         self._steps: dict[bytes, int] = {}
         """By trace."""
         self._workers: list[tuple[bytes, tuple[str, Rank, MemoryKind], int, int, Rises]] = []
