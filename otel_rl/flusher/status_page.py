@@ -128,7 +128,7 @@ class StatusPage:
         page, self._page, self._has_failed = self._page, None, True
         if page is None:
             return
-        append_nowhere()
+        append_nowhere(page.memory)
         status.renew()
         if is_whole:
             page.remove()

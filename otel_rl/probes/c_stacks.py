@@ -36,6 +36,8 @@ class DumpHandler(Memory):
     """The handler of the signal."""
 
     is_ours: bool = False
+    path: bytes = b""
+    """Of the file; empty: none."""
 
     def renew(self) -> None:
         """Stay until ``uninstall``, also in a forked child: the parent's stall may be that of a loader's worker."""
@@ -82,13 +84,15 @@ def append_to(path: Path) -> int:
     """Let the signal append to a file; return its number, or 0 if the process does not take it for us."""
     if native is None or not handler.is_ours or not is_default():
         return 0
-    native.write_to(os.fsencode(path))
+    handler.path = os.fsencode(path)
+    native.write_to(handler.path)
     return DUMP_SIGNAL
 
 
-def append_nowhere() -> None:
-    """Let the signal do nothing."""
-    if native is not None and handler.is_ours:
+def append_nowhere(instead_of: Path) -> None:
+    """Let the signal append to this file no more; a recording that began since has another."""
+    if native is not None and handler.path == os.fsencode(instead_of):
+        handler.path = b""
         native.write_to(b"")
 
 
