@@ -27,7 +27,7 @@ class Orphans:
     @cached_property
     def opened(self) -> list[OpenView]:
         """The stages that have no end; without those that never learnt their trace: no finished span is below them."""
-        return [stage for stage in self._run.open_stages() if stage.trace_id]
+        return [stage for stage in self._run.open_stages(with_waits=True) if stage.trace_id]
 
     @cached_property
     def below(self) -> Counter[bytes]:

@@ -29,7 +29,7 @@ from otel_rl.records import Count, Deferred, FinishedRequests, Log, PendingAttri
 from otel_rl.requests.histograms import RequestFold
 from otel_rl.requests.parents import TRAINING
 from otel_rl.requests.queue import EngineLoad, KvCache
-from otel_rl.trace.guest import GuestStep
+from otel_rl.trace.guest import GuestStep, open_waits
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.own_loop import WORKING
 from otel_rl.trace.stage import Stage
@@ -112,8 +112,9 @@ class Dispatcher:
             self.page.touch(records)
         self._fold_cycle(opened, result, is_all=is_all, is_last=is_last)
         with guard("name open stages"):
+            waits = open_waits()
             result.logs += self.opened.keep({*opened, *self._pending})
-            result.logs += self.opened.logs(opened, records) + self.opened.logs(self._pending, [])
+            result.logs += self.opened.logs([*opened, *waits], records) + self.opened.logs(self._pending, [])
         return result
 
     def _fold_cycle(self, opened: Collection[Any], result: Dispatched, *, is_all: bool, is_last: bool) -> None:

@@ -36,13 +36,16 @@ class OpenStages:
     def keep(self, there: Collection[Any]) -> list[Log]:
         """Forget the stages that have ended, but not those in ``there``, which wait for their device.
 
-        A stage whose trace was unknown gets a record of its end: its span may never come.
+        A stage whose trace was unknown gets a record of its end: its span may never come. So does a wait that ended
+        when it began, which is what its listing shows when the wait is over.
         """
-        ended = [self._named.pop(stage)[1] for stage in list(self._named) if stage.ended and stage not in there]
+        ended = [
+            (stage, self._named.pop(stage)[1]) for stage in list(self._named) if stage.ended and stage not in there
+        ]
         return [
             replace(log, event_name=vocabulary.ENDED, time_ns=state.now(), attributes={vocabulary.STAGE: log.body})
-            for log in ended
-            if not log.trace_id
+            for stage, log in ended
+            if not log.trace_id or stage.ended == stage.began
         ]
 
     def logs(self, opened: Iterable[Any], records: list[Any]) -> list[Log]:

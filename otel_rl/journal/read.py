@@ -75,14 +75,22 @@ class Run:
         opened = self.open_stages() if opened is None else opened
         yield from (stage.closed(keys) for stage in opened if not stage.alive)
 
-    def open_stages(self) -> list[OpenView]:
+    def open_stages(self, *, with_waits: bool = False) -> list[OpenView]:
         """Find the stages that have not ended, of living and of dead processes, the earliest first.
 
         Each is in the journal as an ``rl.stage.open`` record. Its body is the span's name; its attributes are those of
         the span and ``rl.stage``, ``otel_rl.start_time`` and ``otel_rl.parent_id``. The latest record of a span counts.
         A stage has ended if its span, or an ``rl.stage.ended`` record, is there.
+
+        Args:
+            with_waits: also the waits of ranks for their controller, which neither hang nor end a process.
         """
-        stages = [stage for journal in self.journals for stage in _open_stages(journal)]
+        stages = [
+            stage
+            for journal in self.journals
+            for stage in _open_stages(journal)
+            if with_waits or stage.attributes.get(vocabulary.IDLE_REASON) != "controller"
+        ]
         return sorted(stages, key=lambda stage: stage.start_ns)
 
     def points(self, wanted: Wanted = None) -> Iterator[PointView]:

@@ -30,7 +30,7 @@ def close_left_open(
     segments = [
         SegmentFile(path, stream.signal, number) for stream in everywhere for number, path in stream.files.items()
     ]
-    stages = Run(directory, [Journal(identity, segments)]).open_stages()
+    stages = Run(directory, [Journal(identity, segments)]).open_stages(with_waits=True)
     return closed_requests(stage.closed() for stage in stages if stage.trace_id and stage.span_id not in closed)
 
 

@@ -194,6 +194,51 @@ def test_a_rank_waits_only_while_no_call_is_open(rank: Recording) -> None:
     assert {"idle": 10, "productive": 31} == kinds(run)
 
 
+def open_waits_of(run: Run) -> list[tuple[float, str]]:
+    """Read the waits that are open: begin (ms), reason."""
+    views = run.open_stages(with_waits=True)
+    return [(milliseconds(view.start_ns), str(view.attributes[v.IDLE_REASON])) for view in views if view.name == v.IDLE]
+
+
+def test_the_last_wait_is_open_in_the_journal(rank: Recording) -> None:
+    """So a process that is killed in it leaves it; what looks for what hangs does not see it."""
+    first = carrier("train 7", 4)
+    rank.tick(10)
+    called(rank, first, "logprob", 20)
+    rank.tick(900)
+    otel_rl.flush()
+    short = open_waits_of(rank.run("job"))
+    rank.tick(200)
+    otel_rl.flush()
+    left, others = open_waits_of(rank.run("job")), rank.run("job").open_stages()
+    called(rank, first, "train", 10)
+    otel_rl.flush()
+    over = open_waits_of(rank.run("job"))
+    waits = [
+        (milliseconds(one.start_ns), milliseconds(one.end_ns)) for one in rank.run("job").spans() if one.name == v.IDLE
+    ]
+    assert ([], [(30.0, "controller")], [], []) == (short, left, others, over)
+    assert [(4.0, 10.0), (30.0, 1_130.0)] == waits
+
+
+def test_a_listed_wait_ends_with_what_the_rank_does_itself_and_with_its_exit(rank: Recording) -> None:
+    """Also where no span tells its end."""
+    first = carrier("train 7", 4)
+    rank.tick(10)
+    called(rank, first, "logprob", 20)
+    rank.tick(2_000)
+    otel_rl.flush()
+    with otel_rl.stage("own"):
+        rank.tick(10)
+    otel_rl.flush()
+    own = open_waits_of(rank.run("job"))
+    rank.tick(2_000)
+    otel_rl.flush()
+    listed = open_waits_of(rank.run("job"))
+    otel_rl.uninstrument()
+    assert ([], [(2_040.0, "controller")], []) == (own, listed, open_waits_of(rank.run("job")))
+
+
 def test_threads_may_serve_calls(rank: Recording) -> None:
     """Of an actor that has several, also where a step begins."""
     begun, goes_on = threading.Event(), threading.Event()
