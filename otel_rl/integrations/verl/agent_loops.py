@@ -16,15 +16,13 @@ from otel_rl.clock import monotonic_ns
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, RequestHook, StageHook
 from otel_rl.hooks.generators import Ending, ending
 from otel_rl.integrations.verl import prompt_groups
-from otel_rl.integrations.verl.prompt_groups import mode_of, prompts
-from otel_rl.metrics.record import gauge
+from otel_rl.integrations.verl.prompt_groups import mode_of
 from otel_rl.process.carrier import IN_USE
 from otel_rl.process.hooked import hooking
-from otel_rl.process.state import state
-from otel_rl.records import Count, Value
+from otel_rl.records import Value
 from otel_rl.requests.queue import Request, record_requests
+from otel_rl.single_controller.groups import count_samples, server_acquired, server_released
 from otel_rl.trace.stage import Stage, innermost
-from otel_rl.trace.throughput import ENVIRONMENT, PROMPT, RESPONSE
 
 AGENT = "verl.experimental.agent_loop"
 TOOL_LOOP = f"{AGENT}.tool_agent_loop"
@@ -68,9 +66,7 @@ def _generated(args: Args, kwargs: Kwargs) -> None:
         stage.set_attribute(vocabulary.TOKENS_ENVIRONMENT, written - response)
         stage.set_attributes(_versions([output.extra_fields for output in outputs]))
     if not args[2]:
-        state.add(Count(vocabulary.SAMPLES, len(outputs)))
-        for kind, tokens in ((PROMPT, prompt), (RESPONSE, response), (ENVIRONMENT, written - response)):
-            state.add(Count(vocabulary.SAMPLE_TOKENS, tokens, kind))
+        count_samples(len(outputs), prompt, response, written - response)
 
 
 def _token_ids(output: Any) -> tuple[list[int], list[int]]:
@@ -116,19 +112,11 @@ def _count_attempt(args: Args, kwargs: Kwargs) -> None:
 
 
 def _acquired(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """Count a call that a server gets, and name the server."""
-    server, turn = str(result[0]), innermost()
-    prompts.in_flight[server] += 1
-    gauge(vocabulary.IN_FLIGHT, prompts.in_flight[server], (vocabulary.REPLICA, server))
-    if turn is not None and turn.name == vocabulary.SAMPLE_TURN:
-        turn.set_attribute(vocabulary.REPLICA, server)
+    server_acquired(str(result[0]))
 
 
 def _released(args: Args, kwargs: Kwargs) -> None:
-    server = str(args[1])
-    if prompts.in_flight[server]:
-        prompts.in_flight[server] -= 1
-        gauge(vocabulary.IN_FLIGHT, prompts.in_flight[server], (vocabulary.REPLICA, server))
+    server_released(str(args[1]))
 
 
 class ServedCall:

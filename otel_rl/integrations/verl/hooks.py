@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from otel_rl.hooks import Integration
 from otel_rl.integrations.verl import agent_loops, ledger, trainer, workers
+from otel_rl.single_controller.driver import driver
 
 ROLES = (
     ("TaskRunnerV1", "driver"),
@@ -30,5 +31,5 @@ INTEGRATION = Integration(
     hooks=(*trainer.HOOKS, *workers.HOOKS, *agent_loops.HOOKS, *ledger.LEDGER_HOOKS),
     arriving=agent_loops.ARRIVING,
     roles=ROLES,
-    memory=trainer.driver,
+    memory=driver,
 )

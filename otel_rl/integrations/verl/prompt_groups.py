@@ -1,37 +1,20 @@
 """Groups of verl: what an agent loop makes of one prompt.
 
 The synchronous trainer waits for its groups, so they are below the span that submitted them. Those of the asynchronous
-ones may outlive a step: each is a trace of its own, with ids that derive from the uid of its prompt, by which the step
-that trains on it links to it. Evaluations wait for theirs, whatever the trainer.
-
-Which call submitted a prompt is remembered by its uid until an agent loop takes it. The task that runs a prompt may
-have inherited the context of another submission: one task may serve them all.
+ones may outlive a step: each is a trace of its own, whose key is the uid of its prompt. Evaluations wait for theirs,
+whatever the trainer.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory
+from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs
 from otel_rl.hooks.submitted import SubmittedHook
 from otel_rl.process.carrier import Carrier
 from otel_rl.records import Value
-
-
-@dataclass(eq=False)
-class PromptGroups(Memory):
-    """What an agent loop remembers of the prompts that it has, and of its calls to servers."""
-
-    submitted: dict[str, Carrier] = field(default_factory=dict)
-    """Carrier of the call that brought a prompt, by the prompt's uid, until it is taken."""
-    in_flight: Counter[str] = field(default_factory=Counter)
-    """Open calls by server."""
-
-
-prompts = PromptGroups.keep("prompts")
+from otel_rl.single_controller.groups import groups, remember_submitted
 
 
 def mode_of(trajectory: Any) -> str:
@@ -50,16 +33,14 @@ def _say_group(args: Args, kwargs: Kwargs) -> dict[str, Value]:
 
 
 def _remember(args: Args, kwargs: Kwargs) -> None:
-    carrier = Carrier.current()
-    if carrier is not None:
-        prompts.submitted.update(dict.fromkeys(map(str, args[1]["uid"]), carrier))
+    remember_submitted(map(str, args[1]["uid"]))
 
 
 def _submitted(args: Args, kwargs: Kwargs) -> tuple[Carrier | None, str | None]:
     worker, prompt, _, trajectory = args[:4]
     uid = str(prompt["uid"])
     has_own = not trajectory["validate"] and is_apart(worker.config.trainer.v1.trainer_mode)
-    return prompts.submitted.pop(uid, None), uid if has_own else None
+    return groups.submitted.pop(uid, None), uid if has_own else None
 
 
 ARRIVING: tuple[Hook, ...] = (

@@ -7,16 +7,13 @@ its weights were synced: a step trains the version before its own number (``_com
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import fmean
 from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, StageHook
 from otel_rl.integrations.verl.prompt_groups import is_apart
-from otel_rl.metrics.record import count, gauge
 from otel_rl.records import Value
-from otel_rl.trace.apart import link_apart
-from otel_rl.trace.memory import tracing
+from otel_rl.single_controller.groups import QUEUE, count_dropped, lags_of, link_groups, show_groups
 
 BUFFER = "verl.trainer.ppo.v1.replay_buffer"
 PARTITIONS = {"train": "train", "val": "eval"}
@@ -64,9 +61,9 @@ def _sampled(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
     if partition == "train":
         lags = dict(_lags(batch, step - 1))
         if lags:
-            said |= _say_lags(list(lags.values()), step - 1)
-        if is_apart(buffer.trainer_mode):
-            _link(batch, lags)
+            said |= lags_of(lags.values(), step - 1)
+        if is_apart(buffer.trainer_mode):  # the key of a sample begins with the uid of its prompt
+            link_groups((key.rsplit("_", 2)[0], lags.get(key)) for key in batch.keys)
     return said
 
 
@@ -78,50 +75,26 @@ def _lags(batch: Any, newest: int) -> Iterator[tuple[str, int]]:
             yield key, newest - int(oldest)
 
 
-def _say_lags(lags: list[int], newest: int) -> dict[str, Value]:
-    stale = sum(lag > 0 for lag in lags)
-    gauge(vocabulary.SAMPLE_LAG, fmean(lags))
-    gauge(vocabulary.SAMPLE_LAG_MAX, max(lags))
-    gauge(vocabulary.SAMPLE_STALE, stale / len(lags))
-    return {vocabulary.POLICY_VERSION: newest, vocabulary.LAG_MAX: max(lags), vocabulary.STALE_COUNT: stale}
-
-
-def _link(batch: Any, lags: dict[str, int]) -> None:
-    """Link the step to the groups that it trains on; the key of a sample begins with the uid of its prompt."""
-    tree = None if tracing.loop is None else tracing.loop.tree
-    links: dict[str, dict[str, Value]] = {}
-    for key in batch.keys:
-        uid = key.rsplit("_", 2)[0]
-        said = links.setdefault(uid, {vocabulary.GROUP_ID: uid})
-        if key in lags:
-            said[vocabulary.POLICY_LAG] = max(lags[key], int(said.get(vocabulary.POLICY_LAG, 0)))  # type: ignore[arg-type]
-    if tree is not None:
-        link_apart(tree.root or tree.container, links)
-
-
 def _count_dropped(args: Args, kwargs: Kwargs, result: Any) -> None:
     partition = args[2]
     for name, value in result[1].items():
         reason = DROPPED.get(name.partition("/")[2])
         if reason:
-            mode = vocabulary.MODE, PARTITIONS[partition]
-            count(vocabulary.GROUPS_DROPPED, int(value), (vocabulary.DROPPED_BECAUSE, reason), mode)
+            count_dropped(int(value), reason, PARTITIONS[partition])
 
 
 def _count_groups(args: Args, kwargs: Kwargs, result: object) -> None:
     """Record how many groups are in which state: a buffer asks for that at each poll."""
     for partition, mode in PARTITIONS.items():
-        keys = {state: getattr(args[0], f"{name}_keys").get(partition, ()) for name, state in STATES.items()}
-        if partition == "train" or any(keys.values()):
-            for state, found in keys.items():
-                gauge(vocabulary.GROUPS, len(found), (vocabulary.GROUP_STATE, state), (vocabulary.MODE, mode))
+        numbers = {state: len(getattr(args[0], f"{name}_keys").get(partition, ())) for name, state in STATES.items()}
+        if partition == "train" or any(numbers.values()):
+            show_groups(numbers, mode)
 
 
 def _sampling(kind: str, **more: Any) -> Hook:
     """Record the wait for samples, of which verl asks every two seconds."""
-    reason = (vocabulary.IDLE_REASON, "queue")
     target = f"{BUFFER}:{kind}.sample"
-    return StageHook(target=target, stage=vocabulary.IDLE, attributes=(reason,), capture=_sampled, **more)
+    return StageHook(target=target, stage=vocabulary.IDLE, attributes=(QUEUE,), capture=_sampled, **more)
 
 
 HOOKS: tuple[Hook, ...] = (

@@ -3,9 +3,7 @@
 What means something else, or is wrong in some version, keeps verl's name; docs/verl.md says what it is. Some keys mean
 the same only under some settings, or only as some versions compute them, which the keys beside them tell.
 
-Only the driver logs, and what it logs is of all ranks: ``rl.scope = global``. Every call makes a point of each key.
-Nothing waits for the end of a step, so a run that is killed keeps what it had logged; of a key that is logged again for
-a step both points stay, and a reader takes the mean.
+``single_controller/tracked.py`` says how they are recorded.
 """
 
 from __future__ import annotations
@@ -17,14 +15,8 @@ from typing import Any, Final
 
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, Kwargs, Memory
-from otel_rl.metrics.naming import Series, refuse, series_of
-from otel_rl.metrics.record import as_number
-from otel_rl.process.state import state
-from otel_rl.records import Point
-from otel_rl.trace.values import is_on_host
-
-Label = tuple[str, str]
-Numbers = Mapping[str, int | float]
+from otel_rl.metrics.naming import Series, series_of
+from otel_rl.single_controller.tracked import EVALUATION, Numbers, numbers_of, record_numbers
 
 CANONICAL: Final[dict[str, Series]] = {
     "critic/score/mean": (vocabulary.REWARD_SCORE, ()),
@@ -79,8 +71,6 @@ LIMIT = "actor_rollout_ref.rollout.response_length"
 EVALUATIONS: Final = frozenset(("val", "val-core", "val-aux", "validation"))
 EVALUATED: Final[Series] = (vocabulary.EVAL_REWARD, ())
 EVAL_REWARD: Final = re.compile(r"val-(?:core|aux)/.+/reward/mean@\d+")
-GLOBAL: Label = (vocabulary.SCOPE_KEY, "global")
-EVALUATION: Label = (vocabulary.MODE, "eval")
 
 
 @dataclass(eq=False)
@@ -111,20 +101,9 @@ def _setting(settings: Any, path: str) -> Any:
 
 
 def log_metrics(args: Args, kwargs: Kwargs) -> None:
-    """Record the numbers that ``Tracking.log`` gets: a point of each, stamped now; NaN and infinity are kept."""
+    """Record the numbers that ``Tracking.log`` gets."""
     data = kwargs["data"] if "data" in kwargs else args[1]
-    numbers = {key: number for key, value in data.items() if (number := _number(key, value)) is not None}
-    time_ns = state.now()
-    for (name, labels), number in _named(numbers):
-        state.add(Point(name, number, time_ns, (*labels, GLOBAL)))
-
-
-def _number(key: str, value: Any) -> int | float | None:
-    """Return None for text, lists, tables and tensors on a device."""
-    if not is_on_host(value):
-        refuse("on_device", "otel_rl: %r, which verl logs, is on a device and not recorded: reading it waits", key)
-        return None
-    return as_number(value)
+    record_numbers(_named(numbers_of(data, "verl")))
 
 
 def _named(numbers: Numbers) -> Iterator[tuple[Series, int | float]]:

@@ -9,23 +9,30 @@ for a batch before that timer: that wait is the last of the step before, or of s
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
-from otel_rl.hooks import Args, BlockHook, CallbackHook, Hook, Kwargs, Memory, StageHook
+from otel_rl.hooks import Args, BlockHook, CallbackHook, Hook, Kwargs, StageHook
 from otel_rl.integrations.verl import ledger, replay_buffer, tracking
 from otel_rl.integrations.verl.job_settings import settings_of, trained
 from otel_rl.integrations.verl.replay_buffer import rows_of
 from otel_rl.process.hooked import hooking
-from otel_rl.process.state import state
 from otel_rl.records import Value
-from otel_rl.trace.memory import tracing
-from otel_rl.trace.stage import Stage, current_stage
-from otel_rl.trace.steps import Loop
-from otel_rl.trace.tree import open_setup, say_of_setup
+from otel_rl.single_controller.driver import (
+    Timers,
+    become_driver,
+    begin_loop,
+    begin_step,
+    driver,
+    end_loop,
+    loop_failed,
+    say,
+    stage_of,
+)
+from otel_rl.single_controller.groups import QUEUE
+from otel_rl.trace.stage import Stage
 
 V1 = "verl.trainer.ppo.v1"
 TRAINER = f"{V1}.trainer_base:PPOTrainer"
@@ -34,9 +41,8 @@ LEGACY_LOOPS = "verl.experimental.agent_loop.agent_loop:AgentLoopManager.generat
 MANAGER = "verl.checkpoint_engine.base:CheckpointEngineManager"
 KIND, MODEL, OPERATION = vocabulary.LOGPROB_KIND, vocabulary.TRAIN_MODEL, vocabulary.SYNC_OPERATION
 DATA = (vocabulary.IDLE_REASON, "data")
-QUEUE = (vocabulary.IDLE_REASON, "queue")
 
-TIMERS: dict[str, tuple[str, tuple[tuple[str, Value], ...]]] = {
+TIMERS: Timers = {
     "reward": (vocabulary.REWARD, ()),
     "old_log_prob": (vocabulary.LOGPROB, ((KIND, "old"),)),
     "ref": (vocabulary.LOGPROB, ((KIND, "ref"),)),
@@ -52,10 +58,8 @@ TIMERS: dict[str, tuple[str, tuple[tuple[str, Value], ...]]] = {
     "testing": (vocabulary.EVALUATE, ()),
     "dump_rollout_generations": (vocabulary.LOG, ()),
 }
-"""Name of a timer to stage and attributes.
-
-``gen`` is none: it is the wait for samples and what follows it, or the call of the agent loops and the servers' sleep.
-Nor are ``start_profile`` and ``stop_profile``, which take time only while verl's profiler is on.
+"""``gen`` is none: it is the wait for samples and what follows it, or the agent loops and the sleep of the servers. Nor
+are ``start_profile`` and ``stop_profile``, which take time only while verl's profiler is on.
 """
 COUNTED = (
     "_compute_reward_colocate", "_compute_old_log_prob", "_compute_ref_log_prob", "_compute_values",
@@ -65,26 +69,13 @@ COUNTED = (
 OPERATIONS = "update_weights", "sleep_replicas", "wake_up_replicas", "abort_replicas", "resume_generation_replicas"
 
 
-@dataclass(eq=False)
-class VerlTrainer(Memory):
-    """What the driver remembers of the training that is open."""
-
-    trainer: Any = None
-
-
-driver = VerlTrainer.keep("driver")
-
-
 # --- loop and steps ---------------------------------------------------------------------------------------------------
 
 
 def _made(args: Args, kwargs: Kwargs) -> None:
     """Learn what is trained, before anything of the set-up is recorded."""
     config = kwargs.get("config") or (args[1] if len(args) > 1 else None)
-    found = attempt("read", "what verl trains", trained, config) or {}
-    state.identify(system="verl", system_version=version("verl"), **found)
-    state.become_rank()  # an actor of Ray that turns out to hold the steps, and so their roots
-    open_setup()
+    become_driver("verl", version("verl"), attempt("read", "what verl trains", trained, config))
 
 
 def _follow(args: Args, kwargs: Kwargs, result: object) -> None:
@@ -94,22 +85,8 @@ def _follow(args: Args, kwargs: Kwargs, result: object) -> None:
 
 
 def _begin_loop(args: Args, kwargs: Kwargs) -> None:
-    trainer = driver.trainer = args[0]
-    hooking.follow(trainer)
-    say_of_setup(attempt("read", "the settings of verl", settings_of, trainer) or {})
-    tracing.loop = Loop(of=(type(trainer), str(trainer.config.trainer.default_local_dir)))
-
-
-def _end_loop(args: Args, kwargs: Kwargs, result: object) -> None:
-    driver.trainer = None
-    if tracing.loop is not None:
-        tracing.loop.end()
-
-
-def _loop_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
-    driver.trainer = None
-    if tracing.loop is not None:
-        tracing.loop.end(error)
+    settings = attempt("read", "the settings of verl", settings_of, args[0])
+    begin_loop(args[0], str(args[0].config.trainer.default_local_dir), settings)
 
 
 def _begin_timer(args: Args, kwargs: Kwargs) -> Stage | None:
@@ -117,11 +94,8 @@ def _begin_timer(args: Args, kwargs: Kwargs) -> Stage | None:
     if driver.trainer is None:
         return None
     if args[0] == "step":
-        if tracing.loop is not None:
-            tracing.loop.begin(int(driver.trainer.global_steps))
-        return None
-    name, attributes = TIMERS.get(args[0], ("", ()))
-    return Stage(name, dict(attributes), coarse=True) if name else None
+        begin_step(int(driver.trainer.global_steps))
+    return stage_of(TIMERS, args[0])
 
 
 # --- what a stage says ------------------------------------------------------------------------------------------------
@@ -129,10 +103,7 @@ def _begin_timer(args: Args, kwargs: Kwargs) -> Stage | None:
 
 def _say_rows(args: Args, kwargs: Kwargs) -> None:
     """Set on the open stage, a timer's, how much it handles."""
-    stage = current_stage()
-    if stage is not None:
-        for key, value in rows_of(args[1]).items():
-            stage.set_attribute(key, value)
+    say(rows_of(args[1]))
 
 
 def _say_balance(args: Args, kwargs: Kwargs) -> dict[str, Value]:
@@ -153,7 +124,7 @@ def _generated(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
 def _of_trainer(trainer: str) -> tuple[Hook, ...]:
     return (
         CallbackHook(target=f"{trainer}.__init__", before=_made, after=_follow),
-        CallbackHook(target=f"{trainer}.fit", before=_begin_loop, after=_end_loop, failed=_loop_failed),
+        CallbackHook(target=f"{trainer}.fit", before=_begin_loop, after=end_loop, failed=loop_failed),
         StageHook(target=f"{trainer}._validate", stage=vocabulary.EVALUATE),
         StageHook(
             target=f"{trainer}._balance_batch",

@@ -1,0 +1,44 @@
+"""Numbers that a framework hands to its tracker, such as Weights & Biases: recorded beside it.
+
+Only the driver tracks, and what it tracks is of all ranks: ``rl.scope = global``. Every call makes a point of each
+number. Nothing waits for the end of a step, so a run that is killed keeps what it had tracked; of a number that is
+tracked again for a step both points stay, and a reader takes the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from otel_rl import vocabulary
+from otel_rl.metrics.naming import Series, refuse
+from otel_rl.metrics.record import as_number
+from otel_rl.process.state import state
+from otel_rl.records import Point
+from otel_rl.trace.values import is_on_host
+
+Label = tuple[str, str]
+Numbers = Mapping[str, int | float]
+
+GLOBAL: Label = (vocabulary.SCOPE_KEY, "global")
+EVALUATION: Label = (vocabulary.MODE, "eval")
+
+
+def numbers_of(values: Mapping[str, Any], system: str) -> dict[str, int | float]:
+    """Return what can be recorded: no text, lists or tables, and no tensor on a device, which is said once."""
+    found = {key: _number(key, value, system) for key, value in values.items()}
+    return {key: number for key, number in found.items() if number is not None}
+
+
+def _number(key: str, value: Any, system: str) -> int | float | None:
+    if not is_on_host(value):
+        refuse("on_device", f"otel_rl: %r, which {system} logs, is on a device and not recorded: reading it waits", key)
+        return None
+    return as_number(value)
+
+
+def record_numbers(named: Iterable[tuple[Series, int | float]]) -> None:
+    """Record numbers under their names and labels, stamped now; NaN and infinity are kept."""
+    time_ns = state.now()
+    for (name, labels), number in named:
+        state.add(Point(name, number, time_ns, (*labels, GLOBAL)))
