@@ -180,6 +180,8 @@ def install(integration: Integration) -> None:
     for hook in integration.arriving:
         _parts.patches.expect(hook)
     hooking.roles.update(integration.roles)
+    if integration.role_of is not None:
+        hooking.role_of.append(integration.role_of)
 
 
 def _open_setup(*, is_asked: bool) -> None:

@@ -28,6 +28,8 @@ class Integration:
     """The distribution whose version is checked."""
     supports: str
     """Its versions, as in ``>=2.1,<3``; another one is named in a log line and left alone."""
+    version: Callable[[], str | None] | None = None
+    """Returns the version of what is no distribution, without an import of it; None if it is not there."""
     hooks: tuple[Hook, ...]
     attachments: tuple[Attachment, ...] = ()
     arriving: tuple[Hook, ...] = ()
@@ -35,6 +37,8 @@ class Integration:
     the class of an actor or one of its bases, ``*`` for any; its process replaces the method before the first call."""
     roles: tuple[tuple[str, str], ...] = ()
     """Role by the class of an actor, or of one of its bases."""
+    role_of: Callable[[type, str], str | None] | None = None
+    """``(class, name)`` of an actor: returns its role, which counts before those by class; None if it knows none."""
     needs: tuple[str, ...] = ()
     """Integrations without which this one records no whole step: who asks for it by name gets these too."""
     memory: Memory | None = None

@@ -27,6 +27,7 @@ OURS: Final = {
     "openai": "otel_rl.integrations.openai.hooks:INTEGRATION",
     "ray": "otel_rl.integrations.ray.hooks:INTEGRATION",
     "verl": "otel_rl.integrations.verl.hooks:INTEGRATION",
+    "roll": "otel_rl.integrations.roll.hooks:INTEGRATION",
 }
 """Name to ``module:attribute``, without those of other packages."""
 

@@ -92,6 +92,15 @@ def _chosen(names: tuple[str, ...], known: dict[str, str]) -> dict[str, str]:
     return needed | dict.fromkeys(asked, "")
 
 
+def _version(integration: Integration) -> str | None:
+    if integration.version is not None:
+        return integration.version()
+    try:
+        return version(integration.package)
+    except PackageNotFoundError:
+        return None
+
+
 def _status(name: str, integration: Integration | None, chosen: dict[str, str]) -> Status:
     if integration is None:
         return Status(name, "broken", "it could not be loaded")
@@ -99,9 +108,8 @@ def _status(name: str, integration: Integration | None, chosen: dict[str, str]) 
     if name not in chosen:
         return Status(name, "off", f"not in OTEL_RL_INTEGRATIONS; supports {package} {supports}")
     why = chosen[name]
-    try:
-        installed = version(package)
-    except PackageNotFoundError:
+    installed = _version(integration)
+    if installed is None:
         return Status(name, "absent", f"{package} is not installed (supported: {supports}){why}")
     if not SpecifierSet(supports).contains(installed, prereleases=True):
         return Status(name, "unsupported", f"{package} {installed} is not supported; supports {supports}{why}")

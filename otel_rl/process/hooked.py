@@ -47,6 +47,8 @@ class Hooking(Memory):
     """Hooks a class that another process has sent by value."""
     roles: dict[str, str] = field(default_factory=dict)
     """Role of an actor by the name of its class, or of a base of it."""
+    role_of: list[Callable[[type, str], str | None]] = field(default_factory=list)
+    """Functions of integrations that return the role of an actor, by its class and name."""
     is_compiling: Callable[[], bool] = _no
     """``torch.compiler.is_compiling`` once torch is there."""
     is_tracing: Callable[[], bool] = _no

@@ -74,16 +74,19 @@ def know_actor(kind: type, number: int | None) -> None:
     rank = int(in_name[0]) if in_name else number
     known: dict[str, Any] = {vocabulary.ACTOR_ID: context.get_actor_id(), vocabulary.ACTOR_NAME: name}
     extra = {**state.identity.extra, **{key: value for key, value in known.items() if value}}
-    role = next(
-        (hooking.roles[base.__name__] for base in kind.__mro__ if base.__name__ in hooking.roles), kind.__name__
-    )
-    state.inherit(role=role, extra=extra)  # also where the process has worked for tasks before
+    state.inherit(role=_role_of(kind, name), extra=extra)  # also where the process has worked for tasks before
     if rank is None or RANK in os.environ:
         return
     if rank:
         state.inherit(rank=rank)
     else:
         state.identify(rank=0)  # if it holds steps, they are the job's
+
+
+def _role_of(kind: type, name: str) -> str:
+    found = (attempt("read", "the role of an actor", role_of, kind, name) for role_of in hooking.role_of)
+    by_class = (hooking.roles.get(base.__name__) for base in kind.__mro__)
+    return next((role for role in (*found, *by_class) if role), kind.__name__)
 
 
 # --- what is called ---------------------------------------------------------------------------------------------------

@@ -7,22 +7,19 @@ Source: verl 0.9.1, ``trainer/ppo/v1/agent_loop_tq.py``, ``experimental/agent_lo
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.clock import monotonic_ns
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, RequestHook, StageHook
-from otel_rl.hooks.generators import Ending, ending
 from otel_rl.integrations.verl import prompt_groups
 from otel_rl.integrations.verl.prompt_groups import mode_of
 from otel_rl.process.carrier import IN_USE
 from otel_rl.process.hooked import hooking
 from otel_rl.records import Value
-from otel_rl.requests.queue import Request, record_requests
 from otel_rl.single_controller.groups import count_samples, server_acquired, server_released
-from otel_rl.trace.stage import Stage, innermost
+from otel_rl.single_controller.served import Answer, Asked, ServedCall
+from otel_rl.trace.stage import innermost
 
 AGENT = "verl.experimental.agent_loop"
 TOOL_LOOP = f"{AGENT}.tool_agent_loop"
@@ -30,7 +27,6 @@ BASE_TOOL = "verl.tools.base_tool:BaseTool"
 SERVERS = "verl.workers.rollout.llm_server"
 SERVED = frozenset(("prompt_ids", "sampling_params", "request_id"))
 """Keywords of a call by which verl asks any of its rollout servers."""
-ENGINES = frozenset(("vllm", "sglang"))
 FINISH = {"aborted": "abort", "completed": ""}
 """What verl calls how an answer ended, and what we do; verl leaves other words as engines say them."""
 UNKNOWN_TOOL = "_OTHER"
@@ -119,69 +115,19 @@ def _released(args: Args, kwargs: Kwargs) -> None:
     server_released(str(args[1]))
 
 
-class ServedCall:
-    """One call of a rollout server: its stage, and the request itself if no integration records the engine's own."""
-
-    def __init__(self, engine: str, asked: Kwargs, stage: Stage) -> None:
-        self._engine, self._asked, self._stage = engine, asked, stage
-
-    def item(self, value: Any) -> None:
-        """Wait for the end: verl gets an answer as a whole."""
-
-    def end(self, result: Any, error: BaseException | None) -> None:
-        """End stage and request at the same time."""
-        stage, end = self._stage, monotonic_ns()
-        if ENGINES.isdisjoint(sys.modules):
-            how = None if error is None else ending(error)
-            made = functools.partial(_request, self._engine, stage.began, end)
-            record_requests(made, self._asked, result, how, parent=stage)
-        if error is not None:
-            stage.fail(error)
-        stage.close(end, None if error is not None else _say_answer(self._asked, result))
-
-
 def _begin_serve(args: Args, kwargs: Kwargs) -> ServedCall | None:
     """Begin a call of a rollout server; whatever else is called ``generate`` is none, nor is a base's inside of it."""
     caller = innermost()
     if not kwargs.keys() >= SERVED or (caller is not None and caller.name == vocabulary.SAMPLE_SERVE):
         return None
-    used = IN_USE.get()
-    mode: dict[str, Value] = {vocabulary.MODE: used.mode} if used is not None and used.mode else {}
-    stage = Stage(vocabulary.SAMPLE_SERVE, {vocabulary.RESPONSE_ID: str(kwargs["request_id"]), **mode}, coarse=True)
-    stage.open()
-    return ServedCall(type(args[0]).__name__, kwargs, stage)
+    asked = Asked(type(args[0]).__name__, str(kwargs["request_id"]), len(kwargs["prompt_ids"]))
+    return ServedCall(asked, _answers)
 
 
-def _say_answer(asked: Kwargs, answer: Any) -> dict[str, Value]:
-    finish = _finish(answer)
-    return {
-        vocabulary.TOKENS_PROMPT: len(asked["prompt_ids"]),
-        vocabulary.TOKENS_RESPONSE: len(answer.token_ids),
-        **({vocabulary.FINISH_REASONS: (finish,)} if finish else {}),
-        **({vocabulary.REQUEST_ABORTED: True} if finish == "abort" else {}),
-    }
-
-
-def _request(engine: str, begun: int, ended: int, asked: Kwargs, answer: Any, how: Ending | None) -> Iterator[Request]:
-    request = Request(
-        engine,
-        begun,
-        ended,
-        input_tokens=len(asked["prompt_ids"]),
-        streamed=True,
-        id=str(asked["request_id"]),
-    )
-    if how is not None:
-        yield request._replace(finish=how.finish, error=how.error)
-        return
-    version = answer.extra_fields.get("global_steps")
-    yield request._replace(
-        output_tokens=len(answer.token_ids),
-        finish=_finish(answer),
-        policy_start=-1 if version is None else int(version),
-        policy_end=-1 if version is None else int(version),
-        preemptions=-1 if answer.num_preempted is None else int(answer.num_preempted),
-    )
+def _answers(result: Any) -> tuple[Answer]:
+    version, preempted = result.extra_fields.get("global_steps"), result.num_preempted
+    policy, preemptions = (-1 if number is None else int(number) for number in (version, preempted))
+    return (Answer(len(result.token_ids), _finish(result), policy, preemptions),)
 
 
 def _finish(answer: Any) -> str:

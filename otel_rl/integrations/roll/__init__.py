@@ -1,0 +1,1 @@
+"""ROLL: one trace a step across its driver, workers, schedulers, routers and environments."""
