@@ -19,7 +19,7 @@ from otel_rl.process.state import state
 from otel_rl.records import Count, Value
 from otel_rl.trace.apart import link_apart
 from otel_rl.trace.memory import tracing
-from otel_rl.trace.stage import innermost
+from otel_rl.trace.stage import Stage, innermost
 from otel_rl.trace.throughput import ENVIRONMENT, PROMPT, RESPONSE
 
 QUEUE = (vocabulary.IDLE_REASON, "queue")
@@ -111,11 +111,12 @@ def lags_of(lags: Iterable[int], newest: int) -> dict[str, Value]:
     return {vocabulary.POLICY_VERSION: newest, vocabulary.LAG_MAX: max(known), vocabulary.STALE_COUNT: stale}
 
 
-def link_groups(samples: Iterable[tuple[str, int | None]]) -> None:
-    """Link the open step to the groups that it trains on.
+def link_groups(samples: Iterable[tuple[str, int | None]], stage: Stage | None = None) -> None:
+    """Link a stage, or the open step, to the groups that it takes.
 
     Args:
         samples: key of the group and lag of each sample; the link has the greatest lag of its group.
+        stage: None: the root of the open step.
     """
     links: dict[str, dict[str, Value]] = {}
     for key, lag in samples:
@@ -123,5 +124,6 @@ def link_groups(samples: Iterable[tuple[str, int | None]]) -> None:
         if lag is not None:
             said[vocabulary.POLICY_LAG] = max(lag, int(said.get(vocabulary.POLICY_LAG, 0)))  # type: ignore[arg-type]
     tree = None if tracing.loop is None else tracing.loop.tree
-    if tree is not None:
-        link_apart(tree.root or tree.container, links)
+    taker = stage if stage is not None or tree is None else tree.root or tree.container
+    if taker is not None:
+        link_apart(taker, links)

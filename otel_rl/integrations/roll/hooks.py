@@ -7,7 +7,7 @@ makes only if its flag is set, go where ROLL sends them.
 from __future__ import annotations
 
 from otel_rl.hooks import Integration
-from otel_rl.integrations.roll import pipeline, workers
+from otel_rl.integrations.roll import environments, pipeline, rollouts, tracking, workers
 from otel_rl.integrations.roll.shape import role_of_actor, version_of_tree
 from otel_rl.single_controller.driver import driver
 
@@ -17,7 +17,8 @@ INTEGRATION = Integration(
     supports=">=0.2.1,<0.4",
     version=version_of_tree,
     needs=("ray", "torch"),
-    hooks=(*pipeline.HOOKS, *workers.HOOKS),
+    hooks=(*pipeline.HOOKS, *workers.HOOKS, *rollouts.HOOKS, *environments.HOOKS, *tracking.HOOKS),
+    attachments=tracking.ATTACHMENTS,
     arriving=workers.ARRIVING,
     role_of=role_of_actor,
     memory=driver,

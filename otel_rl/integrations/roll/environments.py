@@ -1,0 +1,234 @@
+"""Rollouts of ROLL's agentic pipelines: trajectories, turns and steps of environments; the queue of groups.
+
+Source: ROLL 0.3.0, ``distributed/scheduler/rollout_scheduler.py``, ``pipeline/agentic/environment_worker.py``,
+``pipeline/agentic/env_manager/``.
+
+An environment has a thread, which one call keeps busy for the whole training. So the step that a trajectory is for is
+that of the last ``update_step`` before it began. With ``async_generation_ratio`` a trajectory may outlive its step, and
+is a trace of its own, whose key is its id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from otel_rl import vocabulary
+from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, StageHook
+from otel_rl.integrations.roll.shape import mode_of_process
+from otel_rl.process.carrier import Carrier
+from otel_rl.process.hooked import hooking
+from otel_rl.records import Value
+from otel_rl.single_controller.groups import QUEUE, count_dropped, count_samples, lags_of, link_groups, show_groups
+from otel_rl.trace.apart import open_apart, open_below
+from otel_rl.trace.stage import Stage, current_stage
+
+SCHEDULER = "roll.distributed.scheduler.rollout_scheduler"
+ROLLOUTS, GROUPS = f"{SCHEDULER}:RolloutScheduler", f"{SCHEDULER}:GroupQueue"
+WORKER = "roll.pipeline.agentic.environment_worker:EnvironmentWorker"
+MANAGERS = "roll.pipeline.agentic.env_manager"
+BASE, TRAJECTORIES = f"{MANAGERS}.base_env_manager:BaseEnvManager", f"{MANAGERS}.traj_env_manager:TrajEnvManager"
+OPERATION = vocabulary.SYNC_OPERATION
+
+
+@dataclass(eq=False)
+class Environments(Memory):
+    """What a worker remembers of its environments."""
+
+    carrier: Carrier | None = None
+    """Of the last call that told it a step."""
+    trajectories: dict[int, Stage] = field(default_factory=dict)
+    """Those that go on, by ``id()`` of the manager of the environment."""
+    filtered: dict[int, int] = field(default_factory=dict)
+    """Groups that a queue has filtered out in this step, by its ``id()``."""
+
+
+environments = Environments.keep("environments")
+
+
+# --- the scheduler: get_batch(self, data, batch_size) -----------------------------------------------------------------
+
+
+def _say_batch(args: Args, kwargs: Kwargs) -> dict[str, Value]:
+    scheduler, _, size = args[:3]
+    return {vocabulary.MODE: _mode(scheduler.mode), **({vocabulary.BATCH_SIZE: int(size)} if size > 0 else {})}
+
+
+def _mode(mode: str) -> str:
+    return "train" if mode == "train" else "eval"
+
+
+def _collected(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
+    """Say what a batch holds, and link to the trajectories that were traces of their own."""
+    scheduler, stage = args[0], current_stage()
+    names = getattr(result, "non_tensor_batch", None) or {}
+    if stage is not None and _mode(scheduler.mode) == "train" and scheduler.config.async_generation_ratio > 0:
+        link_groups(((str(name), None) for name in names.get("traj_id", ())), stage)
+    return {}
+
+
+# --- the queue: a process of its own, with a GroupQueue for each group of environments --------------------------------
+
+
+def _advancing(args: Args, kwargs: Kwargs) -> None:
+    """Count the groups that are too old for the step that begins: ``advance_step(self, step)``."""
+    queue, step = args[:2]
+    if queue.current_step is not None:
+        old = sum(step - group.create_step > queue.async_generation_ratio for group in queue.groups.values())
+        if old:
+            count_dropped(old, "stale", mode_of_process())
+
+
+def _putting(args: Args, kwargs: Kwargs) -> None:
+    """Count a trajectory that comes too late for its group: ``put(self, episode_id, start_step, rollout)``."""
+    queue, episode = args[:2]
+    environments.filtered[id(queue)] = queue.group_filter_count
+    if episode not in queue.groups and args[3] is not None:
+        count_dropped(1, "stale", mode_of_process())
+
+
+def _put(args: Args, kwargs: Kwargs, result: object) -> None:
+    queue = args[0]
+    if queue.group_filter_count > environments.filtered[id(queue)]:
+        count_dropped(1, "filtered", mode_of_process())
+    _show_groups(args, kwargs, result)
+
+
+def _show_groups(args: Args, kwargs: Kwargs, result: object) -> None:
+    queue = args[0]
+    finished = sum(len(group.rollouts) >= queue.group_size for group in queue.groups.values())
+    show_groups({"running": len(queue.groups) - finished, "finished": finished}, mode_of_process())
+
+
+def _taken(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Say how old the weights are that a group was begun with."""
+    queue = args[0]
+    if result is not None and queue.current_step is not None and mode_of_process() == "train":
+        lags_of([int(queue.current_step) - int(result.create_step)], int(queue.current_step))
+
+
+# --- environments -----------------------------------------------------------------------------------------------------
+
+
+def _know_step(args: Args, kwargs: Kwargs) -> None:
+    environments.carrier = Carrier.current()
+
+
+def _follow(args: Args, kwargs: Kwargs, result: object) -> None:
+    """Hook what the class of a manager overrides."""
+    hooking.follow(args[0])
+
+
+def _is_apart(manager: Any) -> bool:
+    return _mode(manager.mode) == "train" and manager.pipeline_config.async_generation_ratio > 0
+
+
+def _ids(manager: Any) -> dict[str, Value]:
+    cache = manager.rollout_cache
+    group = f"{cache.tag}_{cache.group_id}_{manager.episode_id}_{manager.group_seed}"
+    return {vocabulary.GROUP_ID: group, vocabulary.SAMPLE_ID: f"{group}_{cache.env_id}"}
+
+
+def _begin_trajectory(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Begin a trajectory when its environment has been reset."""
+    manager = args[0]
+    if result is None:
+        return
+    said = {**_ids(manager), vocabulary.MODE: _mode(manager.mode)}
+    stage, carrier = Stage(vocabulary.TRAJECTORY, said, coarse=True), environments.carrier
+    if _is_apart(manager):
+        open_apart(stage, str(said[vocabulary.SAMPLE_ID]), carrier)
+    elif carrier is not None:
+        open_below(stage, carrier)
+    else:
+        stage.open()
+    environments.trajectories[id(manager)] = stage
+
+
+def _end_trajectory(args: Args, kwargs: Kwargs, result: object = None) -> None:
+    stage = environments.trajectories.pop(id(args[0]), None)
+    if stage is not None:
+        stage.close()
+
+
+def _trajectory_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
+    stage = environments.trajectories.pop(id(args[0]), None)
+    if stage is not None:
+        stage.fail(error)
+        stage.close()
+
+
+def _say_of_trajectory(args: Args, kwargs: Kwargs) -> dict[str, Value]:
+    manager = args[0]
+    return {**_ids(manager), vocabulary.MODE: _mode(manager.mode)}
+
+
+def _decided(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
+    """Say what came of a turn: ``make_decision(self, rollout_cache)``."""
+    reason = str(getattr(result.meta_info.get("stop_reason"), "value", result.meta_info.get("stop_reason", "")))
+    if result.batch is None:
+        return {vocabulary.REQUEST_ABORTED: True} if "abort" in reason.lower() else {}
+    content = args[0].rollout_cache.history[-1]
+    prompt, response = content.get("prompt_ids") or (), content.get("response_ids") or ()
+    return {vocabulary.TOKENS_PROMPT: len(prompt), vocabulary.TOKENS_RESPONSE: len(response)}
+
+
+def _say_step(args: Args, kwargs: Kwargs) -> dict[str, Value]:
+    said = {vocabulary.OPERATION: vocabulary.EXECUTE_TOOL, vocabulary.TOOL_NAME: _tag(args[0]),
+            vocabulary.TOOL_TYPE: "function"}  # fmt: skip
+    return _say_of_trajectory(args, kwargs) | said
+
+
+def _tag(manager: Any) -> str:
+    return str(manager.rollout_cache.tag)
+
+
+def _step_stage(args: Args, kwargs: Kwargs) -> str:
+    return f"{vocabulary.EXECUTE_TOOL} {_tag(args[0])}"
+
+
+def _formulated(args: Args, kwargs: Kwargs) -> None:
+    """Count a trajectory that is complete: ``formulate_rollouts(self, rollout_cache)``."""
+    manager = args[0]
+    turns = [turn for turn in manager.rollout_cache.history if "response_ids" in turn]
+    response = sum(len(turn["response_ids"]) for turn in turns)
+    asked = [len(turn.get("prompt_ids") or ()) for turn in turns]
+    prompt, environment = sum(asked[:1]), sum(asked[1:])
+    stage = environments.trajectories.get(id(manager))
+    if stage is not None:
+        stage.set_attribute(vocabulary.TOKENS_PROMPT, prompt)
+        stage.set_attribute(vocabulary.TOKENS_RESPONSE, response)
+        stage.set_attribute(vocabulary.TOKENS_ENVIRONMENT, environment)
+    if _mode(manager.mode) == "train":
+        count_samples(1, prompt, response, environment)
+
+
+HOOKS: tuple[Hook, ...] = (
+    StageHook(target=f"{ROLLOUTS}.get_batch", stage=vocabulary.SAMPLE, attributes=_say_batch, capture=_collected),
+    *(
+        StageHook(target=f"{ROLLOUTS}.{name}", stage=vocabulary.SYNC, attributes=((OPERATION, name),), optional=True)
+        for name in ("suspend", "shrink_sampler", "expand_sampler")
+    ),
+    CallbackHook(target=f"{GROUPS}.advance_step", before=_advancing, after=_show_groups),
+    CallbackHook(target=f"{GROUPS}.put", before=_putting, after=_put),
+    CallbackHook(target=f"{GROUPS}.get", after=_taken),
+    CallbackHook(target=f"{WORKER}.update_step", before=_know_step),
+    CallbackHook(target=f"{TRAJECTORIES}.__init__", after=_follow),
+    StageHook(
+        target=f"{TRAJECTORIES}.reset",
+        stage=vocabulary.IDLE,
+        attributes=(QUEUE,),
+        before=_end_trajectory,
+        after=_begin_trajectory,
+        failed=_trajectory_failed,
+    ),
+    StageHook(
+        target=f"{TRAJECTORIES}.make_decision",
+        stage=vocabulary.SAMPLE_TURN,
+        attributes=_say_of_trajectory,
+        capture=_decided,
+    ),
+    StageHook(target=f"{TRAJECTORIES}.step", stage=_step_stage, attributes=_say_step),
+    CallbackHook(target=f"{TRAJECTORIES}.formulate_rollouts", before=_formulated),
+    CallbackHook(target=f"{TRAJECTORIES}.run_rollout_loop", after=_end_trajectory, failed=_trajectory_failed),
+)
