@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
+import wrapt
 from packaging.specifiers import SpecifierSet
 
 from otel_rl.config import Config, ConfigurationError
 from otel_rl.guard import guard, say
 from otel_rl.hooks import Integration
 from otel_rl.integrations import AUTO, check_names, registered
+from otel_rl.process.identity import is_ray_worker
 
 
 class NotPossibleError(RuntimeError):
@@ -64,8 +67,16 @@ def wanted(names: tuple[str, ...], source: str = "") -> list[Integration]:
         elif name in names and status.state != "broken":
             raise NotPossibleError(f"the integration {name} was asked for, but {status.detail}")
         elif status.state == "unsupported":
-            say("otel_rl: %s; it is not instrumented: install a supported version", status.detail)
+            _say_when_used(integration, status)
     return found
+
+
+def _say_when_used(integration: Integration | None, status: Status) -> None:
+    """Name an unsupported version once a job, and only where what is hooked of the package is imported."""
+    if integration is not None and not is_ray_worker():
+        said = functools.partial(say, "otel_rl: %s; it is not instrumented: install a supported version", status.detail)
+        module = integration.hooks[0].target.partition(":")[0]
+        wrapt.register_post_import_hook(lambda _: said(), module)
 
 
 def load(name: str, path: str) -> Integration | None:

@@ -29,12 +29,6 @@ class InCollective(threading.local):
     active = False
 
 
-class InPickle(threading.local):
-    """Whether this thread pickles a framework's batch for another process: what it saves meanwhile is no checkpoint."""
-
-    active = False
-
-
 @dataclass(eq=False)
 class Hooking(Memory):
     """Functions that hooks call; while nothing is hooked, and without torch, they do nothing."""
@@ -59,7 +53,6 @@ class Hooking(Memory):
     """``torch.compiler.disable`` while torch.compile looks at the functions that are called."""
 
     in_collective: InCollective = field(default_factory=InCollective)
-    in_pickle: InPickle = field(default_factory=InPickle)
 
     def after_fork_in_child(self) -> None:
         """Keep the functions: what the parent hooked is hooked in the child."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic_ns
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, StageHook
 from otel_rl.integrations.roll.shape import mode_of_process
 from otel_rl.process.carrier import Carrier
@@ -148,14 +149,14 @@ def _begin_trajectory(args: Args, kwargs: Kwargs, result: Any) -> None:
 def _end_trajectory(args: Args, kwargs: Kwargs, result: object = None) -> None:
     stage = environments.trajectories.pop(id(args[0]), None)
     if stage is not None:
-        stage.close()
+        stage.close(monotonic_ns())
 
 
 def _trajectory_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
     stage = environments.trajectories.pop(id(args[0]), None)
     if stage is not None:
         stage.fail(error)
-        stage.close()
+        stage.close(monotonic_ns())
 
 
 def _say_of_trajectory(args: Args, kwargs: Kwargs) -> dict[str, Value]:

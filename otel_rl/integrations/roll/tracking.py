@@ -38,8 +38,8 @@ LENGTHS: Final = {
 }
 for _part in ("token", "tokens"):  # RLVR writes it without the s
     CANONICAL.update({f"{_part}/response_length/{end}": (name, ()) for end, name in LENGTHS.items()})
-EVALUATED: Final = "val_correct/all/mean", "val/score/mean"
-"""RLVR's and the agentic pipeline's mean of an evaluation."""
+for _mean in ("val_correct/all/mean", "val/score/mean"):  # RLVR's, and the agentic pipeline's
+    CANONICAL[_mean] = vocabulary.EVAL_REWARD, ()
 EVALUATIONS: Final = frozenset(("val", "val_correct"))
 NESTED: Final = "scheduler/"
 """A name that has it twice holds another domain's number."""
@@ -60,9 +60,7 @@ def _named(numbers: Numbers) -> Iterator[tuple[Series, int | float]]:
     for key, number in numbers.items():
         if key.count(NESTED) > 1:
             continue
-        found = (
-            (vocabulary.EVAL_REWARD, ()) if key in EVALUATED else CANONICAL.get(key) or series_of(key, vocabulary.ROLL)
-        )
+        found = CANONICAL.get(key) or series_of(key, vocabulary.ROLL)
         if found is not None:
             name, labels = found
             is_evaluation = key.partition("/")[0] in EVALUATIONS

@@ -127,12 +127,8 @@ def _save_stage(args: Args, kwargs: Kwargs) -> str | None:
 
 
 def _torch_save_stage(args: Args, kwargs: Kwargs) -> str | None:
-    """Return no stage for the pickling of a tensor, whose storage is written alone and into memory, or of a batch."""
-    import torch
-
-    is_storage = isinstance(args[0], (torch.UntypedStorage, torch.TypedStorage))
-    is_pickle = isinstance(args[1], io.BytesIO) and (is_storage or hooking.in_pickle.active)
-    return None if is_pickle else _save_stage(args, kwargs)
+    """Return no stage for what is written into memory: tensors and batches that are pickled for another process."""
+    return None if isinstance(args[1], io.BytesIO) else _save_stage(args, kwargs)
 
 
 def _saving_goes_on(args: Args, kwargs: Kwargs, result: Any) -> None:

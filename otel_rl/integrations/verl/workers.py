@@ -11,7 +11,6 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, StageHook
 from otel_rl.integrations.verl import ledger, micro_batches
-from otel_rl.process.hooked import hooking
 from otel_rl.records import Value
 from otel_rl.trace.stage import innermost
 
@@ -72,18 +71,7 @@ def _forward_stage(args: Args, kwargs: Kwargs) -> str | None:
     return None if args[3] else vocabulary.FORWARD
 
 
-def _begin_pickle(args: Args, kwargs: Kwargs) -> None:
-    hooking.in_pickle.active = True
-
-
-def _end_pickle(args: Args, kwargs: Kwargs, result: object) -> None:
-    hooking.in_pickle.active = False
-
-
 HOOKS: tuple[Hook, ...] = (
-    CallbackHook(  # it saves tensors into memory
-        target="verl.protocol:DataProto.__getstate__", before=_begin_pickle, after=_end_pickle, failed=_end_pickle
-    ),
     StageHook(target=f"{ACTOR}.init_model", stage=vocabulary.SETUP_MODEL),
     StageHook(target=f"{ACTOR}.compute_log_prob", stage=vocabulary.LOGPROB, attributes=_say_logprob("old")),
     StageHook(target=f"{ACTOR}.compute_ref_log_prob", stage=vocabulary.LOGPROB, attributes=_say_logprob("ref")),
