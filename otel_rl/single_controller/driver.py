@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from otel_rl.hooks import Args, Kwargs, Memory
 from otel_rl.process.hooked import hooking
@@ -15,6 +15,8 @@ from otel_rl.trace.stage import Stage, current_stage
 from otel_rl.trace.steps import Loop
 from otel_rl.trace.tree import open_setup, say_of_setup
 
+DRIVER: Final = "driver"
+"""The role, by which readers know it."""
 Timers = Mapping[str, tuple[str, tuple[tuple[str, Value], ...]]]
 """Name of a timer to the stage that it brackets, and the attributes of that stage."""
 
@@ -40,6 +42,7 @@ def become_driver(system: str, system_version: str, job: Mapping[str, str] | Non
     """
     state.identify(system=system, system_version=system_version, **(job or {}))
     state.become_rank()  # an actor of Ray that turns out to hold the steps, and so their roots
+    state.identify(role=DRIVER)
     open_setup()
 
 

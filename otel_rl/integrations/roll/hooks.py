@@ -1,13 +1,13 @@
 """Hooks on ROLL 0.2.1 to 0.3.0: one trace a step across its driver, workers, schedulers, routers and environments.
 
-Runs in all of these processes. Ray carries the caller's span along (``integrations/ray``). ROLL's own spans, which it
-makes only if its flag is set, go where ROLL sends them.
+Runs in all of these processes. Ray carries the caller's span along (``integrations/ray``). ``native.py`` says
+where ROLL's own spans go.
 """
 
 from __future__ import annotations
 
 from otel_rl.hooks import Integration
-from otel_rl.integrations.roll import environments, pipeline, rollouts, tracking, workers
+from otel_rl.integrations.roll import environments, native, pipeline, rollouts, tracking, workers
 from otel_rl.integrations.roll.shape import role_of_actor, version_of_tree
 from otel_rl.single_controller.driver import driver
 
@@ -17,7 +17,7 @@ INTEGRATION = Integration(
     supports=">=0.2.1,<0.4",
     version=version_of_tree,
     needs=("ray", "torch"),
-    hooks=(*pipeline.HOOKS, *workers.HOOKS, *rollouts.HOOKS, *environments.HOOKS, *tracking.HOOKS),
+    hooks=(*pipeline.HOOKS, *workers.HOOKS, *rollouts.HOOKS, *environments.HOOKS, *tracking.HOOKS, *native.HOOKS),
     attachments=tracking.ATTACHMENTS,
     arriving=workers.ARRIVING,
     role_of=role_of_actor,
