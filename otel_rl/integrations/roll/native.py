@@ -7,30 +7,28 @@ that ROLL makes then, and to nobody else. Source: ROLL 0.3.0, ``utils/telemetry.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Final
 
 from opentelemetry.trace import NoOpTracer, ProxyTracer
 
-from otel_rl.hooks import Hook
+from otel_rl.hooks import Attachment
 from otel_rl.process.state import state
 
 NOTHING: Final = NoOpTracer()
 
 
-@dataclass(frozen=True, kw_only=True)
-class TracerHook(Hook):
-    """A function that returns a tracer: where the program has no provider, one that records nothing."""
+def _stay_out(module: ModuleType) -> Callable[[], object]:
+    original = module.get_tracer
 
-    def replacement(self, original: Any, bind: Any) -> Any:
-        """Return the function that stands in the place of ``original``."""
+    @functools.wraps(original)
+    def get_tracer(*args: Any, **kwargs: Any) -> Any:
+        tracer = original(*args, **kwargs)
+        return NOTHING if state.on and type(tracer) is ProxyTracer else tracer
 
-        @functools.wraps(original)
-        def tracer_of(*args: Any, **kwargs: Any) -> Any:
-            tracer = original(*args, **kwargs)
-            return NOTHING if state.on and type(tracer) is ProxyTracer else tracer
-
-        return tracer_of
+    module.get_tracer = get_tracer  # type: ignore[attr-defined]
+    return lambda: setattr(module, "get_tracer", original)
 
 
-HOOKS: tuple[Hook, ...] = (TracerHook(target="roll.utils.telemetry:get_tracer", optional=True),)
+ATTACHMENTS = (Attachment("roll.utils.telemetry", _stay_out),)

@@ -15,6 +15,7 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, StageHook
+from otel_rl.integrations.roll import offload
 from otel_rl.integrations.roll.shape import version_of_tree
 from otel_rl.process.hooked import hooking
 from otel_rl.records import Value
@@ -115,11 +116,15 @@ def _settings(config: Any) -> dict[str, Value]:
 def _enter(args: Args, kwargs: Kwargs) -> None:
     """Begin a step, or the stage of a timer."""
     pipeline, timer = driver.trainer, args[0]
+    name = str(timer.name)
     if pipeline is None:
-        return _enter_worker(timer)
-    if timer.name in STEPS:
-        return begin_step(int(pipeline.state.step) + 1)
-    _open(timer, stage_of(TIMERS, timer.name))
+        place = offload.place_of(name)
+        if place is not None:
+            _open(timer, offload.begin(*place))
+    elif name in STEPS:
+        begin_step(int(pipeline.state.step) + 1)
+    else:
+        _open(timer, stage_of(TIMERS, name))
 
 
 def _open(timer: Any, stage: Stage | None) -> None:
@@ -130,21 +135,14 @@ def _open(timer: Any, stage: Stage | None) -> None:
 
 
 def _leave(args: Args, kwargs: Kwargs, result: object) -> None:
-    stage = timed.stages.pop(id(args[0]), None)
+    """End the stage of a timer: ``__exit__(self, *exc_info)``."""
+    timer = args[0]
+    stage = timed.stages.pop(id(timer), None)
     if stage is not None:
-        stage.__exit__(*(args[1:] if len(args) == 4 else (None, None, None)))
-
-
-# --- load and offload, on ranks ---------------------------------------------------------------------------------------
-
-MOVES = {"onload": "load_states", "offload": "offload_states"}
-"""How the names of the timers of ``utils/context_managers.py:state_offload_manger`` end."""
-
-
-def _enter_worker(timer: Any) -> None:
-    where, _, kind = str(timer.name).rpartition("_")
-    if kind in MOVES and "/" in where:
-        _open(timer, Stage(vocabulary.SYNC, {OPERATION: MOVES[kind]}, coarse=True))
+        stage.__exit__(*(args[1:] if len(args) > 1 else (None, None, None)))
+    place = None if driver.trainer is not None else offload.place_of(str(timer.name))
+    if place is not None:
+        offload.end(*place, timer.last)
 
 
 HOOKS: tuple[Hook, ...] = (
