@@ -1,9 +1,6 @@
-"""The correctness ledger of verl, where samples pass from one process to another.
+"""The correctness ledger of verl: where samples pass from one process to another (``single_controller/ledger.py``).
 
-The worker of the agent loops notes each trajectory under its id, ranks note what they get of it, and a report compares
-the two. The driver looks at groups. In verl these tensors are on the host. The program's thread takes references; the
-flusher reads them, in 8 ms for 1,024 samples of 4,096 tokens (``observing/samples.py`` says which). What was read is on
-disk before a worker's call returns.
+In verl these tensors are on the host. The program's thread takes references; the flusher reads them.
 
 An id is ``UID_SESSION`` with the trainers of V1. A session with several outputs is left out: its ranks do not know them
 apart. The legacy trainer has no sessions: there the id is ``UID_CHECKSUM``, of the tokens of the response.
@@ -11,29 +8,30 @@ apart. The legacy trainer has no sessions: there the id is ``UID_CHECKSUM``, of 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
-from math import isfinite
 from typing import Any, Final
 from zlib import crc32
 
 from otel_rl import vocabulary
-from otel_rl.analysis.checksums import MaskSums
-from otel_rl.analysis.ledger import Fault, SampleSums, fault_of_sample
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory
 from otel_rl.observing import samples
-from otel_rl.observing.samples import LedgerPlace, Made, Rows, chosen, is_readable, later, place_of, sums_of
+from otel_rl.observing.samples import Rows, later, place_of
+from otel_rl.single_controller.ledger import (
+    OUTPUTS,
+    REWARDS,
+    TENSORS,
+    note_batch,
+    note_compared,
+    note_grouped,
+    note_groups,
+    note_losses,
+    note_outputs,
+    note_prompts,
+    note_trajectory,
+    response_of,
+)
 from otel_rl.trace.stage import current_stage
 
-REWARDS: Final = "rm_scores", "token_level_rewards", "advantages", "returns"
-"""Fields whose values must be finite, and which the driver has first."""
-NUMBERS: Final = ("rollout_log_probs", "old_log_probs", "ref_log_prob", "values", *REWARDS)
-COMPARED: Final = 16
-"""Samples of one call whose log-probabilities are compared with those of the rollout."""
-TENSORS: Final = ("input_ids", "responses", "response_mask", "attention_mask", *NUMBERS)
-OUTPUTS: Final = "log_probs", "values"
 NAMES: Final = "uid", "session_id"
 TAKEN: Final = frozenset((*NAMES, *TENSORS))
 CALLS: Final = vocabulary.LOGPROB, vocabulary.TRAIN, vocabulary.VALUE
@@ -67,17 +65,13 @@ def generated(args: Args, kwargs: Kwargs) -> None:
         return
     if "uid" in said and len(outputs) == 1:
         one = outputs[0]
-        tokens = one.prompt_ids, one.response_ids, one.response_mask
-        later(_trajectory, place, said["uid"], said.get("session_id"), *tokens)
+        later(
+            _trajectory, place, said["uid"], said.get("session_id"), one.prompt_ids, one.response_ids, one.response_mask
+        )
 
 
-def _trajectory(place: LedgerPlace, uid: str, session: Any, prompt: Any, response: Any, mask: Any) -> Made:
-    name = _name(uid, session, response)
-    sums = sums_of(len(prompt), len(response), [*prompt, *response], mask)
-    yield from samples.samples(place, [name], [sums])
-    fault = fault_of_sample(sums)
-    if fault is not None:
-        yield from samples.mismatch(place, fault, [name])
+def _trajectory(place: Any, uid: str, session: Any, prompt: Any, response: Any, mask: Any) -> Any:
+    return note_trajectory(place, _name(uid, session, response), prompt, response, mask)
 
 
 def _name(uid: str, session: Any, response: Any) -> str:
@@ -111,26 +105,13 @@ def answered(args: Args, kwargs: Kwargs) -> None:
     place, names = place_of(), ledgering.names
     found = {key: args[0].get(key) for key in set(args[0].keys()).intersection(OUTPUTS)}
     if place is not None and names is not None and found:
-        later(_outputs, place, names, found)
-
-
-def _outputs(place: LedgerPlace, names: dict[str, Any], found: dict[str, Any]) -> Made:
-    tensors = {key: Rows(one) for key, one in found.items() if is_readable(one)}
-    yield from samples.mismatch(place, Fault.NONFINITE, _nonfinite(_ids(names, tensors), tensors))
+        later(note_outputs, place, names, found, _ids)
 
 
 def lost(args: Args, kwargs: Kwargs) -> None:
     """Look at a rank's own losses: ``TrainingWorker._postprocess_output(self, output, ..., forward_only)``."""
-    losses = args[1].get("loss", ())
-    place = place_of()
-    if place is not None and not kwargs.get("forward_only"):
-        bad = sum(isinstance(one, float) and not isfinite(one) for one in losses)
-        if bad:
-            later(_whole, place, len(losses), bad)
-
-
-def _whole(place: LedgerPlace, rows: int, nonfinite: int) -> Made:
-    return samples.passage(place, rows, nonfinite=nonfinite)
+    if not kwargs.get("forward_only"):
+        note_losses(args[1].get("loss", ()))
 
 
 def _note(data: Any, boundary: str = "") -> None:
@@ -139,22 +120,11 @@ def _note(data: Any, boundary: str = "") -> None:
     is_named = "uid" in batch
     ledgering.names = {key: batch[key] for key in NAMES if key in batch} if is_named else None
     if place is not None and is_named:
-        later(_batch, place, batch)
+        later(note_batch, place, batch, _ids, _is_padding)
 
 
-def _batch(place: LedgerPlace, batch: dict[str, Any]) -> Made:
-    tensors = {key: Rows(batch[key]) for key in TENSORS if is_readable(batch.get(key))}
-    ids = _ids(batch, tensors)
-    if {"input_ids", "responses", "response_mask"} <= tensors.keys():
-        rows = [row for row in chosen(ids) if not ids[row].startswith(PADDING)]
-        sums = [_sums(tensors, row) for row in rows]
-        yield from samples.samples(place, [ids[row] for row in rows], sums)
-        if sums:
-            mask = reduce(MaskSums.joined, [one.mask for one in sums])
-            misfit = sum(_is_misfit(tensors, key) for key in ("response_mask", *NUMBERS))
-            found = {} if misfit else _logprobs(tensors, rows)
-            yield from samples.passage(place, len(ids), mask=mask, misfit=misfit, **found)
-    yield from samples.mismatch(place, Fault.NONFINITE, _nonfinite(ids, tensors))
+def _is_padding(name: str) -> bool:
+    return name.startswith(PADDING)
 
 
 def _ids(batch: dict[str, Any], tensors: dict[str, Rows]) -> list[str]:
@@ -176,39 +146,6 @@ def listed(values: Any) -> list[Any]:
         return listed
 
 
-def response_of(tensors: dict[str, Rows], row: int) -> int:
-    """Return the tokens of a response: all of the row, or those that the mask of a padded sequence says."""
-    width = len(tensors["responses"][row])
-    if tensors["responses"].offsets is not None or "attention_mask" not in tensors:
-        return width
-    return int((tensors["attention_mask"][row][-width:] != 0).sum()) if width else 0
-
-
-def _sums(tensors: dict[str, Rows], row: int) -> SampleSums:
-    ids, response = tensors["input_ids"][row], response_of(tensors, row)
-    if tensors["input_ids"].offsets is None and "attention_mask" in tensors:
-        ids = ids[tensors["attention_mask"][row] != 0]
-    return sums_of(len(ids) - response, response, ids, tensors["response_mask"][row])
-
-
-def _is_misfit(tensors: dict[str, Rows], key: str) -> bool:
-    return key in tensors and tensors[key].lengths != tensors["responses"].lengths
-
-
-def _logprobs(tensors: dict[str, Rows], rows: list[int]) -> dict[str, Any]:
-    """Compare log-probabilities where a batch is trained on; asynchronous trainers train on those of older policies."""
-    if not {"advantages", "rollout_log_probs", "old_log_probs"} <= tensors.keys():
-        return {}
-    three = tensors["rollout_log_probs"], tensors["old_log_probs"], tensors["response_mask"]
-    pairs = samples.pairs_of(*three, rows[:COMPARED])
-    return {} if pairs is None else {"logprobs": pairs.sums, "is_updated": True}
-
-
-def _nonfinite(ids: list[str], tensors: dict[str, Rows]) -> list[str]:
-    numbers = [tensors[key] for key in (*NUMBERS, *OUTPUTS) if key in tensors]
-    return [ids[row] for one in numbers for row in one.nonfinite()]
-
-
 # --- the driver -------------------------------------------------------------------------------------------------------
 
 
@@ -219,8 +156,8 @@ def submitted(args: Args, kwargs: Kwargs) -> None:
         later(_prompts, place, uids)
 
 
-def _prompts(place: LedgerPlace, uids: Any) -> Made:
-    yield from samples.mismatch(place, Fault.SHARED_GROUP, _more_than(1, listed(uids)))
+def _prompts(place: Any, uids: Any) -> Any:
+    return note_prompts(place, listed(uids))
 
 
 def balanced(args: Args, kwargs: Kwargs) -> None:
@@ -230,15 +167,9 @@ def balanced(args: Args, kwargs: Kwargs) -> None:
         later(_groups, place, list(args[1].keys), args[0].config.actor_rollout_ref.rollout.n)
 
 
-def _groups(place: LedgerPlace, keys: list[str], asked: int) -> Made:
+def _groups(place: Any, keys: list[str], asked: int) -> Any:
     sessions = {key.rpartition("_")[0] for key in keys}
-    yield from samples.mismatch(place, Fault.REPEATED_SAMPLE, _more_than(1, keys))
-    groups = [session.rpartition("_")[0] for session in sessions]
-    yield from samples.mismatch(place, Fault.LARGE_GROUP, _more_than(asked, groups))
-
-
-def _more_than(most: int, names: Iterable[str]) -> list[str]:
-    return [name for name, count in Counter(names).items() if count > most]
+    return note_groups(place, keys, [session.rpartition("_")[0] for session in sessions], asked)
 
 
 def compared(args: Args, kwargs: Kwargs, result: Any) -> None:
@@ -249,7 +180,8 @@ def compared(args: Args, kwargs: Kwargs, result: Any) -> None:
     if not ledgering.is_remasked and _is_remasked(kwargs.get("config")):
         ledgering.is_remasked = True
         later(samples.remasked, place)
-    later(_compared, place, list(args[1]), result.non_tensor_batch["uid"], _rewards(result))
+    ids, own = [key.rpartition("_")[0] for key in args[1]], [key.rsplit("_", 2)[0] for key in args[1]]
+    later(note_compared, place, ids, own, result.non_tensor_batch["uid"], _rewards(result))
 
 
 def _is_remasked(config: Any) -> bool:
@@ -258,41 +190,16 @@ def _is_remasked(config: Any) -> bool:
     return correction is not None and correction.get("rollout_rs") is not None
 
 
-def _compared(place: LedgerPlace, keys: list[str], uids: Any, rewards: dict[str, Any]) -> Made:
-    ids, own = [key.rpartition("_")[0] for key in keys], [key.rsplit("_", 2)[0] for key in keys]
-    known, wrong = set(own), [row for row, uid in enumerate(uids) if uid != own[row]]
-    yield from samples.mismatch(place, Fault.SHARED_GROUP, [ids[row] for row in wrong if uids[row] in known])
-    yield from samples.mismatch(place, Fault.OTHER_GROUP, [ids[row] for row in wrong if uids[row] not in known])
-    yield from samples.mismatch(place, Fault.NONFINITE, _nonfinite(ids, _rows(rewards)))
-
-
 def grouped(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Look at the groups of the legacy trainer: ``compute_advantage(data, ..., num_repeat)``; V1 calls it inside."""
     place, batch = place_of(vocabulary.ADVANTAGE), result.batch
     if place is not None and "prompts" in set(batch.keys()):
         uids = result.non_tensor_batch["uid"]
-        later(_grouped, place, uids, batch["prompts"], kwargs.get("num_repeat"), _rewards(result))
-
-
-def _grouped(place: LedgerPlace, uids: Any, prompts: Any, asked: int | None, rewards: dict[str, Any]) -> Made:
-    large = set(_more_than(asked, uids)) if asked else set()
-    if large and is_readable(prompts):
-        rows, known = Rows(prompts), defaultdict(set)
-        for row, uid in enumerate(uids):
-            if uid in large:
-                known[uid].add(rows[row].tobytes())
-        shared = {uid for uid, found in known.items() if len(found) > 1}
-        yield from samples.mismatch(place, Fault.SHARED_GROUP, sorted(shared))
-        yield from samples.mismatch(place, Fault.LARGE_GROUP, sorted(large - shared))
-    yield from samples.mismatch(place, Fault.NONFINITE, _nonfinite(list(uids), _rows(rewards)))
+        later(note_grouped, place, uids, batch["prompts"], kwargs.get("num_repeat"), _rewards(result))
 
 
 def _rewards(data: Any) -> dict[str, Any]:
     return {key: data.batch[key] for key in set(data.batch.keys()).intersection(REWARDS)}
-
-
-def _rows(tensors: dict[str, Any]) -> dict[str, Rows]:
-    return {key: Rows(one) for key, one in tensors.items() if is_readable(one)}
 
 
 TRANSFER: Final = "verl.utils.transferqueue_utils"

@@ -16,12 +16,13 @@ from typing import Any, Final, NamedTuple
 
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, Kwargs, PendingAttributes
-from otel_rl.integrations.verl.ledger import PADDING, listed, response_of
+from otel_rl.integrations.verl.ledger import PADDING, listed
 from otel_rl.observing.api import observe_lengths
 from otel_rl.observing.book import book
 from otel_rl.observing.network import Network, device_name, read
 from otel_rl.observing.samples import Rows, is_readable, later
 from otel_rl.records import Count
+from otel_rl.single_controller.ledger import response_of
 from otel_rl.trace.guest import guest
 from otel_rl.trace.stage import innermost
 
