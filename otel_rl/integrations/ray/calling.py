@@ -72,6 +72,21 @@ def not_counted(args: Args, kwargs: Kwargs, error: BaseException) -> None:
     calling.creating.number = None
 
 
+def complete_signatures(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Let calls of decorated methods take the keyword along: ``_ActorClassMethodMetadata.create``.
+
+    Ray gives the keyword to each method of a class, and reads the parameters of what the method wraps: a method with a
+    decorator, or with a hook of ours, takes the keyword and is not known to.
+    """
+    for name, method in result.methods.items():
+        known, code = result.signatures[name], getattr(method, "__code__", None)
+        taken = () if code is None else code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        if KEYWORD in taken and all(parameter.name != KEYWORD for parameter in known):
+            is_open = bool(known) and known[-1].kind is inspect.Parameter.VAR_KEYWORD
+            place = inspect.Parameter(KEYWORD, inspect.Parameter.KEYWORD_ONLY, default=None)
+            known.insert(len(known) - is_open, place)
+
+
 def send(args: Args, kwargs: Kwargs, carrier: Carrier | None) -> tuple[Args, Kwargs]:
     """Put the carrier into the arguments of a call whose signature has a place for it.
 

@@ -12,7 +12,15 @@ from __future__ import annotations
 
 from otel_rl.hooks import CallbackHook, Integration, RemoteHook
 from otel_rl.integrations.ray.announce import announce
-from otel_rl.integrations.ray.calling import calling, count_actor, counted, not_counted, send, take_with_task
+from otel_rl.integrations.ray.calling import (
+    calling,
+    complete_signatures,
+    count_actor,
+    counted,
+    not_counted,
+    send,
+    take_with_task,
+)
 from otel_rl.integrations.ray.serving import arrive, receive
 
 ACTOR = "ray.actor"
@@ -26,6 +34,7 @@ INTEGRATION = Integration(
     hooks=(
         RemoteHook(target="ray._private.worker:init", inject=announce, needs_step=False),
         RemoteHook(target="ray:init", inject=announce, needs_step=False),
+        CallbackHook(target=f"{ACTOR}:_ActorClassMethodMetadata.create", after=complete_signatures),
         CallbackHook(target=f"{ACTOR}:ActorClass._remote", before=count_actor, after=counted, failed=not_counted),
         RemoteHook(target=f"{ACTOR}:signature.flatten_args", inject=send, needs_step=False),
         RemoteHook(target="ray.remote_function:_inject_tracing_into_function", inject=take_with_task, needs_step=False),
