@@ -185,6 +185,41 @@ def test_what_is_sent_are_plain_values(recording: Recording) -> None:
     assert {"traceparent": "theirs"} == theirs[KEYWORD]
 
 
+def test_a_decorated_method_takes_the_keyword_that_ray_gives_it() -> None:
+    """Ray reads the parameters of what a decorator wraps; a generator and a static method do not take it."""
+    ray = pytest.importorskip("ray")
+
+    def decorated(method: Any) -> Any:
+        @functools.wraps(method)
+        def inner(*args: Any, **kwargs: Any) -> Any:
+            return method(*args, **kwargs)
+
+        return inner
+
+    class Actor:
+        @decorated
+        def closed(self, x: int) -> int:
+            return x
+
+        @decorated
+        def open(self, x: int, **more: int) -> int:
+            return x
+
+        def items(self) -> Any:
+            yield 1
+
+        @staticmethod
+        def alone(x: int) -> int:
+            return x
+
+    methods = ray.remote(Actor).__ray_metadata__.method_meta
+    calling.complete_signatures((), {}, methods)
+    calling.complete_signatures((), {}, methods)
+    names = {name: [one.name for one in methods.signatures[name]] for name in ("closed", "open", "items", "alone")}
+    expected = {"closed": ["x", KEYWORD], "open": ["x", KEYWORD, "more"], "items": [], "alone": ["x"]}
+    assert expected == names
+
+
 def test_nothing_is_sent_where_nobody_takes_it(recording: Recording) -> None:
     """Static methods and generators have no place for it; outside of steps there is no carrier."""
     with otel_rl.step(7):

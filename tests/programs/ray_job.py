@@ -6,6 +6,7 @@ The driver records; nobody else asks for it. At the end ``ray.kill`` ends an act
 from __future__ import annotations
 
 import asyncio
+import functools
 import shutil
 import sys
 import tempfile
@@ -22,6 +23,16 @@ STEPS = 3
 SAMPLES = 4
 
 
+def registered(method: Any) -> Any:
+    """Wrap a method as frameworks do that register what ranks may be asked for."""
+
+    @functools.wraps(method)
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        return method(*args, **kwargs)
+
+    return inner
+
+
 @ray.remote(num_cpus=0)
 class Trainer:
     """Works off one call after the other."""
@@ -30,6 +41,7 @@ class Trainer:
         with otel_rl.stage("load", size=size):
             pass
 
+    @registered
     def update(self, batch: list[int], *, step: int) -> int:
         """Train on a batch."""
         with otel_rl.stage("train", step=step), otel_rl.stage("forward", step=step):
