@@ -1,0 +1,5 @@
+"""Names of vLLM."""
+
+
+class TokensPrompt(dict):
+    pass

@@ -1,0 +1,7 @@
+"""Names of vLLM."""
+
+from types import SimpleNamespace
+
+
+class LoRARequest(SimpleNamespace):
+    pass

@@ -1,0 +1,7 @@
+"""Names of vLLM."""
+
+import uuid
+
+
+def random_uuid():
+    return uuid.uuid4().hex
