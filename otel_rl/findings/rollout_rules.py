@@ -105,7 +105,8 @@ ROLLOUTS: Final[tuple[Rule[Timing], ...]] = (
         find=_late,
         sentence="The step waits {late_s:seconds} ({share:percent}) for its samples after the last rollout has ended"
         "{asks}.",
-        advice="Let the driver ask more often, or give a step more rollouts.",
+        advice="If the driver polls, let it look more often or give a step more rollouts. Else look at what it does "
+        "between the last rollout and its batch.",
     ),
     Rule(
         name="held_step",

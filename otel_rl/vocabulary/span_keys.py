@@ -48,8 +48,12 @@ SETTINGS_UPDATES: Final = attribute(
     f"{SETTINGS}updates_per_rollout", "double", "on set-up: optimizer updates that use one rollout"
 )
 SETTINGS_STEPS: Final = attribute(f"{SETTINGS}steps", "int", "on set-up: optimizer steps that are planned")
+SETTINGS_POLL: Final = attribute(
+    f"{SETTINGS}poll_interval", "double", "on set-up: s between two looks of a driver for samples"
+)
 ALL_SETTINGS: Final = (
     SETTINGS_LEARNING_RATE, SETTINGS_SAMPLES, SETTINGS_GROUP, SETTINGS_LIMIT, SETTINGS_UPDATES, SETTINGS_STEPS,
+    SETTINGS_POLL,
 )  # fmt: skip
 OPTIMIZER_SKIPPED: Final = attribute("rl.optimizer.skipped", "boolean", "true if the optimizer skipped its update")
 POLICY_VERSION: Final = attribute(

@@ -24,7 +24,9 @@ def settings_of(trainer: Any) -> dict[str, Value]:
     )
     prompts, group = int(config.data.train_batch_size), int(rollout.n)
     ranks = int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
+    poll_s = getattr(getattr(trainer, "replay_buffer", None), "poll_interval", None)
     return {
+        **({} if poll_s is None else {vocabulary.SETTINGS_POLL: float(poll_s)}),
         vocabulary.SETTINGS_LEARNING_RATE: float(actor.optim.lr),
         vocabulary.SETTINGS_SAMPLES: prompts * group // ranks,
         vocabulary.SETTINGS_GROUP: group,

@@ -15,7 +15,6 @@ from otel_rl.report.data.report import StageRow
 from otel_rl.report.data.roles import which
 from otel_rl.runs.format import plural
 from otel_rl.runs.role_words import role_in_words
-from otel_rl.runs.spans import text
 
 if TYPE_CHECKING:
     from otel_rl.report.read.collect import StepRecord
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 QUEUE: Final = f"{v.IDLE} queue"
 BESIDE: Final = (v.REWARD, f"{v.EXECUTE_TOOL} ")
 """How the names of what a trajectory calls beside its turns begin."""
+POLL: Final = v.SETTINGS_POLL.removeprefix(v.SETTINGS)
 STARTING_NS: Final = 2_000_000_000
 STARTING_RATIO: Final = 5.0
 
@@ -56,7 +56,8 @@ def late(source: Source) -> Late | None:
     found, mean_s = source.trajectories, source.averaged.mean_ns / 1e9
     if found is None or not found.late_s or not mean_s:
         return None
-    asks = ": verl asks for them every 2 s (poll_interval)" if text(source.resource, v.SYSTEM) == "verl" else ""
+    poll_s = source.settings.get(POLL)
+    asks = "" if poll_s is None else f": the driver looks for them every {poll_s:g} s (poll_interval)"
     return Late(found.late_s, found.late_s / mean_s, asks)
 
 
