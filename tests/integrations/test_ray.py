@@ -22,6 +22,7 @@ import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.entry import _parts
 from otel_rl.hooks import StageHook
+from otel_rl.hooks.hook import wrap
 from otel_rl.integrations.ray import announce, calling, missing, serving
 from otel_rl.integrations.ray.calling import KEYWORD, OURS, TASK
 from otel_rl.integrations.ray.hooks import INTEGRATION
@@ -213,6 +214,7 @@ def test_a_decorated_method_takes_the_keyword_that_ray_gives_it() -> None:
             return x
 
     methods = ray.remote(Actor).__ray_metadata__.method_meta
+    methods.methods["open"] = wrap(StageHook(target="ray:Actor.open", stage="rl.reward"), methods.methods["open"])
     calling.complete_signatures((), {}, methods)
     calling.complete_signatures((), {}, methods)
     names = {name: [one.name for one in methods.signatures[name]] for name in ("closed", "open", "items", "alone")}

@@ -12,6 +12,7 @@ from threading import local
 from typing import Any
 
 from otel_rl.hooks import Args, Kwargs, Memory
+from otel_rl.hooks.hook import hook_of
 from otel_rl.integrations.ray.missing import AUTOLOAD, Missing, say_missing
 from otel_rl.process.carrier import Carrier
 from otel_rl.process.state import state
@@ -79,6 +80,8 @@ def complete_signatures(args: Args, kwargs: Kwargs, result: Any) -> None:
     decorator, or with a hook of ours, takes the keyword and is not known to.
     """
     for name, method in result.methods.items():
+        while hook_of(method) is not None:  # of a class that has arrived: Ray's function is inside
+            method = method.__wrapped__
         known, code = result.signatures[name], getattr(method, "__code__", None)
         taken = () if code is None else code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         if KEYWORD in taken and all(parameter.name != KEYWORD for parameter in known):
