@@ -80,14 +80,17 @@ def complete_signatures(args: Args, kwargs: Kwargs, result: Any) -> None:
     decorator, or with a hook of ours, takes the keyword and is not known to.
     """
     for name, method in result.methods.items():
-        while hook_of(method) is not None:  # of a class that has arrived: Ray's function is inside
-            method = method.__wrapped__
-        known, code = result.signatures[name], getattr(method, "__code__", None)
+        known, code = result.signatures[name], getattr(_unhooked(method), "__code__", None)
         taken = () if code is None else code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         if KEYWORD in taken and all(parameter.name != KEYWORD for parameter in known):
             is_open = bool(known) and known[-1].kind is inspect.Parameter.VAR_KEYWORD
             place = inspect.Parameter(KEYWORD, inspect.Parameter.KEYWORD_ONLY, default=None)
             known.insert(len(known) - is_open, place)
+
+
+def _unhooked(method: Any) -> Any:
+    """Return the function inside our replacements: where a class has arrived, Ray's is inside."""
+    return method if hook_of(method) is None else _unhooked(method.__wrapped__)
 
 
 def send(args: Args, kwargs: Kwargs, carrier: Carrier | None) -> tuple[Args, Kwargs]:
