@@ -25,6 +25,7 @@ ProcessKind = Literal["driver", "rank", "worker", "engine"]
 generate, belong to the run of a process that they work for, and emit no step's root."""
 MIB = 1 << 20
 ON_STALL = PREFIX + "ON_STALL"
+FOREIGN = PREFIX + "FOREIGN_ENDPOINT"
 LAUNCH = PREFIX + "LAUNCH"
 """Mark by which `otel-rl run` finds its processes: the ids of enclosing launches, outermost first, joined by `/`."""
 EXPONENTIAL = "base2_exponential_bucket_histogram"
@@ -245,6 +246,9 @@ class Config:
     )
     on_stall: str = _setting(
         ON_STALL, str, "", "a command or an `https://` address that gets each stall, and its end, as JSON"
+    )
+    foreign_endpoint: str = _setting(
+        FOREIGN, str, "", "an OTLP endpoint that the program has made for its own telemetry: records do not go there"
     )
     event_loop_lag: bool = _setting(
         "OTEL_RL_EVENT_LOOP_LAG", _boolean, False, "true: measure how late event loops are, by a call a second in each"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from otel_rl.config import ConfigurationError, not_possible, standard_boolean
+from otel_rl.config import FOREIGN, ConfigurationError, not_possible, standard_boolean
 from otel_rl.journal.frame import Signal
 
 Protocol = Literal["grpc", "http/protobuf"]
@@ -61,7 +61,7 @@ def targets(environ: Mapping[str, str] = os.environ) -> tuple[Target, ...]:
     Raises:
         ConfigurationError: one of these variables has an invalid value.
     """
-    found = []
+    found, environ = [], _without_foreign(environ)
     for signal in SIGNALS:
         chosen = environ.get(f"OTEL_{signal.upper()}_EXPORTER", "otlp").strip() or "otlp"
         if "otlp" in [name.strip().lower() for name in chosen.split(",")]:
@@ -73,7 +73,14 @@ def targets(environ: Mapping[str, str] = os.environ) -> tuple[Target, ...]:
 
 def is_sent(environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether any variable says where to send."""
-    return any(name.startswith(PREFIX) and name.endswith("ENDPOINT") and environ[name].strip() for name in environ)
+    own = _without_foreign(environ)
+    return any(name.startswith(PREFIX) and name.endswith("ENDPOINT") and own[name].strip() for name in own)
+
+
+def _without_foreign(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Leave out an endpoint that the program has made for its own telemetry after it started."""
+    foreign = environ.get(FOREIGN)
+    return {name: value for name, value in environ.items() if value != foreign} if foreign else environ
 
 
 def ignored(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

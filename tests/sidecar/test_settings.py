@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.config import ConfigurationError
-from otel_rl.sidecar.settings import Target, ignored, targets
+from otel_rl.config import FOREIGN, ConfigurationError
+from otel_rl.sidecar.settings import Target, ignored, is_sent, targets
 from tests.sink import make_certificates
 
 GENERAL = "OTEL_EXPORTER_OTLP_"
@@ -300,3 +300,13 @@ def test_no_secret_is_shown() -> None:
     assert "http://[::1]:4318/v1/traces" == target.shown
     assert "http://c:4318/x/v1/logs" == read(ENDPOINT=f"http://c:4318/x?sig={SECRET}")["logs"].shown
     assert "[::1]:4317" == read(ENDPOINT="http://[::1]")["traces"].shown
+
+
+def test_nothing_goes_to_an_endpoint_that_the_program_made_for_itself() -> None:
+    """It stands in the environment of all its processes; another one counts."""
+    theirs, own = "http://10.0.0.1:40001", "http://collector:4317"
+    environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": theirs, FOREIGN: theirs}
+    assert ((), False, {}) == (targets(environ), is_sent(environ), ignored(environ))
+    environ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] = own
+    found = [(one.signal, one.endpoint) for one in targets(environ)]
+    assert ([("traces", "collector:4317")], True) == (found, is_sent(environ))

@@ -17,7 +17,7 @@ INTEGRATION = Integration(
     supports=">=0.2.1,<0.4",
     version=version_of_tree,
     needs=("ray", "torch"),
-    hooks=(*pipeline.HOOKS, *workers.HOOKS, *rollouts.HOOKS, *environments.HOOKS, *tracking.HOOKS),
+    hooks=(*pipeline.HOOKS, *workers.HOOKS, *rollouts.HOOKS, *environments.HOOKS, *tracking.HOOKS, *native.HOOKS),
     attachments=(*tracking.ATTACHMENTS, *native.ATTACHMENTS),
     arriving=workers.ARRIVING,
     role_of=role_of_actor,
