@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
 from otel_rl.hooks.hook import Hook
@@ -43,3 +44,12 @@ class Integration:
     """Integrations without which this one records no whole step: who asks for it by name gets these too."""
     memory: Memory | None = None
     """What the functions of the hooks remember from one call to the next."""
+
+    def installed(self) -> str | None:
+        """Return the version that is installed, or None."""
+        if self.version is not None:
+            return self.version()
+        try:
+            return version(self.package)
+        except PackageNotFoundError:
+            return None

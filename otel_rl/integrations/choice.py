@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 import wrapt
@@ -103,15 +102,6 @@ def _chosen(names: tuple[str, ...], known: dict[str, str]) -> dict[str, str]:
     return needed | dict.fromkeys(asked, "")
 
 
-def _version(integration: Integration) -> str | None:
-    if integration.version is not None:
-        return integration.version()
-    try:
-        return version(integration.package)
-    except PackageNotFoundError:
-        return None
-
-
 def _status(name: str, integration: Integration | None, chosen: dict[str, str]) -> Status:
     if integration is None:
         return Status(name, "broken", "it could not be loaded")
@@ -119,7 +109,7 @@ def _status(name: str, integration: Integration | None, chosen: dict[str, str]) 
     if name not in chosen:
         return Status(name, "off", f"not in OTEL_RL_INTEGRATIONS; supports {package} {supports}")
     why = chosen[name]
-    installed = _version(integration)
+    installed = integration.installed()
     if installed is None:
         return Status(name, "absent", f"{package} is not installed (supported: {supports}){why}")
     if not SpecifierSet(supports).contains(installed, prereleases=True):

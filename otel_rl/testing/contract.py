@@ -8,7 +8,6 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from packaging.specifiers import SpecifierSet
@@ -110,10 +109,8 @@ def targets_exist(integration: Integration) -> None:
 
 def applies(integration: Integration) -> bool:
     """Return whether the package is installed in a supported version."""
-    try:
-        return SpecifierSet(integration.supports).contains(version(integration.package), prereleases=True)
-    except PackageNotFoundError:
-        return False
+    installed = integration.installed()
+    return installed is not None and SpecifierSet(integration.supports).contains(installed, prereleases=True)
 
 
 def target_of(hook: Hook) -> Any:

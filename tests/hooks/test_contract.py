@@ -33,6 +33,7 @@ from otel_rl.hooks import (
 )
 from otel_rl.hooks.hook import wrap
 from otel_rl.hooks.install import find
+from otel_rl.hooks.submitted import SubmittedHook
 from otel_rl.integrations import OURS, choice
 from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
@@ -123,6 +124,8 @@ def seeing(hook: Hook, see: Callable[..., Any]) -> Hook:
         return replace(hook, before=see, first=lambda call, *_: see(call.args, call.kwargs))
     if isinstance(hook, (CollectiveHook, BlockHook)):
         return replace(hook, **{"begin" if isinstance(hook, BlockHook) else "before": see})
+    if isinstance(hook, SubmittedHook):
+        hook = replace(hook, submitted=lambda args, kwargs: (None, None))
     seen = replace(hook, before=see, after=see, failed=see, during=None)
     return replace(seen, stage="rl.reward", attributes=see, capture=see) if isinstance(hook, StageHook) else seen
 
