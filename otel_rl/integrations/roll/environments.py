@@ -20,7 +20,7 @@ from otel_rl.integrations.roll.shape import mode_of_process
 from otel_rl.process.carrier import Carrier
 from otel_rl.process.hooked import hooking
 from otel_rl.records import Value
-from otel_rl.single_controller.groups import QUEUE, count_dropped, count_samples, lags_of, link_groups, show_groups
+from otel_rl.single_controller.groups import count_dropped, count_samples, lags_of, link_groups, show_groups
 from otel_rl.trace.apart import open_apart, open_below
 from otel_rl.trace.stage import Stage, current_stage
 
@@ -131,7 +131,7 @@ def _ids(manager: Any) -> dict[str, Value]:
 
 
 def _begin_trajectory(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """Begin a trajectory when its environment has been reset."""
+    """Begin a trajectory when its environment has been reset, for which it may have waited since the step before."""
     manager = args[0]
     if result is None:
         return
@@ -215,13 +215,8 @@ HOOKS: tuple[Hook, ...] = (
     CallbackHook(target=f"{GROUPS}.get", after=_taken),
     CallbackHook(target=f"{WORKER}.update_step", before=_know_step),
     CallbackHook(target=f"{TRAJECTORIES}.__init__", after=_follow),
-    StageHook(
-        target=f"{TRAJECTORIES}.reset",
-        stage=vocabulary.IDLE,
-        attributes=(QUEUE,),
-        before=_end_trajectory,
-        after=_begin_trajectory,
-        failed=_trajectory_failed,
+    CallbackHook(
+        target=f"{TRAJECTORIES}.reset", before=_end_trajectory, after=_begin_trajectory, failed=_trajectory_failed
     ),
     StageHook(
         target=f"{TRAJECTORIES}.make_decision",

@@ -29,7 +29,7 @@ from otel_rl.single_controller.driver import (
     loop_failed,
     stage_of,
 )
-from otel_rl.trace.stage import Stage, current_stage
+from otel_rl.trace.stage import Stage, current_stage, innermost
 
 BASE = "roll.pipeline.base_pipeline:BasePipeline"
 TIMER = "codetiming._timer:Timer"
@@ -145,11 +145,17 @@ def _leave(args: Args, kwargs: Kwargs, result: object) -> None:
         offload.end(*place, timer.last)
 
 
+def _wait_stage(args: Args, kwargs: Kwargs) -> str | None:
+    """Name the wait of a driver for calls that it makes between its timers, as for loading and offloading."""
+    return vocabulary.IDLE if driver.trainer is not None and innermost() is None else None
+
+
 HOOKS: tuple[Hook, ...] = (
     CallbackHook(target=f"{BASE}.__init__", before=_made),
     CallbackHook(target=f"{BASE}.run", before=_begin_loop, after=end_loop, failed=loop_failed),
     StageHook(target=f"{BASE}.do_checkpoint", stage=vocabulary.CHECKPOINT),
     StageHook(target="roll.pipeline.agentic.agentic_pipeline:AgenticPipeline.val", stage=vocabulary.EVALUATE),
+    StageHook(target="ray:get", stage=_wait_stage, attributes=((vocabulary.IDLE_REASON, "workers"),)),
     CallbackHook(target=f"{TIMER}.__enter__", before=_enter),
     CallbackHook(target=f"{TIMER}.__exit__", after=_leave),
 )
