@@ -247,9 +247,7 @@ class Config:
     on_stall: str = _setting(
         ON_STALL, str, "", "a command or an `https://` address that gets each stall, and its end, as JSON"
     )
-    foreign_endpoint: str = _setting(
-        FOREIGN, str, "", "an OTLP endpoint that the program has made for its own telemetry: records do not go there"
-    )
+    foreign_endpoint: str = _setting(FOREIGN, str, "", "OTLP endpoint of the program's own spans; ours do not go there")
     event_loop_lag: bool = _setting(
         "OTEL_RL_EVENT_LOOP_LAG", _boolean, False, "true: measure how late event loops are, by a call a second in each"
     )

@@ -20,7 +20,7 @@ from otel_rl.integrations.roll.shape import mode_of_process
 from otel_rl.process.carrier import Carrier
 from otel_rl.process.hooked import hooking
 from otel_rl.records import Value
-from otel_rl.single_controller.groups import count_dropped, count_samples, lags_of, link_groups, show_groups
+from otel_rl.single_controller.sample_groups import count_dropped, count_samples, lags_of, link_groups, show_groups
 from otel_rl.trace.apart import open_apart, open_below
 from otel_rl.trace.stage import Stage, current_stage
 
@@ -60,7 +60,7 @@ def _mode(mode: str) -> str:
 
 
 def _collected(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
-    """Say what a batch holds, and link to the trajectories that were traces of their own."""
+    """Link a batch to the trajectories that were traces of their own."""
     scheduler, stage = args[0], current_stage()
     names = getattr(result, "non_tensor_batch", None) or {}
     if stage is not None and _mode(scheduler.mode) == "train" and scheduler.config.async_generation_ratio > 0:
@@ -102,7 +102,7 @@ def _show_groups(args: Args, kwargs: Kwargs, result: object) -> None:
 
 
 def _taken(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """Say how old the weights are that a group was begun with."""
+    """Record how old the weights are that a group was begun with."""
     queue = args[0]
     if result is not None and queue.current_step is not None and mode_of_process() == "train":
         lags_of([int(queue.current_step) - int(result.create_step)], int(queue.current_step))
@@ -165,7 +165,7 @@ def _say_of_trajectory(args: Args, kwargs: Kwargs) -> dict[str, Value]:
 
 
 def _decided(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
-    """Say what came of a turn: ``make_decision(self, rollout_cache)``."""
+    """Describe what came of a turn: ``make_decision(self, rollout_cache)``."""
     reason = str(getattr(result.meta_info.get("stop_reason"), "value", result.meta_info.get("stop_reason", "")))
     if result.batch is None:
         return {vocabulary.REQUEST_ABORTED: True} if "abort" in reason.lower() else {}

@@ -17,7 +17,7 @@ from otel_rl.integrations.verl.prompt_groups import mode_of
 from otel_rl.process.carrier import IN_USE
 from otel_rl.process.hooked import hooking
 from otel_rl.records import Value
-from otel_rl.single_controller.groups import count_samples, server_acquired, server_released
+from otel_rl.single_controller.sample_groups import count_samples, server_acquired, server_released
 from otel_rl.single_controller.served import Answer, Asked, ServedCall
 from otel_rl.trace.stage import innermost
 

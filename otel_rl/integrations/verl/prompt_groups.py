@@ -14,7 +14,7 @@ from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs
 from otel_rl.hooks.submitted import SubmittedHook
 from otel_rl.process.carrier import Carrier
 from otel_rl.records import Value
-from otel_rl.single_controller.groups import groups, remember_submitted
+from otel_rl.single_controller.sample_groups import groups, remember_submitted
 
 
 def mode_of(trajectory: Any) -> str:

@@ -13,7 +13,7 @@ from otel_rl import vocabulary
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, StageHook
 from otel_rl.integrations.verl.prompt_groups import is_apart
 from otel_rl.records import Value
-from otel_rl.single_controller.groups import QUEUE, count_dropped, lags_of, link_groups, show_groups
+from otel_rl.single_controller.sample_groups import QUEUE, count_dropped, lags_of, link_groups, show_groups
 
 BUFFER = "verl.trainer.ppo.v1.replay_buffer"
 PARTITIONS = {"train": "train", "val": "eval"}

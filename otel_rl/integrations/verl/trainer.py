@@ -31,7 +31,7 @@ from otel_rl.single_controller.driver import (
     say,
     stage_of,
 )
-from otel_rl.single_controller.groups import QUEUE
+from otel_rl.single_controller.sample_groups import QUEUE
 from otel_rl.trace.stage import Stage
 
 V1 = "verl.trainer.ppo.v1"

@@ -19,8 +19,9 @@ from otel_rl.hooks.submitted import SubmittedHook
 from otel_rl.integrations.roll.batches import rows_of
 from otel_rl.integrations.roll.shape import VALIDATION
 from otel_rl.process.carrier import Carrier
+from otel_rl.process.state import state
 from otel_rl.records import Value
-from otel_rl.single_controller.groups import (
+from otel_rl.single_controller.sample_groups import (
     QUEUE,
     count_dropped,
     count_samples,
@@ -46,7 +47,7 @@ OF_GROUP = vocabulary.MODE, vocabulary.GROUP_ID
 
 
 @dataclass(eq=False)
-class Sampling(Memory):
+class ScheduledBatch(Memory):
     """What a scheduler remembers."""
 
     carrier: Carrier | None = None
@@ -55,7 +56,7 @@ class Sampling(Memory):
     """``train`` or ``eval`` by ``id()`` of the replay buffer."""
 
 
-sampling = Sampling.keep("sampling")
+sampling = ScheduledBatch.keep("sampling")
 
 
 def _mode_of(scheduler: Any) -> str:
@@ -63,7 +64,11 @@ def _mode_of(scheduler: Any) -> str:
 
 
 def _made(args: Args, kwargs: Kwargs, result: object) -> None:
-    sampling.modes[id(args[0].replay_buffer)] = _mode_of(args[0])
+    """Learn what this scheduler samples: each of a job has its own domains."""
+    scheduler = args[0]
+    sampling.modes[id(scheduler.replay_buffer)] = _mode_of(scheduler)
+    if not scheduler.is_val:
+        state.inherit(role=f"scheduler-{'-'.join(scheduler.reward_clusters)}")
 
 
 # --- a batch: get_batch(self, data, global_step, batch_size) ----------------------------------------------------------
@@ -79,7 +84,7 @@ def _begin_batch(args: Args, kwargs: Kwargs) -> None:
 
 
 def _collected(args: Args, kwargs: Kwargs) -> None:
-    """Say how old the weights of a batch are, and link to its groups: ``collect_items_as_batch``."""
+    """Record how old the weights of a batch are, and link to its groups: ``collect_items_as_batch``."""
     scheduler, items = args[0], kwargs.get("finished_items") or args[1]
     if _mode_of(scheduler) != "train" or not items:
         return
@@ -150,7 +155,7 @@ def _sampled(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value] | None
 
 
 def _answered(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
-    """Say what came of a turn: ``generate(self, req, domain)``; None comes at a shutdown."""
+    """Describe what came of a turn: ``generate(self, req, domain)``; None comes at a shutdown."""
     if result is None:
         return {vocabulary.REQUEST_ABORTED: True}
     meta = result.meta_info
