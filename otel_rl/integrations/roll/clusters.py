@@ -73,7 +73,10 @@ def _moved(name: str) -> tuple[tuple[str, Value], ...]:
 
 
 MOVES = "load_states", "offload_states"
-MOVES_OF_SERVER = *MOVES, "load_states_partial", "offload_states_partial", "process_weights_after_loading"
+MOVES_OF_SERVER = (
+    *MOVES, "load_states_partial", "offload_states_partial", "process_weights_after_loading", "broadcast_parameter",
+    "update_parameter_in_bucket",
+)  # fmt: skip
 
 HOOKS: tuple[Hook, ...] = (
     *(StageHook(target=f"{kind}.initialize", stage=vocabulary.SETUP_MODEL) for kind in (ACTOR, CRITIC, INFER)),
