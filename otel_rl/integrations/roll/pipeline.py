@@ -149,6 +149,7 @@ def _enter_worker(timer: Any) -> None:
 
 HOOKS: tuple[Hook, ...] = (
     CallbackHook(target=f"{BASE}.__init__", before=_made),
+    StageHook(target="roll.pipeline.agentic.agentic_pipeline:AgenticPipeline.val", stage=vocabulary.EVALUATE),
     CallbackHook(target=f"{BASE}.run", before=_begin_loop, after=end_loop, failed=loop_failed),
     StageHook(target=f"{BASE}.do_checkpoint", stage=vocabulary.CHECKPOINT),
     CallbackHook(target=f"{TIMER}.__enter__", before=_enter),

@@ -11,9 +11,8 @@ from itertools import zip_longest
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, RequestHook, StageHook
+from otel_rl.hooks import Args, Hook, Kwargs, RequestHook, StageHook
 from otel_rl.integrations.roll.batches import rows_of
-from otel_rl.process.hooked import hooking
 from otel_rl.records import Value
 from otel_rl.single_controller.served import Answer, Asked, ServedCall
 from otel_rl.trace.stage import innermost
@@ -50,11 +49,6 @@ def _say_reward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     return {vocabulary.REWARD_FUNCTION: type(args[0]).__name__, **rows_of(args[1])}
 
 
-def _follow(args: Args, kwargs: Kwargs, result: object) -> None:
-    """Hook what a worker's class overrides: rules of rewards have no common base that computes any."""
-    hooking.follow(args[0])
-
-
 def _forward_stage(args: Args, kwargs: Kwargs) -> str | None:
     """Name the forward of a micro-batch that is trained; others are part of the stage around them."""
     stage = innermost()
@@ -82,7 +76,6 @@ MOVES = "load_states", "offload_states"
 MOVES_OF_SERVER = *MOVES, "load_states_partial", "offload_states_partial", "process_weights_after_loading"
 
 HOOKS: tuple[Hook, ...] = (
-    CallbackHook(target=f"{WORKER}.__init__", after=_follow),
     *(StageHook(target=f"{kind}.initialize", stage=vocabulary.SETUP_MODEL) for kind in (ACTOR, CRITIC, INFER)),
     StageHook(target=f"{ACTOR}.compute_log_probs", stage=vocabulary.LOGPROB, attributes=_say_logprob),
     StageHook(target=f"{ACTOR}.train_step", stage=vocabulary.TRAIN, attributes=_say_train("actor")),
@@ -113,6 +106,9 @@ HOOKS: tuple[Hook, ...] = (
     RequestHook(target=f"{INFER}.generate_request", watch=_begin_serve, optional=True),
 )
 ARRIVING: tuple[Hook, ...] = (
+    # Ray looks the methods of an actor up before its constructor runs, so what a class overrides is hooked before.
+    StageHook(target="ActorWorker.compute_log_probs", stage=vocabulary.LOGPROB, attributes=_say_logprob),
+    StageHook(target="ActorWorker.train_step", stage=vocabulary.TRAIN, attributes=_say_train("actor")),
     # The rules of rewards have only this base in common, which computes none.
     StageHook(target="Worker.compute_rewards", stage=vocabulary.REWARD, attributes=_say_reward),
 )
