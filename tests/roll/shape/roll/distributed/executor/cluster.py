@@ -6,7 +6,6 @@ from typing import Any
 
 import ray
 from ray.runtime_env import RuntimeEnv
-
 from roll.distributed.scheduler.decorator import BIND_WORKER_METHOD_FLAG, Dispatch, func_generator
 from roll.distributed.scheduler.protocol import DataProto
 

@@ -8,7 +8,6 @@ from functools import wraps
 from typing import Any
 
 import ray
-
 from roll.distributed.scheduler.protocol import DataProto
 from roll.utils.telemetry import attach_trace_context, get_tracer, inject_trace_context
 

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-
 from roll.distributed.scheduler.protocol import DataProto
 from roll.distributed.scheduler.router import InprocProxy, RouterClient, RouterManager
 from roll.utils.telemetry import attach_trace_context, get_tracer, inject_trace_context
@@ -184,8 +183,9 @@ class RolloutContext:
             finally:
                 scheduler.running_tasks.pop(prompt_id, None)
                 if success:
-                    said = {"prompt_id": prompt_id, "sampling_start_step": context.sampling_start_step}
-                    buffer.commit(prompt_id, [SimpleNamespace(data=one, domain=context.domain, **said) for one in responses])
+                    said = {"prompt_id": prompt_id, "domain": context.domain}
+                    said["sampling_start_step"] = context.sampling_start_step
+                    buffer.commit(prompt_id, [SimpleNamespace(data=one, **said) for one in responses])
                 else:
                     buffer.abort(prompt_id)
 

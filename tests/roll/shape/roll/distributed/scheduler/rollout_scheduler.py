@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import ray
-
 from roll.distributed.executor.cluster import Cluster
 from roll.distributed.scheduler.protocol import DataProto
 from roll.distributed.scheduler.router import RouterManager

@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import ray
-
 from roll.distributed.scheduler.protocol import DataProto
 
 

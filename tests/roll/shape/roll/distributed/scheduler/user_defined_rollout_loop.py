@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import numpy as np
-
 from roll.distributed.scheduler.generate_scheduler import RolloutContext
 from roll.distributed.scheduler.protocol import DataProto
 from roll.utils.telemetry import get_tracer
@@ -44,7 +43,8 @@ class UserDefinedRolloutLoop:
             ids = np.pad(ids, ((0, 0), (0, 6 - ids.shape[1])))[:, :6]
             mask = (ids > 0).astype(np.int64)
             written = mask * (np.arange(6) >= 3)
-            tensors = {"input_ids": ids[:, :4], "attention_mask": mask, "response_mask": written, "responses": ids[:, 3:]}
+            tensors = {"input_ids": ids[:, :4], "attention_mask": mask, "response_mask": written}
+            tensors["responses"] = ids[:, 3:]
             req = DataProto(tensors, req.non_tensor_batch, req.meta_info)
             rewards = await context.compute_rewards(req=req, domain=domain)
             return [req.union(rewards)]

@@ -6,7 +6,6 @@ from typing import Any
 
 import ray
 from codetiming import Timer
-
 from roll.distributed.executor.cluster import Cluster
 from roll.distributed.scheduler.protocol import DataProto
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler
@@ -77,7 +76,7 @@ class AgenticPipeline(BasePipeline):
             ray.get(self.train_rollout_scheduler.suspend.remote())
             self.actor_infer.offload_states()
         elif config.partial_gpu_mode:
-            with Timer(name="shrink_sampler", logger=None), get_tracer("driver").start_as_current_span("shrink_sampler"):
+            with Timer(name="shrink_sampler", logger=None):
                 ray.get(self.train_rollout_scheduler.shrink_sampler.remote([0]))
         return batch
 

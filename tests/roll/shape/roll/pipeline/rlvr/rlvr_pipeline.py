@@ -6,7 +6,6 @@ from typing import Any
 
 import ray
 from codetiming import Timer
-
 from roll.distributed.executor.cluster import Cluster
 from roll.distributed.scheduler.generate_scheduler import DynamicSamplingScheduler
 from roll.distributed.scheduler.protocol import DataProto
@@ -22,7 +21,7 @@ class RLVRPipeline(BasePipeline):
         config, scheduler = pipeline_config, ray.remote(DynamicSamplingScheduler)
         kinds = {"actor_train": ActorWorker, "actor_infer": InferWorker, "reference": ActorWorker}
         kinds |= {"critic": CriticWorker} if config.adv_estimator == "gae" else {}
-        clusters: dict[str, Any] = {name: Cluster(name, kind, None, getattr(config, name)) for name, kind in kinds.items()}
+        clusters: dict[str, Any] = {at: Cluster(at, kind, None, getattr(config, at)) for at, kind in kinds.items()}
         self.actor_train, self.actor_infer, self.reference = (clusters[name] for name in list(kinds)[:3])
         self.critic = clusters.get("critic")
         self.rewards = {"math_rule": Cluster("reward-math_rule", MathRuleRewardWorker, None, config.reward)}
@@ -91,7 +90,8 @@ class RLVRPipeline(BasePipeline):
         with Timer(name="cal_old_log_probs_values", logger=None):
             batch.meta_info["is_offload_states"] = False
             values = self.critic and self.critic.compute_values(batch, blocking=False)
-            batch.union(DataProto.materialize_concat(data_refs=self.actor_train.compute_log_probs(batch, blocking=False)))
+            refs = self.actor_train.compute_log_probs(batch, blocking=False)
+            batch.union(DataProto.materialize_concat(data_refs=refs))
             if values:
                 batch.union(DataProto.materialize_concat(data_refs=values))
         for name in ("get_sample_level_mask", "reward_postprocess", "get_token_reward", "compute_advantage"):
@@ -106,7 +106,8 @@ class RLVRPipeline(BasePipeline):
             metrics.update(DataProto.materialize_concat(data_refs=refs).meta_info.pop("metrics"))
             if values:
                 metrics.update(DataProto.materialize_concat(data_refs=values).meta_info.pop("metrics"))
-        metrics |= {"critic/score/mean": 1.0, "token/response_length/mean": 2.0, "token/right_response_length/mean": float("nan")}
+        metrics |= {"critic/score/mean": 1.0, "token/response_length/mean": 2.0}
+        metrics["token/right_response_length/mean"] = float("nan")
 
     def val(self, global_step):
         batch = DataProto()

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import ray
 from codetiming import Timer
-
 from roll.distributed.scheduler.protocol import DataProto
 from roll.distributed.scheduler.router import RayProxy, RouterClient
 from roll.pipeline.agentic.env_manager.base_env_manager import BaseEnvManager, RolloutCache

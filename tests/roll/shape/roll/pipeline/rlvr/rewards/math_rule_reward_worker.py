@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-
 from roll.distributed.executor.worker import Worker
 from roll.distributed.scheduler.decorator import Dispatch, register
 from roll.distributed.scheduler.protocol import DataProto
