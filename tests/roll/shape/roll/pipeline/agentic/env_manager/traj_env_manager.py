@@ -11,6 +11,7 @@ from codetiming import Timer
 from roll.distributed.scheduler.protocol import DataProto
 from roll.distributed.scheduler.router import RayProxy, RouterClient
 from roll.pipeline.agentic.env_manager.base_env_manager import BaseEnvManager, RolloutCache
+from roll.utils.constants import GenerateStopReason
 from roll.utils.telemetry import attach_trace_context, get_tracer
 
 TURNS = 2
@@ -47,7 +48,7 @@ class TrajEnvManager(BaseEnvManager):
                 lm_output = self.make_decision(cache)
                 stop_reason = lm_output.meta_info.pop("stop_reason")
             with Timer(name="step", logger=None), get_tracer("env_manager").start_as_current_span("step"):
-                if stop_reason == "finish":
+                if stop_reason == GenerateStopReason.FINISH:
                     cache = self.step(lm_output)
             if self.running and cache.terminated:
                 rollout = self.formulate_rollouts(cache)
@@ -85,9 +86,10 @@ class TrajEnvManager(BaseEnvManager):
         request = DataProto({"input_ids": np.array([[1, 2, 3]])}, meta_info={})
         answer = self.client.generate_request_sync(req=request, request_id=request_id, uid=self.env_config["env_id"])
         if answer is None:
-            return DataProto(meta_info={"stop_reason": "abort"})
+            return DataProto(meta_info={"stop_reason": GenerateStopReason.ABORT})
         (content["response_ids"],) = answer.meta_info["output_token_ids"]
-        return DataProto({"responses": np.array([content["response_ids"]])}, meta_info={"stop_reason": "finish"})
+        said = {"stop_reason": GenerateStopReason.FINISH}
+        return DataProto({"responses": np.array([content["response_ids"]])}, meta_info=said)
 
     def formulate_rollouts(self, rollout_cache: RolloutCache):
         turns = [turn["prompt_ids"] + turn["response_ids"] for turn in rollout_cache.history if "response_ids" in turn]
