@@ -109,6 +109,9 @@ HOOKS: tuple[Hook, ...] = (
     RequestHook(target=f"{INFER}.generate_request", watch=_begin_serve, optional=True),
 )
 ARRIVING: tuple[Hook, ...] = (
+    # Ray looks the methods of an actor up before its constructor runs, so what a class overrides is hooked before.
+    StageHook(target="ActorWorker.compute_log_probs", stage=vocabulary.LOGPROB, attributes=_say_logprob),
+    StageHook(target="ActorWorker.train_step", stage=vocabulary.TRAIN, attributes=_say_train("actor")),
     # The rules of rewards have only this base in common, which computes none.
     StageHook(target="Worker.compute_rewards", stage=vocabulary.REWARD, attributes=_say_reward),
 )

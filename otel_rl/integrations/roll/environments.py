@@ -166,9 +166,9 @@ def _say_of_trajectory(args: Args, kwargs: Kwargs) -> dict[str, Value]:
 
 def _decided(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
     """Describe what came of a turn: ``make_decision(self, rollout_cache)``."""
-    reason = str(getattr(result.meta_info.get("stop_reason"), "value", result.meta_info.get("stop_reason", "")))
     if result.batch is None:
-        return {vocabulary.REQUEST_ABORTED: True} if "abort" in reason.lower() else {}
+        reason = getattr(result.meta_info.get("stop_reason"), "name", "")  # values of the enum are numbers
+        return {vocabulary.REQUEST_ABORTED: True} if reason == "ABORT" else {}
     content = args[0].rollout_cache.history[-1]
     prompt, response = content.get("prompt_ids") or (), content.get("response_ids") or ()
     return {vocabulary.TOKENS_PROMPT: len(prompt), vocabulary.TOKENS_RESPONSE: len(response)}

@@ -128,9 +128,13 @@ def _prompt_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
 
 
 def _filtered(args: Args, kwargs: Kwargs, result: object) -> None:
-    """Count a prompt of which the rollout loop makes no samples: ``process_new_prompt(self, context)``."""
-    if result is None:
-        count_dropped(1, "filtered", _mode_of(args[1]))
+    """Count a prompt of which the rollout loop makes no samples: ``process_new_prompt(self, context)``.
+
+    At the end of the training None comes of all that are running.
+    """
+    context = args[1]
+    if result is None and not context._scheduler.router_manager.need_shutdown:
+        count_dropped(1, "filtered", _mode_of(context))
 
 
 def _say_of_group(args: Args, kwargs: Kwargs) -> dict[str, Value]:

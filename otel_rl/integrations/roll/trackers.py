@@ -75,7 +75,8 @@ def _follow_tracker(args: Args, kwargs: Kwargs, result: Any) -> None:
 def _offer(module: ModuleType) -> Callable[[], object]:
     """Let ``track_with: otel`` choose a tracker that does nothing itself."""
     kind = type("OtelTracker", (module.BaseTracker,), {"__init__": lambda self, config, **kwargs: None})
-    module.tracker_registry.setdefault(NAME, kind)
+    if module.tracker_registry.setdefault(NAME, kind) is not kind:
+        return lambda: None  # one of the program's own
     return lambda: module.tracker_registry.pop(NAME, None)
 
 

@@ -1,0 +1,5 @@
+"""Stands for codetiming, of which ROLL uses the timer as a context manager."""
+
+from codetiming._timer import Timer
+
+__all__ = ["Timer"]
