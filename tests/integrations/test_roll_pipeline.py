@@ -36,7 +36,7 @@ class Timer:
     """Stands for codetiming's."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name, self.last = name, 0.5
 
     def __enter__(self) -> Timer:
         return self

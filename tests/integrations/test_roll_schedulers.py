@@ -12,12 +12,12 @@ import pytest
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.hooks.hook import wrap
-from otel_rl.integrations.roll import environments, rollouts
+from otel_rl.integrations.roll import environments, schedulers
 from otel_rl.journal.read import Run
 from otel_rl.process.state import state
 from tests.fixtures import Recording
 
-HOOKS = {hook.target.rpartition(":")[2]: hook for hook in (*rollouts.HOOKS, *environments.HOOKS)}
+HOOKS = {hook.target.rpartition(":")[2]: hook for hook in (*schedulers.HOOKS, *environments.HOOKS)}
 
 
 class StopReason(enum.Enum):
