@@ -138,7 +138,8 @@ def _write_all(root: Path, made: _Made) -> Path:
 
 def _phase(made: _Made, name: str, trace: int, begin: int, end: int) -> tuple[int, int]:
     place = made.span(DRIVER, name, (trace, 0), begin, end)
-    return made.span(DRIVER, f"{v.RANK_SPAN} 0", place, begin, end)
+    settings: Attributes = {v.SETTINGS_POLL: 2.0} if name == v.SETUP else {}
+    return made.span(DRIVER, f"{v.RANK_SPAN} 0", place, begin, end, said=settings)
 
 
 def _step(made: _Made, number: int, begin: int) -> int:

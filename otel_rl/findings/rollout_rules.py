@@ -105,8 +105,7 @@ ROLLOUTS: Final[tuple[Rule[Timing], ...]] = (
         find=_late,
         sentence="The step waits {late_s:seconds} ({share:percent}) for its samples after the last rollout has ended"
         "{asks}.",
-        advice="If the driver polls, let it look more often or give a step more rollouts. Else look at what it does "
-        "between the last rollout and its batch.",
+        advice="Let the driver look more often if it polls, or see what it does after the last rollout.",
     ),
     Rule(
         name="held_step",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from otel_rl.runs.format import brief, count, number, percent, plural, seconds, size, times
+from otel_rl.runs.format import brief, count, number, percent, plural, seconds, shorten, size, times
 
 Kind = Literal["time", "learn", "health"]
 Severity = Literal["alarm", "warning", "note"]
@@ -25,6 +25,8 @@ WRITERS: Final[dict[str, Callable[[Any], str]]] = {
     "times": times,
 }
 """How `{name:percent}` in a sentence is written; `{name:plural step}` writes `1 step` or `3 steps`."""
+LONGEST: Final = 400
+"""Cells of a text in a sentence: a stage may have a prompt for its name."""
 
 
 def whole(share: float) -> str:
@@ -85,6 +87,8 @@ class _Sentence(string.Formatter):
         if format_spec.startswith("plural "):
             return plural(value, format_spec.removeprefix("plural "))
         write = WRITERS.get(format_spec)
+        if isinstance(value, str):
+            return shorten(value, LONGEST)
         return format(value, format_spec) if write is None else write(value)
 
 

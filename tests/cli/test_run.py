@@ -438,6 +438,24 @@ def test_a_run_that_went_elsewhere_is_found(
     assert f"otel-rl: recorded in {lost}\notel-rl: {lost} {reason}\n" == capsys.readouterr().err
 
 
+def test_the_end_of_a_run_that_went_elsewhere_is_no_run_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk was full: the run is shown whole, though its end was written last."""
+    fallback = tmp_path / "fallback"
+    monkeypatch.setattr("otel_rl.process.directories.fallback_name", lambda: fallback)
+    begun = write_run(tmp_path / "runs", Plan(steps=1, run_id="full"))
+    write_run(fallback, Plan(steps=1, run_id="full"))
+    assert [begun] == [run.path for run in recorded_since(tmp_path / "runs", 0)]
+
+
+def test_a_command_that_failed_is_said_with_its_exit_code(tmp_path: Path) -> None:
+    """A program may catch what failed, and end itself."""
+    command = [*OTEL_RL, "run", f"--dir={tmp_path}", "--", sys.executable, "-c", f"{RECORDING}\nraise SystemExit(3)"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (3, True) == (result.returncode, result.stderr.endswith("\notel-rl: the command ended with exit code 3\n"))
+
+
 SILENT = """
 import pathlib, sys, time
 sys.path.insert(0, sys.argv[1])

@@ -210,6 +210,23 @@ def test_a_failure_says_in_which_attempt_it_was(tmp_path: Path) -> None:
     assert ["step 2, in no stage, attempt 1", "step 2, in no stage, attempt 2"] == [line[-30:] for line in shown]
 
 
+def test_what_fails_after_the_steps_is_in_tear_down(tmp_path: Path) -> None:
+    """Also where a journal has the end of a short process before its steps; what fails before any is in set-up."""
+    for name in (v.SETUP, v.TEARDOWN):
+        peer = Peer(tmp_path / name, 0, 1, identity=DEAD)
+        trace, root = ids.trace_id(peer.attempt, name, 0), ids.root_id(peer.attempt, name, 0)
+        steps = [] if name == v.SETUP else peer.step(1, [Did(v.REWARD, 5)], is_journaled=False)
+        error = {v.ERROR_TYPE: "KeyError"}
+        ends = [
+            FakeSpan(name, trace, root, 0, peer.now_ns, peer.now_ns + 5, error, status=(2, "")),
+            FakeSpan(f"{v.RANK_SPAN} 0", trace, 7, root, peer.now_ns, peer.now_ns + 5, error, status=(2, "")),
+        ]
+        peer.write([*ends, *steps[::-1]])
+        findings = build_report(open_run(tmp_path / name), 10**18).findings
+        phase = "set-up" if name == v.SETUP else "tear-down"
+        assert f"Rank 0 failed with KeyError in {phase}." in [one.sentence for one in findings.health]
+
+
 def test_the_cause_of_an_attempt_that_another_followed_is_told_with_it(tmp_path: Path) -> None:
     """What its rank raised between two steps comes before what the others heard in a collective, which ended them."""
     peers = [Peer(tmp_path, rank, 2, identity=DEAD) for rank in range(2)]

@@ -97,6 +97,8 @@ def run(
         leave(f"cannot start {command[0]!r}: {error.strerror}{_how(command)}", CANNOT_EXECUTE)
     with suppress(KeyboardInterrupt, SystemExit), guard("show what was recorded"):  # a broken pipe makes rich leave
         conclude(lambda: _sent_on(_recorded(root, started_ns, launch), keeper), root, launch, quiet=quiet)
+    if code and config.active and not quiet:
+        complain(f"the command ended with exit code {code}")
     raise typer.Exit(code)
 
 
@@ -148,8 +150,11 @@ def recorded_since(root: Path, started_ns: int, launch: str = "") -> list[Run]:
     """
     found: list[Run] = []
     since = time.monotonic() - (time.time_ns() - started_ns) / 1e9 - CLOCK_SLACK_S
-    recorded = [path for place in roots(root) for path in recorded_below(place)]
-    recent = [path for path in recorded if written_at(path) >= since]
+    here = {path.name: path for path in recorded_below(root)}
+    elsewhere = [path for place in roots(root)[1:] for path in recorded_below(place)]
+    recent = [path for path in [*here.values(), *elsewhere] if written_at(path) >= since]
+    # What a full disk sent elsewhere is the end of a run here, which is opened with it.
+    recent = list(dict.fromkeys(here.get(path.name, path) for path in recent))
     for path in sorted(recent, key=recency, reverse=True):
         try:
             run = open_whole(path)

@@ -9,6 +9,7 @@ from math import inf
 from operator import itemgetter
 from typing import Final
 
+from otel_rl import ids
 from otel_rl import vocabulary as v
 from otel_rl.analysis.bubbles import bubbles, reason_of
 from otel_rl.analysis.goodput import Goodput
@@ -194,6 +195,10 @@ def collect(spans: Iterable[SpanView]) -> FoldedSpans:
     return collector.finish()
 
 
+def _is_below_setup(container: SpanView) -> bool:
+    return container.parent_id == ids.root_id(text(container.resource, v.ATTEMPT_ID), v.SETUP, 0).to_bytes(8, "big")
+
+
 class _Collector:
     def __init__(self) -> None:
         self._found = FoldedSpans()
@@ -321,7 +326,10 @@ class _Collector:
         tree = SpanTree(map(rank_span, in_front(spans)))
         iteration = next((number for span in containers if (number := iteration_of(span.attributes)) is not None), None)
         begun_ns = min((span.start_ns for span in containers), default=0)
-        phase = v.TEARDOWN if begun_ns >= self._stepped.get(key[0], inf) else v.SETUP
+        is_later = begun_ns >= self._stepped.get(key[0], inf)
+        if containers and iteration is None:  # also where the journal has the end of a short process before its steps
+            is_later = not any(map(_is_below_setup, containers))
+        phase = v.TEARDOWN if is_later else v.SETUP
         for span in spans:
             if span.name in (v.SETUP, v.TEARDOWN) or (is_container(span.name) and iteration is None):
                 self._found.phases[text(span.resource, v.ATTEMPT_ID)].append(span)
