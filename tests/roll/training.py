@@ -20,7 +20,8 @@ from tests.verl.trees import Traces
 SHAPE = Path(__file__).parent / "shape"
 WAITS = re.compile(r"^ {2,8}(\d+ x )?rl\.idle queue \[(train|val)_env\]\n?", re.MULTILINE)
 """Of environments for their next episode: how many begin in a step depends on who is faster."""
-CRITIC = re.compile(r"(?P<critic>\n {6}rl\.(value|train critic) \[critic\](\n {8}.*)+)(?P<others>(\n {6,}.*)+)")
+BELOW = r"\n {6}\S.*(?:\n {8,}.*)*"
+CRITIC = re.compile(rf"(?P<critic>\n {{6}}\S.*\[critic\](?:\n {{8,}}.*)*)(?P<others>(?:{BELOW})+)")
 """What it does, if it begins before the actor beside it does the same: nobody waits for it."""
 
 UPDATE = """
