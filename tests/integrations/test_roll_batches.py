@@ -24,7 +24,7 @@ ATTENTION = np.array([[0, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]])
 POLICY = np.array([[0, 0, 0, 1, 1, 0], [0, 0, 0, 1, 0, 1]])
 """A tool wrote one token of the second response."""
 MASKS = {"attention_mask": ATTENTION, "response_mask": POLICY}
-RESPONSES = np.zeros((2, 3))
+PROMPT = np.array([[0, 1, 1, 0, 0, 0], [1, 1, 1, 0, 0, 0]])
 
 
 def said(**tensors: Any) -> tuple[Any, ...]:
@@ -36,10 +36,10 @@ def said(**tensors: Any) -> tuple[Any, ...]:
 
 def test_tokens_by_who_wrote_them() -> None:
     """The policy's, those of tools and environments among the responses, and the prompt's."""
-    assert (2, 10, 5, 4, 1) == said(**MASKS, responses=RESPONSES)
+    assert (2, 10, 5, 4, 1) == said(**MASKS, prompt_mask=PROMPT)
 
 
-def test_without_responses_tools_are_part_of_the_prompt() -> None:
+def test_without_its_mask_tools_are_part_of_the_prompt() -> None:
     """Which tokens follow the prompt is not known then."""
     assert (2, 10, 6, 4, 0) == said(**MASKS)
 

@@ -7,6 +7,7 @@ import enum
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import otel_rl
@@ -17,7 +18,15 @@ from otel_rl.journal.read import Run
 from otel_rl.process.state import state
 from tests.fixtures import Recording
 
-HOOKS = {hook.target.rpartition(":")[2]: hook for hook in (*schedulers.HOOKS, *environments.HOOKS)}
+HOOKS = {
+    hook.target.rpartition(":")[2]: hook for hook in (*schedulers.HOOKS, *environments.HOOKS, *environments.ARRIVING)
+}
+
+
+class Tensors(dict[str, Any]):
+    """Stands for a ``TensorDict``."""
+
+    batch_size = (1,)
 
 
 class StopReason(enum.Enum):
@@ -75,15 +84,21 @@ def scheduler(*, is_val: bool = False, ratio: float = 0, need_shutdown: bool = F
 # --- RLVR -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("is_val", "mode"), [(False, "train"), (True, "eval")])
-def test_old_prompts_are_counted_by_whose_they_are(recording: Recording, is_val: bool, mode: str) -> None:
-    """A buffer does not know it; its scheduler does."""
-    one = scheduler(is_val=is_val, ratio=1)
+@pytest.mark.parametrize(
+    ("is_val", "mode", "ratio", "reason"),
+    [(False, "train", 1, "stale"), (True, "eval", 1, "stale"), (False, "train", 0, "surplus")],
+)
+def test_old_prompts_are_counted_by_whose_they_are(
+    recording: Recording, is_val: bool, mode: str, ratio: float, reason: str
+) -> None:
+    """A buffer does not know it; its scheduler does. Where none outlives its step, there were too many."""
+    one = scheduler(is_val=is_val, ratio=ratio)
+    one.replay_buffer.async_generation_ratio = ratio
     call("DynamicSamplingScheduler.__init__", one)
     for old in ([4, 5], []):
         call("ReplayBuffer.gc", one.replay_buffer, result=old)
     run = recording.stop()
-    assert [("stale", mode, 2)] == dropped(run)
+    assert [(reason, mode, 2)] == dropped(run)
     states = {(*point.attributes.values(), point.value) for point in run.points(v.GROUPS.__eq__)}
     assert {("running", mode, 3), ("finished", mode, 4)} == states
 
@@ -199,21 +214,34 @@ def test_groups_that_a_new_step_finds_too_old(recording: Recording) -> None:
     assert [("stale", "train", 2)] == dropped(recording.stop())
 
 
-def test_trajectories_that_come_too_late_and_groups_that_are_filtered(recording: Recording) -> None:
-    """None tells the end of an environment, and is no trajectory."""
+def test_groups_that_are_filtered(recording: Recording) -> None:
+    """A trajectory that comes too late is of a group that has been counted."""
     state.inherit(extra={v.ACTOR_NAME: "GroupQueueManager-val"})
     one = queue(2)
     call("GroupQueue.put", one, 7, 1, "late")
     call("GroupQueue.put", one, 7, 1, None)
     call("GroupQueue.put", one, 0, 2, "first")
     call("GroupQueue.put", one, 0, 2, "second", effect=lambda: setattr(one, "group_filter_count", 1))
-    assert [("filtered", "eval", 1), ("stale", "eval", 1)] == dropped(recording.stop())
+    assert [("filtered", "eval", 1)] == dropped(recording.stop())
 
 
-def test_a_group_that_is_taken_says_its_lag(recording: Recording) -> None:
-    """In steps between its begin and the one that takes it."""
-    call_async("GroupQueue.get", queue(), result=SimpleNamespace(create_step=1))
-    assert [1] == [point.value for point in recording.stop().points(v.SAMPLE_LAG.__eq__)]
+def test_queues_of_a_process_are_counted_together(recording: Recording) -> None:
+    """Each group of environments has one."""
+    queues = queue(2), queue(2, 2)
+    queues[1].groups[0].rollouts = ["one", "two"]
+    for one in queues:
+        call("GroupQueue.put", one, 0, 2, None)
+    states = [(*point.attributes.values(), point.value) for point in recording.stop().points(v.GROUPS.__eq__)]
+    assert {("running", "train", 2), ("finished", "train", 1)} == set(states[-2:])
+
+
+def test_a_batch_says_the_lag_of_its_groups(recording: Recording) -> None:
+    """In steps between the begin of each and the one that takes it, whenever it was finished."""
+    rollouts = [object(), object(), None]
+    call_async("GroupQueue.get", queue(), result=SimpleNamespace(create_step=1, rollouts=rollouts))
+    call_async("GroupQueueManager.get_batch", object(), 2, 3, result=rollouts[:2])
+    call_async("GroupQueueManager.get_batch", object(), 2, 4, result=[object()])
+    assert [2] == [point.value for point in recording.stop().points(v.SAMPLE_LAG.__eq__)]
 
 
 class Manager:
@@ -227,13 +255,16 @@ class Manager:
 
 
 def test_an_episode_is_a_trajectory(recording: Recording) -> None:
-    """It begins when its environment has been reset, and ends with the next reset, or with the loop."""
+    """It begins when its environment has been reset, and ends when its rollouts are made, or with the loop."""
     manager = Manager()
     with otel_rl.step(2), otel_rl.stage("sample"):
         call_async("EnvironmentWorker.update_step", object(), global_step=2, trace_meta=None)
     call("TrajEnvManager.reset", manager, result=manager.rollout_cache)
     recording.tick(3)
-    call("TrajEnvManager.formulate_rollouts", manager, manager.rollout_cache)
+    masks = {"attention_mask": np.ones((1, 11)), "response_mask": np.eye(11)[:4].sum(0), "prompt_mask": np.ones(5)}
+    rollouts = SimpleNamespace(batch=Tensors(masks))
+    call("TrajEnvManager.formulate_rollouts", manager, manager.rollout_cache, result=rollouts)
+    recording.tick(5)
     call("TrajEnvManager.reset", manager, result=manager.rollout_cache)
     recording.tick(1)
     call("TrajEnvManager.run_rollout_loop", manager, None)

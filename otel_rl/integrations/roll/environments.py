@@ -16,6 +16,7 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.clock import monotonic_ns
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, StageHook
+from otel_rl.integrations.roll.batches import COUNTED, rows_of
 from otel_rl.integrations.roll.shape import mode_of_process
 from otel_rl.process.carrier import Carrier
 from otel_rl.process.hooked import hooking
@@ -30,6 +31,7 @@ WORKER = "roll.pipeline.agentic.environment_worker:EnvironmentWorker"
 MANAGERS = "roll.pipeline.agentic.env_manager"
 BASE, TRAJECTORIES = f"{MANAGERS}.base_env_manager:BaseEnvManager", f"{MANAGERS}.traj_env_manager:TrajEnvManager"
 OPERATION = vocabulary.SYNC_OPERATION
+MOST_BEGUN = 100_000
 
 
 @dataclass(eq=False)
@@ -42,6 +44,10 @@ class Environments(Memory):
     """Those that go on, by ``id()`` of the manager of the environment."""
     filtered: dict[int, int] = field(default_factory=dict)
     """Groups that a queue has filtered out in this step, by its ``id()``."""
+    queues: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Groups that are running and finished, by ``id()`` of their queue, of which a process has many."""
+    begun: dict[int, int] = field(default_factory=dict)
+    """The step in which a trajectory's group was begun, by its ``id()``, until a batch takes it."""
 
 
 environments = Environments.keep("environments")
@@ -81,14 +87,11 @@ def _advancing(args: Args, kwargs: Kwargs) -> None:
 
 
 def _putting(args: Args, kwargs: Kwargs) -> None:
-    """Count a trajectory that comes too late for its group: ``put(self, episode_id, start_step, rollout)``."""
-    queue, episode = args[:2]
-    environments.filtered[id(queue)] = queue.group_filter_count
-    if episode not in queue.groups and args[3] is not None:
-        count_dropped(1, "stale", mode_of_process())
+    environments.filtered[id(args[0])] = args[0].group_filter_count
 
 
 def _put(args: Args, kwargs: Kwargs, result: object) -> None:
+    """Count a group that its last trajectory completes, if it is filtered out."""
     queue = args[0]
     if queue.group_filter_count > environments.filtered[id(queue)]:
         count_dropped(1, "filtered", mode_of_process())
@@ -98,14 +101,25 @@ def _put(args: Args, kwargs: Kwargs, result: object) -> None:
 def _show_groups(args: Args, kwargs: Kwargs, result: object) -> None:
     queue = args[0]
     finished = sum(len(group.rollouts) >= queue.group_size for group in queue.groups.values())
-    show_groups({"running": len(queue.groups) - finished, "finished": finished}, mode_of_process())
+    environments.queues[id(queue)] = len(queue.groups) - finished, finished
+    running, done = map(sum, zip(*environments.queues.values(), strict=True))
+    show_groups({"running": running, "finished": done}, mode_of_process())
 
 
 def _taken(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """Record how old the weights are that a group was begun with."""
-    queue = args[0]
-    if result is not None and queue.current_step is not None and mode_of_process() == "train":
-        lags_of([int(queue.current_step) - int(result.create_step)], int(queue.current_step))
+    """Keep when a group was begun: ``GroupQueue.get(self)``; a later call for a batch may return it."""
+    if len(environments.begun) >= MOST_BEGUN:  # of those that are left the queue has thrown most away
+        environments.begun.clear()
+    environments.begun.update((id(one), int(result.create_step)) for one in result.rollouts if one is not None)
+
+
+def _batch_taken(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Record how old the weights are that a batch was begun with: ``get_batch(self, batch_size, current_step)``."""
+    step = int(args[2])
+    begun = [environments.begun.pop(id(rollout), None) for rollout in result]
+    lags = [step - one for one in begun if one is not None]
+    if lags and mode_of_process() == "train":
+        lags_of(lags, step)
 
 
 # --- environments -----------------------------------------------------------------------------------------------------
@@ -188,20 +202,16 @@ def _step_stage(args: Args, kwargs: Kwargs) -> str:
     return f"{vocabulary.EXECUTE_TOOL} {_tag(args[0])}"
 
 
-def _formulated(args: Args, kwargs: Kwargs) -> None:
-    """Count a trajectory that is complete: ``formulate_rollouts(self, rollout_cache)``."""
-    manager = args[0]
-    turns = [turn for turn in manager.rollout_cache.history if "response_ids" in turn]
-    response = sum(len(turn["response_ids"]) for turn in turns)
-    asked = [len(turn.get("prompt_ids") or ()) for turn in turns]
-    prompt, environment = sum(asked[:1]), sum(asked[1:])
+def _formulated(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Count a trajectory that is complete, and end it: ``formulate_rollouts(self, rollout_cache)``."""
+    manager, said = args[0], rows_of(result)
     stage = environments.trajectories.get(id(manager))
     if stage is not None:
-        stage.set_attribute(vocabulary.TOKENS_PROMPT, prompt)
-        stage.set_attribute(vocabulary.TOKENS_RESPONSE, response)
-        stage.set_attribute(vocabulary.TOKENS_ENVIRONMENT, environment)
+        stage.set_attributes({key: said[key] for key in COUNTED[1:] if key in said})
+    _end_trajectory(args, kwargs)
     if _mode(manager.mode) == "train":
-        count_samples(1, prompt, response, environment)
+        samples, prompt, response, environment = (int(said.get(key, 0)) for key in COUNTED)  # type: ignore[arg-type]
+        count_samples(samples, prompt, response, environment)
 
 
 HOOKS: tuple[Hook, ...] = (
@@ -225,6 +235,7 @@ HOOKS: tuple[Hook, ...] = (
         capture=_decided,
     ),
     StageHook(target=f"{TRAJECTORIES}.step", stage=_step_stage, attributes=_say_step),
-    CallbackHook(target=f"{TRAJECTORIES}.formulate_rollouts", before=_formulated),
+    CallbackHook(target=f"{TRAJECTORIES}.formulate_rollouts", after=_formulated),
     CallbackHook(target=f"{TRAJECTORIES}.run_rollout_loop", after=_end_trajectory, failed=_trajectory_failed),
 )
+ARRIVING: tuple[Hook, ...] = (CallbackHook(target="GroupQueueManager.get_batch", after=_batch_taken),)

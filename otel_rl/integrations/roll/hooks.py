@@ -19,7 +19,7 @@ INTEGRATION = Integration(
     needs=("ray", "torch"),
     hooks=(*pipeline.HOOKS, *clusters.HOOKS, *schedulers.HOOKS, *environments.HOOKS, *trackers.HOOKS, *native.HOOKS),
     attachments=(*trackers.ATTACHMENTS, *native.ATTACHMENTS),
-    arriving=clusters.ARRIVING,
+    arriving=(*clusters.ARRIVING, *environments.ARRIVING),
     role_of=role_of_actor,
     memory=driver,
 )

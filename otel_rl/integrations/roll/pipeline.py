@@ -145,6 +145,13 @@ def _leave(args: Args, kwargs: Kwargs, result: object) -> None:
         offload.end(*place, timer.last)
 
 
+def _checkpoint_stage(args: Args, kwargs: Kwargs) -> str | None:
+    """Name a checkpoint in the steps that write one: ``do_checkpoint(self, global_step, is_last_step)`` is in each."""
+    step, config = args[1], args[0].pipeline_config
+    is_due = step > 0 and (step % config.save_steps == 0 or step == config.max_steps - 1)
+    return vocabulary.CHECKPOINT if is_due else None
+
+
 def _wait_stage(args: Args, kwargs: Kwargs) -> str | None:
     """Name the wait of a driver for calls that it makes between its timers, as for loading and offloading."""
     return vocabulary.IDLE if driver.trainer is not None and innermost() is None else None
@@ -153,7 +160,7 @@ def _wait_stage(args: Args, kwargs: Kwargs) -> str | None:
 HOOKS: tuple[Hook, ...] = (
     CallbackHook(target=f"{BASE}.__init__", before=_made),
     CallbackHook(target=f"{BASE}.run", before=_begin_loop, after=end_loop, failed=loop_failed),
-    StageHook(target=f"{BASE}.do_checkpoint", stage=vocabulary.CHECKPOINT),
+    StageHook(target=f"{BASE}.do_checkpoint", stage=_checkpoint_stage),
     StageHook(target="roll.pipeline.agentic.agentic_pipeline:AgenticPipeline.val", stage=vocabulary.EVALUATE),
     StageHook(target="ray:get", stage=_wait_stage, attributes=((vocabulary.IDLE_REASON, "workers"),)),
     CallbackHook(target=f"{TIMER}.__enter__", before=_enter),

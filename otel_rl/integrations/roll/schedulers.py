@@ -16,7 +16,7 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, StageHook
 from otel_rl.hooks.submitted import SubmittedHook
-from otel_rl.integrations.roll.batches import rows_of
+from otel_rl.integrations.roll.batches import COUNTED, rows_of
 from otel_rl.integrations.roll.shape import VALIDATION
 from otel_rl.process.carrier import Carrier
 from otel_rl.process.state import state
@@ -40,9 +40,6 @@ BUFFER = f"{SCHEDULER}:ReplayBuffer"
 PAUSE = (vocabulary.SYNC_OPERATION, "pause_sampling")
 LOOP = "roll.distributed.scheduler.user_defined_rollout_loop:UserDefinedRolloutLoop"
 ROUTERS = "roll.distributed.scheduler.router"
-COUNTED = (
-    vocabulary.BATCH_SIZE, vocabulary.TOKENS_PROMPT, vocabulary.TOKENS_RESPONSE, vocabulary.TOKENS_ENVIRONMENT,
-)  # fmt: skip
 OF_GROUP = vocabulary.MODE, vocabulary.GROUP_ID
 
 
@@ -181,9 +178,10 @@ def _show_prompts(args: Args, kwargs: Kwargs, result: object) -> None:
 
 
 def _collected_garbage(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """Count prompts that are too old to be trained on, and are aborted."""
+    """Count prompts that are aborted: too old, or, where none outlives its step, more than the step needs."""
     if result:
-        count_dropped(len(result), "stale", sampling.modes.get(id(args[0]), "train"))
+        reason = "stale" if args[0].async_generation_ratio > 0 else "surplus"
+        count_dropped(len(result), reason, sampling.modes.get(id(args[0]), "train"))
     _show_prompts(args, kwargs, result)
 
 
