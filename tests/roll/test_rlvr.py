@@ -17,15 +17,15 @@ pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
 
 RANKS = {"driver 0", "actor_train 0", "actor_train 1", "actor_infer 0", "reference 0", "reward-math_rule 0",
-         "scheduler 0", "scheduler 1"}  # fmt: skip
+         "scheduler-math_rule 0", "scheduler_val 1"}  # fmt: skip
 TURN = """
-rl.sample.turn [scheduler]
-  2 x rl.idle queue [scheduler]
+rl.sample.turn [scheduler-math_rule]
+  2 x rl.idle queue [scheduler-math_rule]
   rl.sample.serve [actor_infer]"""
 REWARD = "\nrl.reward MathRuleRewardWorker [reward-math_rule]"
 SAMPLING = """
     rl.sample [driver]
-      rl.sample [scheduler]"""
+      rl.sample [scheduler-math_rule]"""
 
 
 def below(depth: int, text: str) -> str:
@@ -35,10 +35,15 @@ def below(depth: int, text: str) -> str:
 
 def group(number: int, turns: str, samples: str = "2 x ") -> str:
     """Draw groups of samples."""
-    return f"\n{number} x rl.sample.group [scheduler]\n  {samples}rl.sample.trajectory [scheduler]" + below(2, turns)
+    return (
+        f"\n{number} x rl.sample.group [scheduler-math_rule]\n  {samples}rl.sample.trajectory [scheduler-math_rule]"
+        + below(2, turns)
+    )
 
 
-VALIDATION = "\n    rl.evaluate [driver]" + below(1, SAMPLING) + below(5, group(2, TURN + REWARD, ""))
+VALIDATION = ("\n    rl.evaluate [driver]" + below(1, SAMPLING) + below(5, group(2, TURN + REWARD, ""))).replace(
+    "[scheduler-math_rule]", "[scheduler_val]"
+)
 
 
 @pytest.fixture(scope="module")
@@ -60,21 +65,20 @@ def sync_step(groups: int, *, is_first: bool) -> str:
         "rl.loop [driver]\n  rl.rank 0 [driver]\n    2 x rl.sync offload_states [actor_train]",
         "\n    rl.sync pause_sampling [driver]", WEIGHTS, VALIDATION if is_first else "",
         SAMPLING, below(4, group(groups, TURN + REWARD)),
-        "\n      rl.sync pause_sampling [scheduler]\n      rl.sync offload_states [actor_infer]", REFERENCE,
+        "\n      rl.sync pause_sampling [scheduler-math_rule]\n      rl.sync offload_states [actor_infer]", REFERENCE,
         OLD, "\n      rl.value [critic]",
         "\n        rl.sync load_states [critic]\n        rl.sync offload_states [critic]", SCORES,
         TRAIN, "\n      rl.train critic [critic]",
         UPDATE.format("critic").replace("        rl.train.mini", "        2 x rl.train.mini"),
-        "\n    rl.checkpoint [driver]", "" if is_first else SAVED,
+        "" if is_first else SAVED,
         "\n    rl.log [driver]",
     ))  # fmt: skip
 
 
 ASYNC_STEP = "".join((
     "rl.loop [driver]\n  rl.rank 0 [driver]\n    2 x rl.sync offload_states [actor_train]",
-    "\n    rl.sync pause_sampling [driver]\n      rl.sync pause_sampling [scheduler]",
+    "\n    rl.sync pause_sampling [driver]\n      rl.sync pause_sampling [scheduler-math_rule]",
     "\n      rl.sync offload_states [actor_infer]", WEIGHTS, SAMPLING, REFERENCE, OLD, SCORES, TRAIN,
-    "\n    rl.checkpoint [driver]",
 ))  # fmt: skip
 
 
@@ -154,7 +158,7 @@ def test_an_asynchronous_step_is_one_tree(asynchronous: Trained) -> None:
 
 def test_groups_are_traces_of_their_own(asynchronous: Trained) -> None:
     """Two are made at once, four are aborted by the next update and go on, and two by the end of the training."""
-    aborted = "\nrl.sample.turn [scheduler]\n  rl.idle queue [scheduler]"
+    aborted = "\nrl.sample.turn [scheduler-math_rule]\n  rl.idle queue [scheduler-math_rule]"
     expected = {
         group(2, TURN + REWARD): 2,
         group(2, TURN.replace("\nrl.sample.turn", "\n2 x rl.sample.turn") + REWARD): 4,
@@ -219,7 +223,7 @@ def test_a_renamed_method_costs_its_hook_alone(tmp_path: Path) -> None:
     lines = [line for line in trained.output.splitlines() if name in line and "pid=" not in line]
     assert 1 == len(lines), trained.output
     assert {f"find roll.distributed.scheduler.generate_scheduler:{name}"} == trained.errors.keys()
-    expected = sync_step(2, is_first=True).replace("\n      rl.sync pause_sampling [scheduler]", "")
+    expected = sync_step(2, is_first=True).replace("\n      rl.sync pause_sampling [scheduler-math_rule]", "")
     drawn = trained.step(0)
     assert expected.partition(REFERENCE)[0] == drawn.partition(REFERENCE)[0]
     assert "finished" == trained.report["state"]

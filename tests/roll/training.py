@@ -18,8 +18,8 @@ from tests.programs.launch import ROOT, run
 from tests.verl.trees import Traces
 
 SHAPE = Path(__file__).parent / "shape"
-WAITS = re.compile(r"^ {2,8}(\d+ x )?rl\.idle queue \[(train|val)_env\]\n?", re.MULTILINE)
-"""Of environments for their next episode: how many begin in a step depends on who is faster."""
+WAITS = re.compile(r"^ {4}(\d+ x )?rl\.idle workers \[driver\]\n?", re.MULTILINE)
+"""Of the driver between its timers."""
 BELOW = r"\n {6}\S.*(?:\n {8,}.*)*"
 CRITIC = re.compile(rf"(?P<critic>\n {{6}}\S.*\[critic\](?:\n {{8,}}.*)*)(?P<others>(?:{BELOW})+)")
 """What it does, if it begins before the actor beside it does the same: nobody waits for it."""
@@ -53,7 +53,7 @@ SCORES = """
 TRAIN = """
     rl.train [driver]
       2 x rl.train actor [actor_train]""" + UPDATE.format("actor_train")
-SAVED = "\n      2 x rl.checkpoint [actor_train]"
+SAVED = "\n    rl.checkpoint [driver]\n      2 x rl.checkpoint [actor_train]"
 
 
 class Trained:
@@ -66,7 +66,7 @@ class Trained:
         self.traces = Traces(self.run)
 
     def step(self, number: int) -> str:
-        """Draw the trace of a step, without the waits of environments between two episodes."""
+        """Draw the trace of a step, without the waits of the driver between its timers."""
         drawn = WAITS.sub("", self.traces.draw(f"rl.loop {number}") + "\n").rstrip("\n")
         return CRITIC.sub(r"\g<others>\g<critic>", drawn)
 

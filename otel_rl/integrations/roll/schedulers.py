@@ -64,8 +64,7 @@ def _made(args: Args, kwargs: Kwargs, result: object) -> None:
     """Learn what this scheduler samples: each of a job has its own domains."""
     scheduler = args[0]
     sampling.modes[id(scheduler.replay_buffer)] = _mode_of(scheduler)
-    if not scheduler.is_val:
-        state.inherit(role=f"scheduler-{'-'.join(scheduler.reward_clusters)}")
+    state.inherit(role=f"scheduler_{VALIDATION}" if scheduler.is_val else f"scheduler-{_domains(scheduler)}")
 
 
 # --- a batch: get_batch(self, data, global_step, batch_size) ----------------------------------------------------------
@@ -105,8 +104,11 @@ def _is_apart(scheduler: Any) -> bool:
 
 def _group_id(scheduler: Any, prompt_id: int) -> str:
     """Name a prompt among those of all schedulers, of which each counts its own."""
-    domains = "-".join(scheduler.reward_clusters)
-    return f"{f'{VALIDATION}-' if scheduler.is_val else ''}{domains}-{prompt_id}"
+    return f"{f'{VALIDATION}-' if scheduler.is_val else ''}{_domains(scheduler)}-{prompt_id}"
+
+
+def _domains(scheduler: Any) -> str:
+    return "-".join(scheduler.reward_clusters)
 
 
 def _say_group(args: Args, kwargs: Kwargs) -> dict[str, Value]:
