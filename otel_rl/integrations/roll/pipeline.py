@@ -29,6 +29,7 @@ from otel_rl.single_controller.driver import (
     loop_failed,
     stage_of,
 )
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_stage, innermost
 
 BASE = "roll.pipeline.base_pipeline:BasePipeline"
@@ -154,7 +155,8 @@ def _checkpoint_stage(args: Args, kwargs: Kwargs) -> str | None:
 
 def _wait_stage(args: Args, kwargs: Kwargs) -> str | None:
     """Name the wait of a driver for calls that it makes between its timers, as for loading and offloading."""
-    return vocabulary.IDLE if driver.trainer is not None and innermost() is None else None
+    is_between = innermost() in (None, tracing.container)
+    return vocabulary.IDLE if driver.trainer is not None and is_between else None
 
 
 HOOKS: tuple[Hook, ...] = (

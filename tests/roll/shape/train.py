@@ -34,7 +34,8 @@ def settings(**changes: Any) -> SimpleNamespace:
     )
     config = {
         "pretrain": "/models/tiny", "adv_estimator": "grpo", "output_dir": "output", "track_with": "stdout",
-        "rollout_batch_size": 2, "ppo_epochs": 1, "max_steps": 2, "eval_steps": 2, "async_generation_ratio": 0,
+        "rollout_batch_size": 2, "ppo_epochs": 1, "max_steps": 2, "save_steps": 9, "eval_steps": 2,
+        "async_generation_ratio": 0,
         "partial_gpu_mode": False, "filtered": (), "reward_raises": False,
         "router_args": SimpleNamespace(router_name="PromptAffinityRouter"),
         "actor_train": ranks, "critic": one, "reference": one, "actor_infer": server, "reward": one,

@@ -95,4 +95,5 @@ class TrajEnvManager(BaseEnvManager):
         turns = [turn["prompt_ids"] + turn["response_ids"] for turn in rollout_cache.history if "response_ids" in turn]
         ids = np.array([[token for turn in turns for token in turn]])
         tensors = {"input_ids": ids[:, :4], "attention_mask": np.ones_like(ids), "response_mask": (ids > 3).astype(int)}
+        tensors["prompt_mask"] = (np.arange(ids.shape[1]) < 3)[None].astype(int)
         return DataProto({**tensors, "scores": np.ones(1)})
