@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from otel_rl import vocabulary as v
-from tests.roll.training import OLD, REFERENCE, SAVED, SCORES, TRAIN, WEIGHTS, Trained, train
+from tests.roll.training import OLD, REAL, REFERENCE, SAVED, SCORES, TRAIN, WEIGHTS, Trained, train
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
@@ -80,6 +80,11 @@ def test_a_step_is_one_tree(sync: Trained) -> None:
     """With all its trajectories; a validation goes on beside the sampling."""
     assert in_validation(SYNC_STEP) == with_validation_first(sync.step(0))
     assert SYNC_STEP + SAVED == sync.step(1)
+
+
+def test_what_lies_below_what_is_as_in_roll_itself(sync: Trained) -> None:
+    """The shape makes nothing that the real pipeline does not."""
+    assert set() == sync.edges() - set(REAL["agentic"])
 
 
 def test_trajectories_say_whose_they_are(sync: Trained) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from otel_rl import ids
 from otel_rl import vocabulary as v
-from tests.roll.training import OLD, REFERENCE, SAVED, SCORES, SHAPE, TRAIN, UPDATE, WEIGHTS, Trained, train
+from tests.roll.training import OLD, REAL, REFERENCE, SAVED, SCORES, SHAPE, TRAIN, UPDATE, WEIGHTS, Trained, train
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
@@ -102,6 +102,11 @@ def test_a_step_is_one_tree(sync: Trained) -> None:
     """Of driver, ranks, scheduler, servers and rewards; validation before it and a checkpoint at its end."""
     assert sync_step(3, is_first=True) == sync.step(0)
     assert sync_step(2, is_first=False) == sync.step(1)
+
+
+def test_what_lies_below_what_is_as_in_roll_itself(sync: Trained) -> None:
+    """The shape makes nothing that the real pipeline does not."""
+    assert set() == sync.edges() - set(REAL["rlvr"])
 
 
 def test_ranks_set_up_in_the_set_up(sync: Trained) -> None:

@@ -13,11 +13,13 @@ from typing import Any
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.read import Run, open_run
+from otel_rl.journal.read import Run, SpanView, open_run
 from tests.programs.launch import ROOT, run
 from tests.verl.trees import Traces
 
 SHAPE = Path(__file__).parent / "shape"
+REAL: dict[str, list[str]] = json.loads(Path(__file__).with_name("real_edges.json").read_text("utf-8"))
+"""What lies below what in the steps of ROLL itself, as ``examples/roll_cpu`` runs it: synchronous RLVR, and agentic."""
 WAITS = re.compile(r"^ {4}(\d+ x )?rl\.idle workers \[driver\]\n?", re.MULTILINE)
 """Of the driver between its timers."""
 BELOW = r"\n {6}\S.*(?:\n {8,}.*)*"
@@ -70,6 +72,16 @@ class Trained:
         drawn = WAITS.sub("", self.traces.draw(f"rl.loop {number}") + "\n").rstrip("\n")
         return CRITIC.sub(r"\g<others>\g<critic>", drawn)
 
+    def edges(self) -> set[str]:
+        """Write what lies below what in the steps, by name and role, without processes that no real run here has."""
+        steps = {
+            span.trace_id for name, roots in self.traces.roots.items() if name.startswith(v.LOOP) for span in roots
+        }
+        spans = {span.span_id: span for span in self.traces.spans if span.trace_id in steps}
+        pairs = [(span, spans[span.parent_id]) for span in spans.values() if span.parent_id in spans]
+        found = {f"{_named(span)} < {_named(parent)}" for span, parent in pairs}
+        return {edge for edge in found if "critic" not in edge and "game" not in edge}
+
     @property
     def ranks(self) -> set[str]:
         """Role and rank of each process that recorded a span."""
@@ -112,6 +124,11 @@ class Trained:
                             for one, to in said
                         ]  # fmt: skip
         return sorted(found)
+
+
+def _named(span: SpanView) -> str:
+    role = re.sub("^(scheduler|reward)-.*", r"\1", str(span.resource[v.ROLE]))
+    return f"{span.name.rstrip('0123456789 ')} [{role}]"
 
 
 def train(directory: Path, kind: str, *, code: int = 0, shape: Path = SHAPE, **settings: Any) -> Trained:
