@@ -118,6 +118,9 @@ class Patches:
                     report(f"find {hook.target}", None)
                 return
             owner, name = found
+            if hasattr(owner, "__ray_metadata__"):
+                report(f"hook {hook.target}: Ray sends this class by value, so the hook belongs into `arriving`", None)
+                return
             inherited = name not in vars(owner)
             original = inspect.getattr_static(owner, name)
             # A module that imported the name after it had been replaced in its home holds that replacement.

@@ -100,10 +100,12 @@ def lags_of(lags: Iterable[int], newest: int) -> dict[str, Value]:
     """Record how old the weights are that a step's samples were made with, and return it for the span of the wait.
 
     Args:
-        lags: of each sample, by how many versions its policy is older than the newest; at least one.
+        lags: of each sample, by how many versions its policy is older than the newest; of none nothing is recorded.
         newest: version of the policy that the step trains.
     """
     known = list(lags)
+    if not known:
+        return {}
     stale = sum(lag > 0 for lag in known)
     gauge(vocabulary.SAMPLE_LAG, fmean(known))
     gauge(vocabulary.SAMPLE_LAG_MAX, max(known))

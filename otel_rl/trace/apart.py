@@ -7,6 +7,7 @@ link to it, whichever task or thread did the work: nothing has to travel along.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from opentelemetry.trace import SpanContext, TraceFlags
@@ -15,6 +16,7 @@ from otel_rl import ids, vocabulary
 from otel_rl.ids import random_bits
 from otel_rl.journal.page import BEGAN, STAGE
 from otel_rl.process.carrier import Carrier
+from otel_rl.process.memory import Memory
 from otel_rl.process.state import Trace, state
 from otel_rl.process.status import status
 from otel_rl.records import Attributes
@@ -23,18 +25,39 @@ from otel_rl.trace.stage import Stage
 
 ROLLOUT: Final = "rollout"
 """Stands for the loop in the ids."""
+MOST_KEYS: Final = 4_096
 MAX_LINKS: Final = 128
 """More links of a span are cut by many stores."""
 
 
+@dataclass(eq=False)
+class Apart(Memory):
+    """What this process remembers of such traces."""
+
+    opened: dict[str, None] = field(default_factory=dict)
+    """The keys of the newest, in order."""
+
+
+apart = Apart.keep("apart")
+
+
 def open_apart(stage: Stage, key: str, submitted: Carrier | None) -> None:
-    """Open a stage as the root of the trace of this key, linked to the span that submitted it."""
+    """Open a stage as the root of the trace of this key, linked to the span that submitted it.
+
+    A key that this process opens again has a further stage below that root.
+    """
     if not state.identity.known:
         return stage.open()
     root = root_of(key)
     stage.trace = Trace(root.trace_id, state.clock.anchor, sampled=root.trace_flags.sampled)
     stage.trace.is_carried = True  # it has no container
-    stage.span_id = root.span_id
+    if key in apart.opened:  # the work is done again, or in parts: no id may be there twice
+        stage.parent_id, stage.span_id = root.span_id, random_bits(64) or 1
+    else:
+        stage.span_id = root.span_id
+        apart.opened[key] = None
+        if len(apart.opened) > MOST_KEYS:
+            apart.opened.pop(next(iter(apart.opened)), None)
     if submitted is not None:
         stage.set_attribute(vocabulary.SUBMITTED_STEP, submitted.step)
         stage.add_link(SpanContext(submitted.trace_id, submitted.span_id, is_remote=True))

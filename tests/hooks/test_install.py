@@ -544,3 +544,13 @@ def test_what_is_made_is_seen_and_our_failure_is_not(recording: Recording) -> No
     assert 7 == wrapped(3, y=4)
     assert [((3, 4), {"y": 4}, 7)] == seen
     assert 1 == guard.errors["follow m:C.__init__"]
+
+
+@pytest.mark.guarded
+def test_a_class_that_ray_sends_by_value_is_no_target(package: str) -> None:
+    """To replace what the module holds would record nothing."""
+    module, patches = load(package), Patches()
+    module.Actor = SimpleNamespace(update=lambda: 5, __ray_metadata__=None)
+    patches.install(StageHook(target=f"{package}:Actor.update", stage="rl.train"))
+    why = "Ray sends this class by value, so the hook belongs into `arriving`"
+    assert (f"hook {package}:Actor.update: {why}", []) == (next(iter(guard.errors)), patches.applied)
