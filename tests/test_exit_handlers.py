@@ -129,9 +129,10 @@ def test_late_records_need_no_new_thread(recording: Recording, monkeypatch: pyte
     with otel_rl.stage("by the thread"):
         pass
     first = names(recording.run())
-    monkeypatch.setattr(entry._parts, "flusher", None)
-    with otel_rl.stage("by itself"):
-        pass
+    with monkeypatch.context() as patch:  # not for longer: its thread is waited for after this test, and no other
+        patch.setattr(entry._parts, "flusher", None)
+        with otel_rl.stage("by itself"):
+            pass
     assert (["by the thread"], ["by itself", "by the thread"]) == (first, names(recording.run()))
 
 
