@@ -152,7 +152,7 @@ def test_a_version_that_is_not_supported_is_named_and_left_alone(
 def test_a_prerelease_counts_as_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nightly builds are what people train with."""
     integration(monkeypatch, "pytest", ">=2.6")
-    monkeypatch.setattr(choice, "version", lambda package: "2.9.0.dev20260101+cu130")
+    monkeypatch.setattr("otel_rl.hooks.integration.version", lambda package: "2.9.0.dev20260101+cu130")
     (status,) = (status for status in choice.every_status() if status.name == "fake")
     assert "applies" == status.state
 
@@ -197,7 +197,7 @@ def test_what_is_needed_and_cannot_be_is_said_and_the_rest_is_recorded(
     stubbed.start("fake")
     applied = {patch.hook.target for patch in entry._parts.patches.applied}
     assert {"pytest:fail"} == applied - set(entry.PROVIDERS)
-    number = choice.version("pytest")
+    number = version("pytest")
     assert [
         f"otel_rl: pytest {number} is not supported; supports <1; needed by fake; it is not instrumented: "
         "install a supported version"
@@ -209,7 +209,7 @@ def test_the_status_names_who_needs_an_integration(monkeypatch: pytest.MonkeyPat
     integration(monkeypatch, "pytest", ">=1", name="part")
     integration(monkeypatch, "surely-not-installed", ">=1", name="gone")
     integration(monkeypatch, "pytest", ">=1", needs=("part", "gone"))
-    number = choice.version("pytest")
+    number = version("pytest")
     here = f"pytest {number} is instrumented (supported: >=1)"
     absent = "surely-not-installed is not installed (supported: >=1)"
 

@@ -74,8 +74,11 @@ def _say_when_used(integration: Integration | None, status: Status) -> None:
     """Name an unsupported version once a job, and only where what is hooked of the package is imported."""
     if integration is not None and not is_ray_worker():
         said = functools.partial(say, "otel_rl: %s; it is not instrumented: install a supported version", status.detail)
-        module = integration.hooks[0].target.partition(":")[0]
-        wrapt.register_post_import_hook(lambda _: said(), module)
+        modules = [hook.target.partition(":")[0] for hook in integration.hooks[:1]]
+        for module in modules:
+            wrapt.register_post_import_hook(lambda _: said(), module)
+        if not modules:
+            said()
 
 
 def load(name: str, path: str) -> Integration | None:

@@ -144,7 +144,7 @@ def test_without_a_framework_it_says_what_to_install(root: Path, monkeypatch: py
     def version(package: str) -> str:
         raise PackageNotFoundError(package)
 
-    monkeypatch.setattr(choice, "version", version)
+    monkeypatch.setattr("otel_rl.hooks.integration.version", version)
     first, advice, known = integrations()
     assert Check("note", "no framework", f"{sys.executable} has none that otel_rl records by itself") == first
     assert advice.detail.endswith("pip install trl")

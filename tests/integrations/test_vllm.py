@@ -877,7 +877,7 @@ def test_an_engine_without_statistics_is_said_once(recording: Recording, log_sta
 )
 def test_other_versions_are_left_alone(monkeypatch: pytest.MonkeyPatch, version: str, expected: str) -> None:
     """And the doctor says so."""
-    monkeypatch.setattr(choice, "version", lambda package: version)
+    monkeypatch.setattr("otel_rl.hooks.integration.version", lambda package: version)
     status = {name: (word, detail) for name, word, detail in choice.every_status()}["vllm"]
     assert expected == status[0]
     assert version in status[1]
