@@ -6,6 +6,7 @@ import itertools
 import logging
 import multiprocessing
 import threading
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
