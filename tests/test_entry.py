@@ -99,12 +99,14 @@ def test_switched_off_nothing_happens(stubbed: Recording, monkeypatch: pytest.Mo
 def test_an_integration_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the names that there are; by argument and by variable, which is named."""
     with pytest.raises(
-        otel_rl.ConfigurationError, match=r"no integration is called 'trll'.*torch, .*trl, .*openai, ray, verl and auto"
+        otel_rl.ConfigurationError,
+        match=r"no integration is called 'trll'.*torch, .*trl, .*openai, ray, verl, roll and auto",
     ):
         otel_rl.instrument(["trl", "trll"])
     monkeypatch.setenv("OTEL_RL_INTEGRATIONS", "trll")
     with pytest.raises(
-        otel_rl.ConfigurationError, match=r"OTEL_RL_INTEGRATIONS.*'trll'.*torch, .*trl, .*openai, ray, verl and auto"
+        otel_rl.ConfigurationError,
+        match=r"OTEL_RL_INTEGRATIONS.*'trll'.*torch, .*trl, .*openai, ray, verl, roll and auto",
     ):
         otel_rl.instrument()
     assert not state.on

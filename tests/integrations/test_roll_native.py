@@ -15,12 +15,10 @@ import otel_rl
 from otel_rl.integrations.roll.native import ATTACHMENTS
 from tests.fixtures import Recording, trees
 
-OWN = TracerProvider()
-
 
 def get_tracer(name: str = "roll") -> trace.Tracer:
     """Return a tracer."""
-    return OWN.get_tracer(name) if name == "own" else ProxyTracer(name)
+    return TracerProvider().get_tracer(name) if name == "own" else ProxyTracer(name)
 
 
 def attached(function: Callable[..., trace.Tracer]) -> Any:
