@@ -84,7 +84,7 @@ def test_a_step_is_one_tree(sync: Trained) -> None:
 
 def test_what_lies_below_what_is_as_in_roll_itself(sync: Trained) -> None:
     """The shape makes nothing that the real pipeline does not."""
-    assert set() == sync.edges() - set(REAL["agentic"])
+    assert set() == sync.edges() - REAL
 
 
 def test_trajectories_say_whose_they_are(sync: Trained) -> None:

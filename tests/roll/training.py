@@ -18,7 +18,7 @@ from tests.programs.launch import ROOT, run
 from tests.verl.trees import Traces
 
 SHAPE = Path(__file__).parent / "shape"
-REAL: dict[str, list[str]] = json.loads(Path(__file__).with_name("real_edges.json").read_text("utf-8"))
+REAL = set(json.loads(Path(__file__).with_name("real_edges.json").read_text("utf-8")))
 """What lies below what in the steps of ROLL itself, as ``examples/roll_cpu`` runs it: synchronous RLVR, and agentic."""
 WAITS = re.compile(r"^ {4}(\d+ x )?rl\.idle workers \[driver\]\n?", re.MULTILINE)
 """Of the driver between its timers."""
@@ -127,7 +127,7 @@ class Trained:
 
 
 def _named(span: SpanView) -> str:
-    role = re.sub("^(scheduler|reward)-.*", r"\1", str(span.resource[v.ROLE]))
+    role = re.sub("^(scheduler|reward)[-_].*", r"\1", str(span.resource[v.ROLE]))
     return f"{span.name.rstrip('0123456789 ')} [{role}]"
 
 
