@@ -37,7 +37,7 @@ class DumpHandler(Memory):
 
     is_ours: bool = False
     path: bytes = b""
-    """Of the file; empty: none."""
+    """Path of the file of stacks; empty if there is none."""
 
     def renew(self) -> None:
         """Stay until ``uninstall``, also in a forked child: the parent's stall may be that of a loader's worker."""

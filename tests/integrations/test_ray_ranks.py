@@ -18,7 +18,7 @@ STEPS = 3
 CLOCK_S = 0.002
 """How far the begin of a step may be read apart by two processes of one machine."""
 
-GAP_NS = 100_000_000
+GAP_NS = 2e6
 """More than Ray's own work between a wait and the stage that a call opens; a busy machine may stretch single ones."""
 
 

@@ -39,9 +39,9 @@ class Environments(Memory):
     """What a worker remembers of its environments."""
 
     carrier: Carrier | None = None
-    """Of the last call that told it a step."""
+    """Names the last call that told this worker a step."""
     trajectories: dict[int, Stage] = field(default_factory=dict)
-    """Those that go on, by ``id()`` of the manager of the environment."""
+    """Open trajectories, by ``id()`` of the manager of their environment."""
     filtered: dict[int, int] = field(default_factory=dict)
     """Groups that a queue has filtered out in this step, by its ``id()``."""
     queues: dict[int, tuple[int, int]] = field(default_factory=dict)

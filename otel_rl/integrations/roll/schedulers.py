@@ -48,7 +48,7 @@ class ScheduledBatch(Memory):
     """What a scheduler remembers."""
 
     carrier: Carrier | None = None
-    """Of the call for the batch that is sampled now."""
+    """Names the call for the batch that is sampled now."""
     modes: dict[int, str] = field(default_factory=dict)
     """``train`` or ``eval`` by ``id()`` of the replay buffer."""
 

@@ -18,7 +18,7 @@ from otel_rl.single_controller.tracked import EVALUATION, Numbers, numbers_of, r
 
 TRACKING = "roll.utils.tracking"
 NAME = "otel"
-"""Of the tracker that records nothing beside this."""
+"""Name of the tracker that does nothing itself: its numbers are recorded as those of any other."""
 CANONICAL: Final[dict[str, Series]] = {
     "critic/score/mean": (vocabulary.REWARD_SCORE, ()),
     "actor/pg_loss": (vocabulary.LOSS_TERM, ((vocabulary.LOSS_TYPE, "policy"),)),
