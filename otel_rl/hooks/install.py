@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import importlib
 import inspect
@@ -154,22 +155,26 @@ def _undo(patch: Patch) -> None:
 def _restore_imported(patches: Mapping[int, Patch]) -> None:
     """Restore names and keys of tables under which other modules imported a replacement.
 
-    torch.compile keeps such a table, by which it knows collectives. Cost: 50 ms.
+    torch.compile keeps such a table, by which it knows collectives. Cost: 0.1 s where TRL is loaded.
     """
     modules: list[object] = list(sys.modules.values()) if patches else []  # some programs put other things there
+    ours = patches.keys()
     for module in modules:
-        names = vars(module) if isinstance(module, ModuleType) else {}
-        for name, value in list(names.items()):
-            patch = patches.get(id(value))
-            if patch is not None and value is patch.replacement:
-                setattr(module, name, patch.original)
-            elif type(value) is dict and value is not sys.modules:
-                _restore_keys(value, patches)
+        names = dict(vars(module)) if isinstance(module, ModuleType) else {}
+        if not ours.isdisjoint(map(id, names.values())):
+            for name, value in names.items():
+                patch = patches.get(id(value))
+                if patch is not None and value is patch.replacement:
+                    setattr(module, name, patch.original)
+        for table in [value for value in names.values() if type(value) is dict]:
+            if table is vars(builtins) or table is sys.modules:  # every module has the former
+                continue
+            if not ours.isdisjoint(map(id, tuple(table))):
+                _restore_keys(table, patches)
 
 
 def _restore_keys(table: dict[Any, Any], patches: Mapping[int, Patch]) -> None:
-    found = [key for key in list(table) if id(key) in patches and key is patches[id(key)].replacement]
-    if found:
-        items = [(patches[id(key)].original if id(key) in patches else key, value) for key, value in table.items()]
-        table.clear()
-        table.update(items)
+    originals = {id(key): patches[id(key)].original for key in table if id(key) in patches}
+    items = [(originals.get(id(key), key), value) for key, value in table.items()]
+    table.clear()
+    table.update(items)

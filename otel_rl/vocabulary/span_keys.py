@@ -22,7 +22,8 @@ IDLE_REASON: Final = attribute(
     "rl.idle.reason",
     "string",
     "`data` (the loader), `queue` (samples, a slot, an answer), `pipeline` (a neighbour's result), `controller` (the "
-    "driver's next call), `skew` (slower peers) or your own; bubbles count your own reasons, and none, as `other`",
+    "driver's next call), `workers` (what a driver has called), `skew` (slower peers) or your own; bubbles count "
+    "`workers`, your own and none as `other`",
 )
 LOGPROB_KIND: Final = attribute("rl.logprob.kind", "string", "`old` (policy at rollout) or `ref` (reference model)")
 TRAIN_MODEL: Final = attribute("rl.train.model", "string", "`actor` or `critic`, where a framework trains both")

@@ -79,7 +79,7 @@ def in_every_form(made: Report) -> list[str]:
 
 
 @pytest.mark.medium
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(curves=RUNS)
 def test_no_number_costs_a_report_any_part(run: Run, curves: dict[str, list[float]]) -> None:
     """Nothing fails, not even what is guarded; JSON has no number that it cannot say."""
