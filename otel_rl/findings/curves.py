@@ -84,6 +84,10 @@ class Learning:
     """Values of single ranks: series that were ever NaN or infinite, and how many answers got such a reward."""
     answers: float | None = None
     """Answers of a rank in a rollout, the median; None if nobody counted."""
+    groups: int = 0
+    """Prompts that were sampled for the training, as far as groups are told apart."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Of them those that no step trains on, by reason."""
 
     def all_of(self, *names: str) -> Iterator[Numbers]:
         """Find the series of training by their names."""

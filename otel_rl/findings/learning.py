@@ -205,6 +205,17 @@ WARNINGS: Final[tuple[Rule[Learning], ...]] = (
         silenced_by=(*DEAD, "groups_equal"),
     ),
     Rule(
+        name="groups_dropped",
+        severity="warning",
+        reads=(v.GROUPS_DROPPED, v.TRAJECTORY),
+        condition=f"no step trains on {whole(reward_rules.DROPPED)} of the prompts that were sampled, or more",
+        window="the whole run",
+        find=reward_rules.groups_dropped,
+        sentence="{share:percent} of the {of:count} prompts that were sampled were dropped ({reasons}).",
+        advice="Filtered: make the prompts easier or harder. Stale: sample less ahead. Surplus: start fewer at once.",
+        silenced_by=DEAD,
+    ),
+    Rule(
         name="some_answers_nan",
         severity="warning",
         reads=(v.REWARD_NONFINITE, v.FUNCTION_SCORE),

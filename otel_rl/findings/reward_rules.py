@@ -12,7 +12,7 @@ from otel_rl.analysis.series.robust import high, level, median, noise
 from otel_rl.analysis.summary import mean
 from otel_rl.findings.curves import Curve, Learning
 from otel_rl.findings.rule import Found
-from otel_rl.runs.format import brief, plural, shorten, significant
+from otel_rl.runs.format import brief, count, listed, plural, shorten, significant
 
 FEW: Final = 15
 """A shorter run says nothing about a trend."""
@@ -30,6 +30,8 @@ NOISES: Final = 1.75
 ALL: Final = 0.9
 """From this share of equal groups on a step teaches next to nothing."""
 MOST: Final = 0.8
+DROPPED: Final = 0.2
+"""From this share of dropped groups on much of the sampling is for nothing."""
 ARRIVED: Final = 0.9
 """So much of its rise the reward has when it has come to its level."""
 NEAR: Final = 0.6
@@ -260,3 +262,14 @@ def _has_narrowed(learning: Learning, equal: Curve, start: int) -> bool:
 
 def _noun(learning: Learning, curve: Curve) -> str:
     return learning.noun(len(curve))
+
+
+def groups_dropped(learning: Learning) -> Found | None:
+    """Find that many prompts were sampled for nothing."""
+    number = sum(learning.dropped.values())
+    of = max(learning.groups, number)
+    if not of or number < DROPPED * of:
+        return None
+    reasons = sorted(learning.dropped.items(), key=lambda pair: (-pair[1], pair[0]))
+    said = listed([f"{count(times)} {reason}" for reason, times in reasons if times])
+    return Found({"share": number / of, "of": of, "reasons": said})

@@ -74,6 +74,8 @@ class Points:
 
     numbers: SeriesPoints = field(default_factory=SeriesPoints)
     counts: LastPoints = field(default_factory=LastPoints)
+    dropped: LastPoints = field(default_factory=LastPoints)
+    """Groups that no step trains on."""
     machine: LastPoints = field(default_factory=LastPoints)
     """What sidecars say of devices, and of records that were sent."""
     requests: RequestPoints = field(default_factory=RequestPoints)
@@ -95,6 +97,7 @@ def read_points(run: Run) -> Points:
     collectors = points.numbers, points.requests, points.flops, points.memory, points.loops
     add_to = {name: one.add for one in collectors for name in one.NAMES} | dict.fromkeys(COUNTED, points.counts.add)
     add_to |= dict.fromkeys((v.GPU_MEMORY_LIMIT, v.SELF_SHIPPED), points.machine.add)
+    add_to[v.GROUPS_DROPPED] = points.dropped.add
     for point in run.points(lambda name: name in add_to or name == v.STEP_TIME or name not in v.METRICS):
         if add := add_to.get(point.name):
             add(point)

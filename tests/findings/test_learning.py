@@ -482,3 +482,16 @@ def test_rules_are_named_once() -> None:
     names = [rule.name for rule in LEARN]
     assert len(names) == len(set(names))
     assert {name for rule in LEARN for name in rule.silenced_by} <= set(names)
+
+
+def test_many_dropped_groups_are_told_with_their_reasons() -> None:
+    """From a fifth of what was sampled on; groups that were dropped before a sample was complete count, too."""
+
+    def told(groups: int, **dropped: int) -> list[str]:
+        found = apply(LEARN, "learn", Learning(groups=groups, dropped=dropped))
+        return [one.sentence for one in found if one.rule == "groups_dropped"]
+
+    both = "40 % of the 10 prompts that were sampled were dropped (3 filtered and 1 stale)."
+    assert told(10, stale=1, filtered=3, failed=0) == [both]
+    assert told(10, filtered=1) == told(10) == told(0) == []
+    assert told(0, failed=2) == ["100 % of the 2 prompts that were sampled were dropped (2 failed)."]

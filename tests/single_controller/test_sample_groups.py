@@ -12,6 +12,7 @@ from otel_rl import ids
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
 from otel_rl.process.state import state
+from otel_rl.report.build import build_report
 from otel_rl.single_controller.sample_groups import (
     count_dropped,
     count_samples,
@@ -26,7 +27,7 @@ from otel_rl.single_controller.sample_groups import (
 from otel_rl.trace.apart import MAX_LINKS
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.steps import Loop
-from tests.fixtures import ATTEMPT, Recording
+from tests.fixtures import ATTEMPT, WALL_NS, Recording
 
 
 def values(run: Run, name: str) -> list[tuple[Any, ...]]:
@@ -141,3 +142,15 @@ def test_links_have_a_limit(recording: Recording) -> None:
     run = recording.stop()
     assert MAX_LINKS == len(links(run, v.SAMPLE))
     assert [5] == [span.attributes[v.LINKS_OMITTED] for span in run.spans(None) if span.name == v.SAMPLE]
+
+
+def test_a_report_counts_the_dropped_groups_of_the_training(recording: Recording) -> None:
+    """Those of an evaluation cost no training; a trajectory names the group that a step may train on."""
+    for step in (1, 2):
+        with otel_rl.step(step), otel_rl.stage("sample.trajectory") as trajectory:
+            trajectory.set_attribute(v.GROUP_ID, f"prompt {step}")
+            count_dropped(step, "filtered", "train")
+            count_dropped(5, "stale", "eval")
+    made = build_report(recording.stop(), WALL_NS)
+    told = [one.sentence for one in made.findings.learn if one.rule == "groups_dropped"]
+    assert ["100 % of the 3 prompts that were sampled were dropped (3 filtered)."] == told

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from otel_rl import vocabulary as v
 from otel_rl.analysis.series.robust import median
 from otel_rl.findings.curves import Learning, Numbers
 from otel_rl.findings.judge import Findings, judge
+from otel_rl.journal.read import PointView
 from otel_rl.report.read.run_health import health
 from otel_rl.report.read.timing_evidence import timing
 from otel_rl.report.sections.step_series import last_loop
+from otel_rl.runs.spans import text
 
 if TYPE_CHECKING:
     from otel_rl.report.source import Source
@@ -36,7 +40,18 @@ def learning(source: Source) -> Learning:
         series=[_last_loop(one.name, one.qualifiers, one.steps, one.values) for one in source.series],
         of_ranks=[_last_loop(one.name, one.qualifiers, one.steps, one.values, one.rank) for one in found],
         answers=median(answers) if answers else None,
+        groups=len(source.found.trajectories.groups),
+        dropped=_dropped(source.points.dropped.points()),
     )
+
+
+def _dropped(points: Iterable[PointView]) -> Counter[str]:
+    """Count the groups of the training that were dropped, by reason."""
+    found: Counter[str] = Counter()
+    for point in points:
+        if text(point.attributes, v.MODE) != "eval":
+            found[text(point.attributes, v.DROPPED_BECAUSE)] += int(point.value)
+    return found
 
 
 def _last_loop(

@@ -94,12 +94,14 @@ class StepRollouts:
 
 
 class TrajectorySpans:
-    """What agent loops recorded. Keeps 8 bytes of each trajectory, and a few intervals of each step."""
+    """What agent loops recorded. Keeps 8 bytes of each trajectory, the id of each group, a few intervals of each step."""
 
     def __init__(self) -> None:
         self.durations = array("d")
         """Seconds of each trajectory of the training."""
         self.evaluated = 0
+        self.groups: set[str] = set()
+        """Those of the training."""
         self.longest: Trajectory | None = None
         self.steps: defaultdict[StepKey, StepRollouts] = defaultdict(StepRollouts)
         self.works: defaultdict[Rank, WorkSums] = defaultdict(WorkSums)
@@ -129,6 +131,7 @@ class TrajectorySpans:
         sample, group = text(span.attributes, v.SAMPLE_ID), text(span.attributes, v.GROUP_ID)
         one = Trajectory(span.end_ns, span.start_ns, sample, group, span.span_id, span.trace_id)
         self.durations.append(one.duration_ns / 1e9)
+        self.groups.add(group)
         if self.longest is None or one.duration_ns > self.longest.duration_ns:
             self.longest = one
         rank, work = rank_of(span.resource), sampled(span.attributes, 1)
