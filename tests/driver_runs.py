@@ -55,6 +55,10 @@ class DrivenPlan:
     """So many tokens of each response are a tool's; the driver does not know that."""
     slow_reward: int = 0
     """Each reward takes so much longer."""
+    turns: int = 1
+    """Turns of a trajectory; only the first one calls a server."""
+    waits_in: str = v.IDLE
+    """The stage in which the driver waits for its samples."""
     has_waits: bool = True
     """Ranks record that they wait for their driver."""
     elsewhere: tuple[Who, ...] = ()
@@ -153,7 +157,8 @@ def _step(made: _Made, number: int, begin: int) -> int:
     for sample in range(SAMPLES):
         _trajectory(made, number, sample, submit, submitted)
     asked = submitted + WAIT_MS - SUBMIT_MS + (6_000 if number == plan.long_in else 0)
-    made.span(DRIVER, v.IDLE, place, submitted, asked, said={v.IDLE_REASON: "queue"})
+    queued: Attributes = {v.IDLE_REASON: "queue"} if plan.waits_in == v.IDLE else {}
+    made.span(DRIVER, plan.waits_in, place, submitted, asked, said=queued)
     old = made.span(DRIVER, v.LOGPROB, place, asked, asked + 250, said={v.LOGPROB_KIND: "old"})
     train = made.span(DRIVER, v.TRAIN, place, asked + 250, asked + 750, said=_tokens(SAMPLES))
     sync = made.span(DRIVER, v.SYNC, place, asked + 750, asked + 850, said={v.SYNC_OPERATION: "update_weights"})
@@ -229,6 +234,8 @@ def _trajectory(made: _Made, number: int, sample: int, submit: tuple[int, int], 
     place = made.span(agent, v.TRAJECTORY, submit, begin, end, said={**who, **tokens})
     turn = made.span(agent, v.SAMPLE_TURN, place, begin + 5, begin + 430 + more, said=who)
     made.span(SERVERS[sample % 2], v.SAMPLE_SERVE, turn, begin + 20, begin + 420 + more, said={v.MODE: "train"})
+    for _ in range(1, made.plan.turns):
+        made.span(agent, v.SAMPLE_TURN, place, begin + 430 + more, begin + 435 + more, said=who)
     if (number, sample) == (made.plan.fails_in, 1):
         error: Attributes = {v.ERROR_TYPE: "ValueError"}
         made.span(REWARD, v.REWARD, place, begin + 435, begin + 440, said=error, status=(2, ""))

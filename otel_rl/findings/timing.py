@@ -352,12 +352,13 @@ TIME: Final[tuple[Rule[Timing], ...]] = (
         severity="warning",
         reads=(v.SAMPLE,),
         condition=f"the slowest 1, 5 or 10 % of the requests alone take at least {whole(TAIL_STEP_SHARE)} of the "
-        f"step, and of the rollout at least {TAIL_RATIO:.0f} times their number",
+        f"step, and of the rollout at least {TAIL_RATIO:.0f} times their number, and answers have one turn",
         window=AVERAGED,
         find=_tail,
         sentence="The slowest {slowest} % of the responses alone take {share:percent} of the rollout, "
         "{step_share:percent} of the step.",
         advice="Lower the limit of the length, or let other work begin before the last responses end.",
+        silenced_by=("held_step", "beside_turns"),
     ),
     Rule(
         name="besides_training",

@@ -18,6 +18,8 @@ from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
+from otel_rl.report.read.single_controller.driver_waits import has_turns
+from otel_rl.report.source import Source
 from otel_rl.report.terminal import render
 from tests.driver_runs import ACTORS, AGENT, RESPONSE, REWARD, RUN, SERVERS, DrivenPlan, write_driven
 from tests.made_runs import BEGIN_NS
@@ -100,15 +102,22 @@ def test_tokens_of_tools_are_not_trained(tmp_path: Path) -> None:
         assert rates["train", "tokens"] == pytest.approx(rates["rollout", "samples"] * written)
 
 
-def test_slow_rewards_are_named_before_the_poll(tmp_path: Path) -> None:
-    """The driver waits for trajectories, and these for their rewards."""
-    report = report_of(tmp_path, DrivenPlan(slow_reward=600))
+@pytest.mark.parametrize("stage", [v.IDLE, v.SAMPLE])
+def test_slow_rewards_are_named_before_the_poll(tmp_path: Path, stage: str) -> None:
+    """The driver waits for trajectories, in whatever stage, and these for their rewards."""
+    report = report_of(tmp_path, DrivenPlan(slow_reward=600, waits_in=stage))
     assert ["beside_turns", "late_samples"] == [
         one.rule for one in report.findings.time if one.rule in ("beside_turns", "late_samples")
     ]
     assert [
         "rl.reward takes 650 ms of a trajectory of 1.11 s, for which the step waits (23 % of it)."
     ] == found(report, "beside_turns")  # fmt: skip
+
+
+@pytest.mark.parametrize(("turns", "has"), [(1, False), (3, True)])
+def test_of_several_turns_the_last_request_is_not_the_longest(tmp_path: Path, turns: int, has: bool) -> None:
+    """So the tail of the requests says nothing of lengths."""
+    assert has is has_turns(Source(open_run(write_driven(tmp_path, DrivenPlan(turns=turns))), BEGIN_NS, None))
 
 
 def test_a_stage_that_grows_is_named(tmp_path: Path) -> None:

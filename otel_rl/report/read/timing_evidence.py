@@ -34,6 +34,7 @@ from otel_rl.report.read.single_controller.driver_waits import (
     beside_turns,
     generating_share,
     growing,
+    has_turns,
     held_up,
     late,
     slow_process,
@@ -95,7 +96,9 @@ def timing(source: Source) -> Timing:
         wait=_wait(times, awaited(fair.ranks, times.ranks), is_led=bool(source.roles)),
         idle=_idle(times, top, generating) if source.roles else _bubbles(times),
         other=sum(row.share for row in top if row.stage == v.OTHER),
-        tails=[Tail(one.slowest, one.share, one.step_share or 0.0) for one in source.requests.tails],
+        tails=[]
+        if has_turns(source)
+        else [Tail(one.slowest, one.share, one.step_share or 0.0) for one in source.requests.tails],
         sampling=_sampling(fair.stages),
         slower=_slower(fair.averaged.steady),
         long=_long(fair.long_step),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
 from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Final
@@ -26,12 +26,13 @@ BESIDE: Final = (v.REWARD, f"{v.EXECUTE_TOOL} ")
 POLL: Final = v.SETTINGS_POLL.removeprefix(v.SETTINGS)
 STARTING_NS: Final = 2_000_000_000
 STARTING_RATIO: Final = 5.0
+SEVERAL_TURNS: Final = 1.5
 
 
-def generating_share(source: Source, top: Iterable[StageRow]) -> float:
-    """Return the share of the step in which a driver waits in a queue while rollouts go on; 0 without a driver."""
+def generating_share(source: Source, top: Iterable[StageRow], stages: Collection[str] = (QUEUE,)) -> float:
+    """Return the share of the step in which a driver waits in these stages while rollouts go on; 0 without a driver."""
     found, mean_s = source.trajectories, source.averaged.mean_ns / 1e9
-    waiting = sum(row.share for row in top if row.stage == QUEUE)
+    waiting = sum(row.share for row in top if row.stage in stages)
     if found is None or not mean_s:
         return 0.0
     return waiting if found.generating_s is None else min(waiting, found.generating_s / mean_s)
@@ -49,7 +50,17 @@ def beside_turns(source: Source, top: Iterable[StageRow]) -> BesideTurns | None:
         return None
     stage, time_s = max(times.items(), key=itemgetter(1))
     count, share = sum(row.calls for row in rows if row.stage == v.TRAJECTORY), min(1.0, time_s / total_s)
-    return BesideTurns(stage, time_s / count, total_s / count, share * generating_share(source, top))
+    waits = generating_share(source, top, (QUEUE, v.SAMPLE))
+    return BesideTurns(stage, time_s / count, total_s / count, share * waits)
+
+
+def has_turns(source: Source) -> bool:
+    """Return whether trajectories have several turns: then the last requests of a rollout are not the slowest."""
+    calls: Counter[str] = Counter()
+    for role in source.roles:
+        for row in role.stages:
+            calls[row.stage] += row.calls
+    return calls[v.SAMPLE_TURN] > SEVERAL_TURNS * calls[v.TRAJECTORY]
 
 
 def late(source: Source) -> Late | None:

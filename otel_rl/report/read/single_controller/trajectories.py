@@ -94,7 +94,7 @@ class StepRollouts:
 
 
 class TrajectorySpans:
-    """What agent loops recorded. Keeps 8 bytes of each trajectory, the id of each group, a few intervals of each step."""
+    """What agent loops recorded. Keeps 8 bytes of each trajectory, an id of each group, some intervals of each step."""
 
     def __init__(self) -> None:
         self.durations = array("d")
