@@ -18,7 +18,7 @@ from otel_rl.report.data.details import Quantiles, RequestRow
 from otel_rl.report.data.report import Report
 from tests.programs import launch
 
-STEPS = 60
+STEPS = 24
 REQUESTS = 16
 """Of a rollout."""
 WITHIN = 0.01
@@ -29,7 +29,7 @@ FIELDS = {"ttft_s": "ttft_s", "tpot_s": "tpot_s", "duration_s": "duration_s", "t
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Report]:
-    """Train 60 steps with three evaluations: what the timers saw, and the report."""
+    """Train 24 steps with three evaluations: what the timers saw, and the report."""
     directory = tmp_path_factory.mktemp("timed")
     seen = directory / "seen.json"
     launch.run(directory, str(launch.HERE / "timed_trl.py"), str(seen), str(directory / "model"), str(STEPS))

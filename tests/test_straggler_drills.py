@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 STEPS = 40
 WARMUP = 2
 """Steps that reports leave out."""
-STAGES = {"forward": v.FORWARD, "backward": v.BACKWARD, "reward": v.REWARD, "loader": f"{v.IDLE} data"}
+STAGES = {"forward": v.FORWARD, "backward": v.BACKWARD, "loader": f"{v.IDLE} data"}
 
 SLOW_RULES = frozenset(("starved_rank", "slow_rank", "slow_stage"))
 
@@ -72,9 +72,7 @@ def drill(directory: Path, wrapping: str, where: str) -> Drill:
     return Drill(open_run(directory / "runs" / "drill"), json.loads(printed), slept_s)
 
 
-@pytest.mark.parametrize(
-    ("wrapping", "where"), [*(("fsdp2", where) for where in STAGES), ("ddp", "forward"), ("ddp", "backward")]
-)
+@pytest.mark.parametrize(("wrapping", "where"), [("fsdp2", "forward"), ("fsdp2", "loader"), ("ddp", "backward")])
 def test_a_slow_rank_is_named_with_its_stage(tmp_path: Path, wrapping: str, where: str) -> None:
     """In every step, and by the report of the run, which says what it costs and blames nobody else.
 
@@ -103,13 +101,12 @@ def test_a_rank_that_is_slow_between_its_stages_is_named(tmp_path: Path) -> None
     assert (SLOW_RANK, v.OTHER) == found.slow()
 
 
-@pytest.mark.parametrize("wrapping", ["fsdp2", "ddp"])
-def test_slow_communication_is_no_ranks_fault(tmp_path: Path, wrapping: str) -> None:
+def test_slow_communication_is_no_ranks_fault(tmp_path: Path) -> None:
     """Every collective takes longer on all ranks alike: it is named, and nobody is.
 
     Where cores are short a rank may be held up in a step, but hardly ever for as long.
     """
-    found = drill(tmp_path, wrapping, "collective")
+    found = drill(tmp_path, "fsdp2", "collective")
     steps = found.steps()
     assert STEPS == len(steps)
     transfer_s = [sum(transfers(calls).values()) / 1e9 for calls in steps]

@@ -51,18 +51,9 @@ def test_the_rules_say_what_they_should() -> None:
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("min by", "max by"), ("offset 30m", "offset 1s"), ("< 0.7", "< 0.95"), ("< 0.7", "< 0.2"), ("< 0.5", "< 0.7"),
-        (">= 60", ">= 6"), ("for: 10m", "for: 1m"), ("for: 10m", "for: 30m"), ('wall="cycle"', 'wall="step"'),
-        ('"uncorrected"', '"corrected"'), ("thermal_software|", "power_cap|"), ("> 0.5", "> 0.1"), ('"failed"', '"ok"'),
-        ("max by (host_name", "sum by (host_name"), ("max by (host_name", "max by (rl_run_id"), ("[10m]", "[1m]"),
-        ('hw_id!="", ', 'hw_id="", '), ("clamp_min(3", "clamp_min(1"), ("clamp_min(3", "clamp_min(30"),
-        (", 600)", ", 60)"), (", 600)", ", 6000)"), ("writers) == 0", "writers) == 9"),
-        ("and on (rl_run_id)", "or on (rl_run_id)"), ("for: 2m", "for: 20m"),
-        ("[30m] offset 30m)\n            unless", "[30m] offset 60m)\n            unless"),
-        ('error_permanent!="false"', 'error_permanent="true"'), (', error_permanent!="false"', ""),
-        ("offset 5m", "offset 10m"), ("(too_old|not_storable)", "too_old"), ("(too_old|not_storable)", ".*"),
-        ("seconds[5m])) > 0", "seconds[30m])) > 0"), ("seconds[5m])) > 0", "seconds[5m])) >= 0"),
-        ("host_name, rl_role, rl_stage", "rl_role, rl_stage"),
+        ("min by", "max by"), ("< 0.7", "< 0.95"), (">= 60", ">= 6"), ("for: 10m", "for: 30m"), ("[10m]", "[1m]"),
+        ("max by (host_name", "sum by (host_name"), ("clamp_min(3", "clamp_min(30"), ("writers) == 0", "writers) == 9"),
+        ("and on (rl_run_id)", "or on (rl_run_id)"), ("(too_old|not_storable)", ".*"),
     ],
 )  # fmt: skip
 def test_a_wrong_rule_would_be_seen(right: str, wrong: str, tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def main(output: str, folder: str, steps: str) -> None:
     import torch
 
     torch.set_num_threads(1)
-    options = train.parse(["--steps", steps, "--iters", "1", "--eval-every", "20", "--save-every", "0"])
+    options = train.parse(["--steps", steps, "--iters", "1", "--eval-every", "8", "--save-every", "0"])
     model = task.model(Path(folder, "tiny-qwen2"), 0)
     trainer = train.make_trainer(options, Path(folder), model, [task.parity, task.judge])
     time_steps(trainer)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from otel_rl import ids
 from otel_rl import vocabulary as v
-from tests.roll.training import OLD, REAL, REFERENCE, SAVED, SCORES, SHAPE, TRAIN, UPDATE, WEIGHTS, Trained, train
+from tests.roll.training import OLD, REAL, REFERENCE, SAVED, SCORES, TRAIN, UPDATE, WEIGHTS, Trained, train
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
@@ -214,21 +213,3 @@ def test_a_reward_that_raises_ends_the_training(tmp_path: Path) -> None:
     assert trained.last(v.GROUPS_DROPPED, v.DROPPED_BECAUSE, v.MODE).get(("failed", "eval"), 0) >= 1
     rewards = [span for span in trained.traces.spans if span.name.startswith(v.REWARD)]
     assert rewards and {"ValueError"} == {span.attributes.get(v.ERROR_TYPE) for span in rewards}
-
-
-@pytest.mark.guarded
-def test_a_renamed_method_costs_its_hook_alone(tmp_path: Path) -> None:
-    """One line names it; the rest of the step is recorded."""
-    shape = tmp_path / "shape"
-    shutil.copytree(SHAPE, shape, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in shape.rglob("*.py"):
-        file.write_text(file.read_text("utf-8").replace("pause_sampling", "stop_sampling"), "utf-8")
-    trained = train(tmp_path, "rlvr", shape=shape, max_steps=1, eval_steps=9)
-    name = "DynamicSamplingScheduler.pause_sampling"
-    lines = [line for line in trained.output.splitlines() if name in line and "pid=" not in line]
-    assert 1 == len(lines), trained.output
-    assert {f"find roll.distributed.scheduler.generate_scheduler:{name}"} == trained.errors.keys()
-    expected = sync_step(2, is_first=True).replace("\n      rl.sync pause_sampling [scheduler-math_rule]", "")
-    drawn = trained.step(0)
-    assert expected.partition(REFERENCE)[0] == drawn.partition(REFERENCE)[0]
-    assert "finished" == trained.report["state"]
