@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import pickle
 import sys
 import types
 import weakref
@@ -11,6 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+import cloudpickle
+import dill
 import pytest
 import wrapt
 
@@ -165,6 +168,29 @@ def test_an_attribute_of_an_object_counts_once(host: Host, recording: Recording,
     host.seen.clear()
     host.once(trainer, recording)
     assert trainer.roll is theirs
+
+
+@pytest.mark.parametrize("dump", [cloudpickle.dumps, dill.dumps])
+def test_a_class_of_the_program_is_pickled_without_us(
+    host: Host, recording: Recording, dump: Callable[[Any], bytes]
+) -> None:
+    """By value, as Ray and data sets do: where it is read there may be no otel_rl."""
+
+    class Own(host.module.Trainer):  # type: ignore[misc, name-defined]
+        def roll(self, prompts: Any, scale: int = 1) -> Any:
+            return ["rolled", self, prompts]
+
+    original = Own.roll
+    trainer = Own()
+    hooking.follow(trainer)
+    assert original is not Own.roll
+    assert original.__name__ == Own.roll.__name__ == vars(Own)["roll"].__name__
+    pickled = dump(Own)
+    assert b"otel_rl" not in pickled
+    host.once(trainer, recording)
+    entry.uninstrument()
+    assert vars(Own)["roll"] is original
+    assert original.__code__ == pickle.loads(pickled).roll.__code__
 
 
 def test_nothing_of_ours_keeps_an_object(host: Host) -> None:
