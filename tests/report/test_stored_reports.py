@@ -10,6 +10,7 @@ import gzip
 import json
 import os
 import re
+import tarfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,13 @@ def restarted(root: Path) -> Path:
     return write_run(root, Plan(attempt="b" * 32, first_step=6, shift_ms=60_000))
 
 
+def recorded(root: Path, name: str) -> Path:
+    """Unpack the run of a real training (``store_run.py``)."""
+    with tarfile.open(STORED / f"{name}.tar.xz") as archive:
+        archive.extractall(root / name, filter="data")
+    return root / name
+
+
 def made(plan: Plan) -> Write:
     return partial(write_run, plan=plan)
 
@@ -53,6 +61,10 @@ def driven(plan: DrivenPlan) -> Write:
     return partial(write_driven, plan=plan)
 
 
+RECORDED = (
+    "fsdp2_four_ranks", "roll_agentic", "roll_async", "roll_critic_stall", "roll_failed_reward", "trl_demo",
+    "verl_sync",
+)  # fmt: skip
 RUNS: dict[str, Write] = {
     "healthy": made(Plan()),
     "one_rank": made(Plan(ranks=1)),
@@ -81,6 +93,7 @@ RUNS: dict[str, Write] = {
     "driven_fails_in_setup": driven(DrivenPlan(ends="set-up")),
     "driven_going_on": driven(DrivenPlan(ends="open", is_alive=True)),
 }
+RUNS |= {name: partial(recorded, name=name) for name in RECORDED}
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -107,4 +120,5 @@ def test_a_report_has_the_numbers_that_were_stored(name: str, tmp_path: Path) ->
 
 def test_nothing_is_stored_of_runs_that_are_gone() -> None:
     """Each file belongs to a run."""
-    assert RUNS.keys() == {file.name.removesuffix(".json.gz") for file in STORED.iterdir()}
+    stored = {f"{name}.json.gz" for name in RUNS} | {f"{name}.tar.xz" for name in RECORDED}
+    assert stored == {file.name for file in STORED.iterdir()}
