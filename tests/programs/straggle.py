@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 import otel_rl
+from otel_rl import clock
 from tests.programs.group import leave
 
 SLOW_RANK = 2
@@ -82,8 +83,9 @@ class Prompts(Dataset[Any]):
 
 def skew_clock(rank: int) -> None:
     """Have this process believe in another wall clock."""
-    true_ns: Callable[[], int] = time.time_ns
-    time.time_ns = lambda: true_ns() + SKEW_NS[rank]
+    true_ns, true_of = clock.time_ns, clock.clock_gettime_ns  # otel_rl does not ask ``time``, which programs replace
+    clock.time_ns = lambda: true_ns() + SKEW_NS[rank]
+    clock.clock_gettime_ns = lambda which: true_of(which) + SKEW_NS[rank] * (which == clock.COARSE)
 
 
 def slow_collectives() -> None:
