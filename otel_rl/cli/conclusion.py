@@ -16,7 +16,7 @@ from rich.console import Console
 from otel_rl.cli.console import complain, fallback_lines, stderr
 from otel_rl.cli.sending import start_without_signals
 from otel_rl.cli.shipping import refusals
-from otel_rl.config import LAUNCH
+from otel_rl.config import LAUNCH, Config
 from otel_rl.guard import guard
 from otel_rl.journal.read import Run
 from otel_rl.process.identity import TRAINER, has_variable
@@ -51,7 +51,10 @@ class Conclusion:
                 f"({_pids(left)}): `otel-rl report` shows what that records"
             )
         elif not runs:
-            self.lines.append("nothing was recorded; `otel-rl doctor` says what can be")
+            config = Config.from_env()
+            off = "OTEL_SDK_DISABLED is true" if config.enabled else "OTEL_RL_ENABLED is false"
+            why = "; `otel-rl doctor` says what can be" if config.active else f": {off}"
+            self.lines.append(f"nothing was recorded{why}")
         elif self._quiet:
             self.lines.append(f"recorded in {runs[0].path}")
         else:

@@ -132,8 +132,16 @@ def test_nothing_recorded_is_one_line(tmp_path: Path) -> None:
     """A command without training leaves no run, and the exit code is its own."""
     result = run_python(tmp_path, "raise SystemExit(5)", "-q")
     assert (5, "", 1) == (result.returncode, result.stdout, result.stderr.count("\n"))
-    assert result.stderr.startswith("otel-rl: nothing was recorded")
+    assert result.stderr.startswith("otel-rl: nothing was recorded; `otel-rl doctor` says what can be")
     assert [] == list(tmp_path.iterdir())
+
+
+def test_a_recording_that_is_off_is_said(tmp_path: Path) -> None:
+    """It is the setting, and nothing that doctor knows."""
+    command = [*OTEL_RL, "run", "-q", "--", sys.executable, "-c", ""]
+    environ = os.environ | {"OTEL_RL_ENABLED": "false"}
+    result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=environ)
+    assert "otel-rl: nothing was recorded: OTEL_RL_ENABLED is false\n" == result.stderr
 
 
 @pytest.mark.parametrize(
