@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,11 @@ Send = Callable[[subprocess.Popen[str], signal.Signals], None]
 def children(pid: int) -> list[int]:
     """List the processes that a process started."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def stands_still(pid: int) -> bool:
+    """Return whether a process is stopped."""
+    return ") T " in Path(f"/proc/{pid}/stat").read_text()
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -128,6 +134,8 @@ def test_a_witness_that_does_not_run_has_what_waits_for_it() -> None:
         assert 2 == len(witnesses)
         for pid in witnesses:
             os.kill(pid, signal.SIGSTOP)
+            # A signal that comes before it stands still is taken from what is pending, and not said either.
+            wait_until(partial(stands_still, pid))
         to_group(process, signal.SIGTERM)
         assert once("SIGTERM") == counted(process, wrapper)
     assert 7 == process.returncode
