@@ -8,7 +8,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-MODULES = ("otel_rl.journal.otlp._native", "otel_rl.probes._stacks")
+MODULES = ("otel_rl.journal.otlp._native", "otel_rl.journal.columns._decode", "otel_rl.probes._stacks")
 BUILT = [f"{module.replace('.', '/')}*.so" for module in MODULES]
 
 

@@ -18,7 +18,11 @@ from otel_rl.journal.otlp import encode
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
-COMPILED = ["otel_rl/journal/otlp/_native.abi3.so", "otel_rl/probes/_stacks.abi3.so"]
+COMPILED = [
+    "otel_rl/journal/columns/_decode.abi3.so",
+    "otel_rl/journal/otlp/_native.abi3.so",
+    "otel_rl/probes/_stacks.abi3.so",
+]
 
 
 @pytest.fixture

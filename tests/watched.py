@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from otel_rl import vocabulary as v
+from otel_rl.journal.columns.decode import decode_points, decode_spans
 from otel_rl.journal.files import Journal
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.otlp.encode import OtlpRequest
 from otel_rl.journal.read import open_run
-from otel_rl.journal.views import PointView, SpanView, points, spans
+from otel_rl.journal.views import PointView, SpanView
 from otel_rl.sidecar.compare import compare, rank_step
 from otel_rl.sidecar.compare.compare import RankComparer
 from otel_rl.sidecar.ship_node import Node
@@ -63,13 +64,13 @@ class Watched:
     def spans(self) -> list[SpanView]:
         """What was derived."""
         payloads = [request.payload for request in self.requests if request.signal == "traces"]
-        return [span for payload in payloads for span in spans(payload, self.journal, None)]
+        return list(decode_spans(payloads).views(self.journal))
 
     @property
     def points(self) -> list[PointView]:
         """The same of metrics."""
         payloads = [request.payload for request in self.requests if request.signal == "metrics"]
-        return [point for payload in payloads for point in points(payload, self.journal, None)]
+        return list(decode_points(payloads).views(self.journal))
 
     def numbers(self, name: str) -> list[Any]:
         """Rank, attributes and value of the points of one metric."""

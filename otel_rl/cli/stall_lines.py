@@ -14,10 +14,10 @@ from otel_rl import vocabulary as v
 from otel_rl.cli.console import complain
 from otel_rl.cli.sending import JOIN_S, start_without_signals
 from otel_rl.guard import guard
+from otel_rl.journal.columns.messages import logs
 from otel_rl.journal.files import Journal
 from otel_rl.journal.frame import TYPES, Frame
 from otel_rl.journal.identity import SIDECAR
-from otel_rl.journal.views import logs
 from otel_rl.runs.locate import recorded_below, roots, written_at
 from otel_rl.sidecar.streams import JournalStream, Position, find_streams, identity_of
 

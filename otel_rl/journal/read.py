@@ -6,23 +6,23 @@ needs neither the OpenTelemetry SDK nor the process that wrote the journal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
 from otel_rl import vocabulary
-from otel_rl.journal import views
+from otel_rl.journal.columns.messages import logs
 from otel_rl.journal.files import SUFFIX, Journal, find_journals
 from otel_rl.journal.frame import Damage, Frame, Signal
 from otel_rl.journal.views import LogView, OpenView, PointView, SpanView, Wanted
 
-__all__ = ["Journal", "JournalNotFound", "LogView", "OpenView", "PointView", "Run", "SpanView", "open_run"]
+if TYPE_CHECKING:
+    from otel_rl.journal.columns.decode import SpanColumns
 
-_View = TypeVar("_View")
+__all__ = ["Journal", "JournalNotFound", "LogView", "OpenView", "PointView", "Run", "SpanView", "open_run"]
 
 
 class JournalNotFound(Exception):
@@ -55,10 +55,11 @@ class Run:
         Args:
             keys: attributes to decode; None for all.
 
-        Cost: 2 us a span, and 0.5 us for each attribute that is decoded.
+        Cost: 1.5 us a span, and 0.1 us for each attribute that is decoded.
         """
         for journal in self.journals:
-            yield from _decode(journal, "traces", partial(views.spans, journal=journal, keys=keys))
+            for spans in span_columns(journal):
+                yield from spans.views(journal, keys)
 
     def closed_spans(
         self, keys: Collection[str] | None = (), opened: Iterable[OpenView] | None = None
@@ -98,10 +99,10 @@ class Run:
 
         The points of counters and histograms are cumulative (``last_points``).
 
-        Cost: 3.5 us a point that is wanted, 0.5 us another.
+        Cost: 2 us a point that is wanted, 5 us a histogram, 0.2 us another.
         """
         for journal in self.journals:
-            yield from _decode(journal, "metrics", partial(views.points, journal=journal, wanted=wanted))
+            yield from _points(journal, wanted)
 
     def last_points(self, name: str | None = None) -> list[PointView]:
         """Read the last point of every metric, attributes, resource and journal."""
@@ -151,15 +152,34 @@ def _why_empty(path: Path) -> str:
     return f"{path} holds no journal (*{SUFFIX}); was the training instrumented, and did it live longer than a second?"
 
 
+def span_columns(journal: Journal) -> Iterator[SpanColumns]:
+    """Read the finished spans of a writer as columns, some thousands at a time; a request that is no OTLP is damage.
+
+    Cost: 0.3 to 0.9 us a span.
+    """
+    from otel_rl.journal.columns.decode import decode_spans  # numpy: a command that reads nothing does without it
+
+    for segment, frames in journal.batches("traces"):
+        spans = decode_spans([frame.payload for frame in frames])
+        for number in spans.refused:
+            journal.undecodable(segment, frames[number])
+        yield spans
+
+
+def _points(journal: Journal, wanted: Wanted) -> Iterator[PointView]:
+    from otel_rl.journal.columns.decode import decode_points
+
+    for segment, frames in journal.batches("metrics"):
+        points = decode_points([frame.payload for frame in frames])
+        yield from points.views(journal, wanted)
+        for number in points.refused:
+            journal.undecodable(segment, frames[number])
+
+
 def _logs(journal: Journal, event_name: str | None) -> Iterator[LogView]:
-    return _decode(journal, "logs", lambda payload: views.logs(payload, journal, event_name))
-
-
-def _decode(journal: Journal, signal: Signal, decoder: Callable[[bytes], Iterator[_View]]) -> Iterator[_View]:
-    """Decode the requests of a journal; one that is no OTLP is damage."""
-    for segment, frame in journal.frames(signal):
+    for segment, frame in journal.frames("logs"):
         try:
-            yield from decoder(frame.payload)
+            yield from logs(frame.payload, journal, event_name)
         except DecodeError:
             journal.undecodable(segment, frame)
 
@@ -169,8 +189,9 @@ def _open_stages(journal: Journal) -> list[OpenView]:
     if not records:
         return []
     known_from = journal.spans_known_from
-    for span_id in _decode(journal, "traces", views.span_ids):
-        records.pop(span_id, None)
+    for spans in span_columns(journal):
+        for span_id in records.keys() & set(spans.rows["id"].tolist()):
+            del records[span_id]
     for log in _logs(journal, vocabulary.ENDED) if records else ():
         records.pop(log.span_id, None)
     alive = journal.alive()
@@ -192,7 +213,7 @@ def _unset_ns(log: LogView) -> int:
 
 def _with_trace(unknown: dict[bytes, LogView], journal: Journal) -> dict[bytes, LogView]:
     """Put the stages of a process that died before it knew its attempt into the trace of the spans inside them."""
-    spans = _decode(journal, "traces", partial(views.spans, journal=journal, keys=())) if unknown else ()
+    spans = (span for columns in span_columns(journal) for span in columns.views(journal, ())) if unknown else ()
     trace_id = next((span.trace_id for span in spans if span.parent_id in unknown), b"")
     return {span_id: replace(log, trace_id=trace_id) for span_id, log in unknown.items()}
 

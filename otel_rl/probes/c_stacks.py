@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otel_rl.journal.otlp.encode import find_native
+from otel_rl.journal.in_c import find_native
 from otel_rl.probes.python_stacks import catches
 from otel_rl.process.memory import Memory
 

@@ -21,7 +21,7 @@ from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
 
 from otel_rl.analysis.buckets import BOUNDS, MOST, SCALE, layout
 from otel_rl.analysis.histogram import Histogram
-from otel_rl.journal import views
+from otel_rl.journal.columns.decode import decode_points
 from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.metrics.record import Fold
 
@@ -33,7 +33,7 @@ ANY = st.one_of(st.just(0.0), st.floats(0, 2.0**24), st.floats(1e-9, 1e-3))
 
 
 class _Journal:
-    def resource(self, message: Any) -> dict[str, Any]:
+    def resource(self, message: bytes) -> dict[str, Any]:
         return {}
 
 
@@ -47,7 +47,7 @@ def encoded(values: list[float]) -> bytes:
 
 def read(payload: bytes) -> Histogram:
     """Read the histogram of a request."""
-    (point,) = views.points(payload, _Journal(), None)  # type: ignore[arg-type]
+    (point,) = decode_points([payload]).views(_Journal())  # type: ignore[arg-type]
     return Histogram(point.boundaries, point.counts, point.min, point.max)
 
 

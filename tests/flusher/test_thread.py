@@ -18,7 +18,8 @@ import otel_rl
 from otel_rl import entry, guard, vocabulary
 from otel_rl.comm.collectives import Collective
 from otel_rl.flusher import thread as flusher
-from otel_rl.journal import segment, views
+from otel_rl.journal import segment
+from otel_rl.journal.columns.decode import decode_spans
 from otel_rl.journal.read import Run, open_run
 from otel_rl.journal.write import Writer
 from otel_rl.probes.memory import probes
@@ -220,7 +221,7 @@ def test_a_large_batch_is_cut_into_frames_parents_first(recording: Recording) ->
     assert len(frames) > 2
     known: set[bytes] = set()
     for journal, frame in frames:
-        spans = list(views.spans(frame.payload, journal, ()))
+        spans = list(decode_spans([frame.payload]).views(journal, ()))
         known |= {span.span_id for span in spans}
         assert [] == [span.name for span in spans if span.parent_id and span.parent_id not in known]
 

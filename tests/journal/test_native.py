@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from otel_rl.journal.in_c import find_native
 from otel_rl.journal.otlp import encode
 from otel_rl.journal.otlp.clean import MAX_TEXT, UNENCODABLE
 from otel_rl.journal.otlp.encode import SpanEncoder
@@ -278,6 +279,6 @@ def test_no_limit_of_texts_is_too_large() -> None:
 def test_what_an_earlier_version_built_is_not_used() -> None:
     """It may take other arguments."""
     name = "otel_rl.journal.otlp._native"
-    assert encode.find_native(name, encode.FORM) is encode.native
-    assert encode.find_native(name, encode.FORM + 1) is None
-    assert encode.find_native("otel_rl.journal._nothing", encode.FORM) is None
+    assert find_native(name, encode.FORM) is encode.native
+    assert find_native(name, encode.FORM + 1) is None
+    assert find_native("otel_rl.journal._nothing", encode.FORM) is None

@@ -13,9 +13,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar as ExemplarMessage
 
 from otel_rl.analysis.buckets import BOUNDS
+from otel_rl.journal.columns.messages import decode
 from otel_rl.journal.otlp import encode
 from otel_rl.journal.otlp.encode import SpanEncoder
-from otel_rl.journal.views import decode
 from otel_rl.metrics.record import Fold
 from otel_rl.records import Exemplar
 from otel_rl.vocabulary import REQUEST_BOUNDARIES, TTFT
@@ -37,7 +37,7 @@ def test_lists_and_other_values_follow_each_other() -> None:
     encoder = SpanEncoder({}, max_text=32)
     (encoded,) = encoder.encode([span(value) for value in values])
     group = ExportTraceServiceRequest.FromString(encoded.payload).resource_spans[0]
-    found = [decode(one.attributes, None).get("k") for one in group.scope_spans[0].spans]
+    found = [decode(one.attributes).get("k") for one in group.scope_spans[0].spans]
     assert [*values[:8], ("x" * 32,), ("abort",)] == found
     assert {} == encoder.dropped
 

@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_rl import vocabulary as v
-from otel_rl.journal import views
+from otel_rl.journal.columns.decode import decode_spans
 from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.read import open_run
 from otel_rl.records import MetricPoints, Number, SpanLink
@@ -93,7 +93,7 @@ def test_closed_spans_are_a_request_of_their_own(tmp_path: Path) -> None:
         line = to_json("traces", one.payload)
         request.MergeFrom(ParseDict(ids_to_base64(json.loads(line)), ExportTraceServiceRequest()))
     for journal in run.journals:  # read back by the journal's own decoder, which gives every writer's spans
-        spans = list(views.spans(request.SerializeToString(), journal, None))
+        spans = list(decode_spans([request.SerializeToString()]).views(journal))
         assert sorted((*span[:8], span.resource) for span in found) == sorted((*s[:8], s.resource) for s in spans)
     scopes = [group.scope_spans[0].scope for group in request.resource_spans]
     assert [("otel_rl", "")] * 2 == [(scope.name, scope.version) for scope in scopes]

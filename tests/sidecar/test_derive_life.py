@@ -404,8 +404,8 @@ def test_a_long_set_up_is_looked_through_once(
     """However often the sidecar looks."""
     rank = Peer(tmp_path, 1)
     seen: list[bytes] = []
-    decode = tail.views.spans
-    monkeypatch.setattr(tail.views, "spans", lambda payload, *rest: seen.append(payload) or decode(payload, *rest))
+    decode = tail.decode_spans
+    monkeypatch.setattr(tail, "decode_spans", lambda payloads: seen.extend(payloads) or decode(payloads))
     monkeypatch.setattr(tail, "FIRST_BYTES", 0)
     watched = Watched(tmp_path, clock)
     for expected in (1, 2, 3):

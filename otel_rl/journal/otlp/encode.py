@@ -10,8 +10,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from importlib import import_module
-from types import ModuleType
 from typing import Final, cast
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
@@ -19,6 +17,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from otel_rl.journal.frame import Signal
+from otel_rl.journal.in_c import find_native
 from otel_rl.journal.otlp.clean import MAX_ATTRIBUTES, MAX_TEXT, UNENCODABLE, Cleaner
 from otel_rl.journal.otlp.encode_metrics import MetricEncoder
 from otel_rl.journal.otlp.wire import Encoded, Envelope, OtlpBatch, OtlpRequest, record
@@ -36,15 +35,6 @@ EncodedStages = tuple[bytes, int, int, int]
 FLAGS: Final = 0x100
 """The stock encoder sets these flags: the parent is not remote."""
 SEVERITIES: Final = {9: "INFO", 13: "WARN", 17: "ERROR"}
-
-
-def find_native(name: str, form: int) -> ModuleType | None:
-    """Import a module in C; None if it was not built, or if its interface is of another version."""
-    try:
-        module = import_module(name)
-    except ImportError:
-        return None
-    return module if getattr(module, "FORM", 0) == form else None
 
 
 native = find_native("otel_rl.journal.otlp._native", FORM)

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
 from otel_rl import ids
 from otel_rl import vocabulary as v
 from otel_rl.analysis.bubbles import DENOMINATOR
 from otel_rl.analysis.stragglers import between_stages, costs
 from otel_rl.analysis.waits import call_waits
-from otel_rl.journal import views
+from otel_rl.journal.columns.decode import decode_points
 from otel_rl.journal.files import Journal
 from otel_rl.journal.frame import Frame
 from otel_rl.journal.identity import WriterIdentity
@@ -187,5 +185,4 @@ def _points_before(directory: Path, identity: WriterIdentity) -> Iterator[PointV
         journal = Journal(WriterIdentity(writer), [])
         for entry in stream.entries(Position(), finished=True):
             if isinstance(entry.item, Frame) and name in entry.item.payload:
-                with suppress(DecodeError):
-                    yield from views.points(entry.item.payload, journal, v.SKEW_WAIT)
+                yield from decode_points([entry.item.payload]).views(journal, v.SKEW_WAIT)

@@ -6,10 +6,8 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
 from otel_rl import vocabulary as v
-from otel_rl.journal import views
+from otel_rl.journal.columns.decode import decode_spans
 from otel_rl.journal.files import Journal
 from otel_rl.journal.frame import TYPES, Damage, Frame, scan
 from otel_rl.journal.identity import WriterIdentity
@@ -50,10 +48,9 @@ class SpanTail:
     def peek(self) -> Attributes | None:
         """Return the resource of the first spans that know their attempt; None if there are none yet."""
         for frame in self._first_frames():
-            with suppress(DecodeError):
-                for span in views.spans(frame.payload, self._journal, ()):
-                    if v.ATTEMPT_ID in span.resource or integer(span.resource, v.WORLD_SIZE) <= 1:
-                        return span.resource
+            for span in decode_spans([frame.payload]).views(self._journal, ()):
+                if v.ATTEMPT_ID in span.resource or integer(span.resource, v.WORLD_SIZE) <= 1:
+                    return span.resource
         return None
 
     def read(self, keys: Collection[str]) -> Iterator[list[SpanView]]:
@@ -70,8 +67,7 @@ class SpanTail:
             if self._is_cut:
                 self._is_cut, self.known_from_ns = False, max(self.known_from_ns, frame.last_ns)
             if frame.last_ns > self.known_from_ns:
-                with suppress(DecodeError):
-                    yield list(views.spans(frame.payload, self._journal, keys))
+                yield list(decode_spans([frame.payload]).views(self._journal, keys))
 
     def skip(self) -> None:
         """Go to the end of what is there now. Cost: reads the newest segment."""

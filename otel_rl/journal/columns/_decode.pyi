@@ -1,0 +1,6 @@
+from otel_rl.journal.columns.fallback import Decoded
+
+FORM: int
+
+def spans(requests: list[bytes], keys: list[tuple[str, int]], /) -> Decoded: ...
+def points(requests: list[bytes], /) -> Decoded: ...
