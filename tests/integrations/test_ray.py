@@ -31,7 +31,7 @@ from otel_rl.process.hooked import hooking
 from otel_rl.process.identity import identifying
 from otel_rl.process.state import state
 from tests.fixtures import Recording
-from tests.programs.launch import HERE, run
+from tests.programs.launch import HERE, own_lines, run
 from tests.programs.recorded import Node, Recorded
 
 PROGRAM = str(HERE / "ray_job.py")
@@ -56,7 +56,7 @@ def recorded(directory: Path, *arguments: str) -> Recorded:
     if find_spec("ray") is None:
         pytest.skip("Ray is not installed")
     output = run(directory, PROGRAM, *arguments, OTEL_RL_SIDECAR="false", PYTHONWARNINGS="ignore")
-    assert "otel_rl" not in output
+    assert [] == own_lines(output)
     found = Recorded(directory / "runs")
     assert ([], [], {}) == (found.orphans, found.run.damage, found.errors())
     assert [1, 1] == [len({node.span.resource[key] for node in found.nodes}) for key in (v.RUN_ID, v.ATTEMPT_ID)]

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
 
 import pytest
 
 from otel_rl import vocabulary as v
 from tests.integrations.test_ray import number_of
-from tests.programs.launch import HERE, run
+from tests.programs.launch import HERE, own_lines, run
 from tests.programs.recorded import Recorded
 
 STEPS = 3
 CLOCK_S = 0.002
 """How far the begin of a step may be read apart by two processes of one machine."""
-
-GAP_NS = 2e6
-"""More than Ray's own work between a wait and the stage that a call opens; a busy machine may stretch single ones."""
+GAPS = 0.25
+"""More than the share that Ray's own work has of a step: between a wait and the stage that a call opens."""
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +26,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     pytest.importorskip("ray")
     folder: Path = tmp_path_factory.mktemp("ray")
     output = run(folder, str(HERE / "ray_ranks.py"), OTEL_RL_SIDECAR="false", PYTHONWARNINGS="ignore")
-    assert "otel_rl" not in output
+    assert [] == own_lines(output)
     recorded = Recorded(folder / "runs")
     assert ([], [], {}) == (recorded.orphans, recorded.run.damage, recorded.errors())
     return recorded
@@ -40,7 +38,7 @@ def test_calls_and_waits_of_a_rank_tile_each_step(found: Recorded, rank: int) ->
     """Waits are below the driver's root, as far as they are longer than 1 ms; the last step has none at its end."""
     roots = sorted((one for one in found.roots if one.name == v.LOOP), key=number_of)
     assert list(range(STEPS)) == [number_of(root) for root in roots]
-    gaps = []
+    gaps, spent_ns = [], 0
     for root in roots:
         own = [node for node in root.walk() if (node.span.resource[v.ROLE], node.rank) == ("Worker", rank)]
         own.sort(key=lambda node: node.span.start_ns)
@@ -49,21 +47,23 @@ def test_calls_and_waits_of_a_rank_tile_each_step(found: Recorded, rank: int) ->
         assert {"controller"} == {node.attributes[v.IDLE_REASON] for node in own[::2]}
         assert {root.span.span_id} == {node.span.parent_id for node in own[::2]}
         gaps += [right.span.start_ns - left.span.end_ns for left, right in pairwise(own)]
+        spent_ns += own[-1].span.end_ns - own[0].span.start_ns
         assert abs(own[0].span.start_ns - root.span.start_ns) < CLOCK_S * 1e9
     assert min(gaps) >= 0
-    assert median(gaps) < GAP_NS
+    assert sum(gaps) < GAPS * spent_ns
 
 
 @pytest.mark.slow
 def test_ranks_have_the_numbers_of_all_steps_but_the_last(found: Recorded) -> None:
-    """That one's are lost with the process; who serves several steps has none."""
+    """That one's are lost with the process, unless it has written them before; who serves several steps has none."""
     points = [point for point in found.run.points(v.STEP_TIME) if point.resource[v.ROLE] != "trainer"]
-    assert Counter({("Worker", 0, 2): 2, ("Worker", 1, 2): 2}) == Counter(
-        tuple(point.resource[key] for key in (v.ROLE, v.RANK, v.WORLD_SIZE)) for point in points
-    )
+    written = Counter(tuple(point.resource[key] for key in (v.ROLE, v.RANK, v.WORLD_SIZE)) for point in points)
+    assert {("Worker", rank, 2): STEPS - 1 for rank in (0, 1)} == {
+        who: min(count, STEPS - 1) for who, count in written.items()
+    }
     driver = [one.value for one in found.run.points(v.STEP_TIME) if one.resource[v.ROLE] == "trainer"][: STEPS - 1]
     for rank in (0, 1):
-        own = [point for point in points if point.resource[v.RANK] == rank]
+        own = [point for point in points if point.resource[v.RANK] == rank][: STEPS - 1]
         assert [pytest.approx(value, abs=CLOCK_S) for value in driver] == [point.value for point in own]
         for name in (v.STEP_CPU_TIME, v.RSS, v.VMS):
             times = [
@@ -71,7 +71,7 @@ def test_ranks_have_the_numbers_of_all_steps_but_the_last(found: Recorded) -> No
                 for one in found.run.points(name)
                 if (one.resource[v.ROLE], one.resource[v.RANK]) == ("Worker", rank)
             ]
-            assert [point.time_ns for point in own] == times
+            assert [point.time_ns for point in own] == times[: STEPS - 1]
         activities = [
             one
             for one in found.run.points(v.ACTIVITY_TIME)

@@ -25,6 +25,11 @@ def environment(directory: Path, **changes: str) -> dict[str, str]:
     return {**inherited, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OTEL_RL_DIR": str(directory / "runs"), **changes}
 
 
+def own_lines(output: str) -> list[str]:
+    """Return the lines that otel_rl wrote; the list of modules that faulthandler prints at a crash is none."""
+    return [line for line in output.splitlines() if "otel_rl" in line and "Extension modules: " not in line]
+
+
 def launcher(ranks: int, *options: str) -> list[str]:
     """Say with what ``python`` starts so many ranks."""
     return (
