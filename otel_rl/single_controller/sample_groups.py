@@ -53,7 +53,7 @@ def remember_submitted(keys: Iterable[str]) -> None:
 
 
 def count_samples(samples: int, prompt: int, response: int, environment: int) -> None:
-    """Count samples that are complete and are trained on, and their tokens by who wrote them."""
+    """Count samples for training that are complete, and their tokens by who wrote them."""
     state.add(Count(vocabulary.SAMPLES, samples))
     for kind, tokens in ((PROMPT, prompt), (RESPONSE, response), (ENVIRONMENT, environment)):
         state.add(Count(vocabulary.SAMPLE_TOKENS, tokens, kind))

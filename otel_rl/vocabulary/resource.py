@@ -22,7 +22,11 @@ MODEL_NAME: Final = resource("rl.model.name", "string", "name of the trained mod
 ATTEMPT_ID: Final = resource(
     "rl.attempt.id", "string", "one per start of the job, equal on every rank; random or `OTEL_RL_ATTEMPT_ID`"
 )
-ROLE: Final = resource("rl.role", "string", "what the process does: `trainer`, `rollout`, `worker` or `sidecar`")
+ROLE: Final = resource(
+    "rl.role",
+    "string",
+    "what the process does: `trainer`, `driver`, `rollout`, `worker`, `sidecar`, or the word for its actor of Ray",
+)
 ACTOR_ID: Final = resource("rl.actor.id", "string", "Ray's id of the actor that the process holds")
 ACTOR_NAME: Final = resource("rl.actor.name", "string", "its name, if it has one")
 RANK: Final = resource("rl.rank", "int", "rank, unique within `rl.role`")
