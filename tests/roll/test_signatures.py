@@ -1,6 +1,7 @@
 """What is hooked of ROLL: each function is in ROLL 0.3.0, and in the program of its shape, with the same signature.
 
-``signatures.json`` is of ROLL itself, which is in no package index. ``scripts/roll_signatures`` writes it.
+``signatures.json`` is of ROLL itself, which is in no package index; ``signatures_0_2_1.json`` is of the oldest version
+that is supported. ``scripts/roll_signatures`` writes them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tests.programs.launch import ROOT
 from tests.roll.training import SHAPE
 
 TABLE: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("signatures.json").read_text("utf-8"))
+OLDEST: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("signatures_0_2_1.json").read_text("utf-8"))
 OPTIONAL = {hook.target for hook in INTEGRATION.hooks if hook.optional}
 
 
@@ -34,6 +36,14 @@ def script() -> ModuleType:
 def test_every_target_is_in_roll(script: ModuleType) -> None:
     """But for optional ones, which other versions have."""
     assert set(script.targets()) - OPTIONAL <= TABLE.keys() <= set(script.targets())
+
+
+def test_the_oldest_version_has_what_the_newest_has() -> None:
+    """But for optional functions, and for parameters at the end that came later."""
+    assert TABLE.keys() - OPTIONAL <= OLDEST.keys() <= TABLE.keys()
+    for target, known in OLDEST.items():
+        assert TABLE[target]["is_async"] == known["is_async"]
+        assert TABLE[target]["parameters"].startswith(known["parameters"])
 
 
 def test_the_shape_has_the_signatures_of_roll(script: ModuleType) -> None:
