@@ -127,12 +127,13 @@ class Journal:
     def batches(self, signal: Signal) -> Iterator[tuple[SegmentFile, list[Frame]]]:
         """Read the frames of a signal as ``frames`` does, several of a segment at once: as many as make 2 MiB."""
         for segment, items in groupby(self.frames(signal), itemgetter(0)):
-            batch: list[Frame] = []
+            batch, size = list[Frame](), 0
             for _, frame in items:
                 batch.append(frame)
-                if sum(len(one.payload) for one in batch) >= BATCH_BYTES:
+                size += len(frame.payload)
+                if size >= BATCH_BYTES:
                     yield segment, batch
-                    batch = []
+                    batch, size = [], 0
             if batch:
                 yield segment, batch
 
