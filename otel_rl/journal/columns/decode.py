@@ -58,6 +58,8 @@ POINT: Final = np.dtype(
 """A point: ``double`` and ``integer`` are the same bytes, ``number`` says which they are (``AS_INT``)."""
 OTHER: Final = np.dtype([("row", "u4"), ("key", "u4"), ("type", "u4"), ("value", "V8")])
 WIDE: Final = {INT: "i8", DOUBLE: "f8", TEXT: "u8", BOOL: "u8", LIST: "u8"}
+CELL: Final = {type: np.dtype([("row", "u4"), ("value", wide)]) for type, wide in WIDE.items()}
+"""An attribute of a span in the column of its key."""
 TYPES: Final = {"int": INT, "double": DOUBLE, "string": TEXT, "boolean": BOOL, "string[]": LIST}
 KEYS: Final = [
     (one.key, TYPES[one.type]) for one in vocabulary.ATTRIBUTES.values() if one.where == "span" and one.type in TYPES
@@ -215,7 +217,7 @@ def _spans(decoded: fallback.Decoded) -> SpanColumns:
     known = {}
     for (key, type), column in zip(KEYS, decoded.columns[fallback.KEYS :], strict=True):
         if column:
-            cells = np.frombuffer(column, np.dtype([("row", "u4"), ("value", WIDE[type])]))
+            cells = np.frombuffer(column, CELL[type])
             known[key] = cells["row"], cells["value"]
     others = np.frombuffer(decoded.columns[fallback.OTHERS], OTHER)
     return SpanColumns(np.frombuffer(decoded.columns[0], SPAN), *_tables(decoded), known, others)
