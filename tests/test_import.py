@@ -57,6 +57,13 @@ def test_using_it_without_instrument_loads_no_framework(use: str) -> None:
     assert [] == run(code)
 
 
+def test_the_command_is_one_thread() -> None:
+    """Another one, as numpy has, would get signals that `otel-rl run` passes on."""
+    code = "import json, os, sys, otel_rl.cli.commands.run, otel_rl.cli.child\n"
+    code += "print(json.dumps([len(os.listdir('/proc/self/task')), 'numpy' in sys.modules]))"
+    assert [1, False] == run(code)
+
+
 @pytest.mark.parametrize("arguments", [["--version"], ["run", "--help"], ["export", "--help"]])
 def test_the_module_is_the_command_and_loads_no_framework(arguments: list[str]) -> None:
     """`python -m otel_rl` says what `otel-rl` says, without torch and without the SDK."""

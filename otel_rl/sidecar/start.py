@@ -26,6 +26,8 @@ LAST_WAIT_S: Final = 60.0
 PROGRAM: Final = Path(__file__).resolve().parent / "bin" / "otel-rl"
 """What is started: a script, alone in its folder, which Python puts before the standard library. ``python -m`` would
 put the working directory there, with a program's own ``queue.py``; -P, which stops that, is of 3.11."""
+ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1"}
+"""Without it numpy starts a thread for each core; the sidecar multiplies no matrices."""
 NOT_INHERITED: Final = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT")
 
 
@@ -145,7 +147,7 @@ def start(directory: Path, environ: Mapping[str, str] = os.environ) -> int:
     return os.posix_spawn(
         sys.executable,
         [sys.executable, str(PROGRAM), ROLE, str(directory)],
-        {**inherited, "OTEL_RL_ENABLED": "false", "PYTHONPATH": os.pathsep.join(filter(None, path))},
+        {**ONE_THREAD, **inherited, "OTEL_RL_ENABLED": "false", "PYTHONPATH": os.pathsep.join(filter(None, path))},
         file_actions=nowhere,
         setpgroup=0,  # a signal to the group of its trainer must not end it before it forks
         setsigmask=(),  # a thread that blocks signals must not make a sidecar that ignores them

@@ -11,6 +11,7 @@ import pytest
 
 from otel_rl import ids
 from otel_rl import vocabulary as v
+from otel_rl.journal.columns import decode as columns
 from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
@@ -404,8 +405,8 @@ def test_a_long_set_up_is_looked_through_once(
     """However often the sidecar looks."""
     rank = Peer(tmp_path, 1)
     seen: list[bytes] = []
-    decode = tail.decode_spans
-    monkeypatch.setattr(tail, "decode_spans", lambda payloads: seen.extend(payloads) or decode(payloads))
+    decode = columns.decode_spans
+    monkeypatch.setattr(columns, "decode_spans", lambda payloads: seen.extend(payloads) or decode(payloads))
     monkeypatch.setattr(tail, "FIRST_BYTES", 0)
     watched = Watched(tmp_path, clock)
     for expected in (1, 2, 3):

@@ -14,7 +14,6 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.bubbles import DENOMINATOR
 from otel_rl.analysis.stragglers import between_stages, costs
 from otel_rl.analysis.waits import call_waits
-from otel_rl.journal.columns.decode import decode_points
 from otel_rl.journal.files import Journal
 from otel_rl.journal.frame import Frame
 from otel_rl.journal.identity import WriterIdentity
@@ -178,6 +177,8 @@ def _rank_of(resource: Attributes) -> _Rank:
 
 
 def _points_before(directory: Path, identity: WriterIdentity) -> Iterator[PointView]:
+    from otel_rl.journal.columns.decode import decode_points
+
     name = v.SKEW_WAIT.encode()
     for (writer, signal), stream in find_streams(directory).items():
         if signal != "metrics" or not writer.startswith(f"{ROLE}-") or writer == identity.writer:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.columns.decode import decode_spans
 from otel_rl.journal.files import Journal
 from otel_rl.journal.frame import TYPES, Damage, Frame, scan
 from otel_rl.journal.identity import WriterIdentity
@@ -47,6 +46,8 @@ class SpanTail:
 
     def peek(self) -> Attributes | None:
         """Return the resource of the first spans that know their attempt; None if there are none yet."""
+        from otel_rl.journal.columns.decode import decode_spans  # numpy: a command that names the sidecar does without
+
         for frame in self._first_frames():
             for span in decode_spans([frame.payload]).views(self._journal, ()):
                 if v.ATTEMPT_ID in span.resource or integer(span.resource, v.WORLD_SIZE) <= 1:
@@ -55,6 +56,8 @@ class SpanTail:
 
     def read(self, keys: Collection[str]) -> Iterator[list[SpanView]]:
         """Return the spans of one frame after the other, as far as there are whole frames."""
+        from otel_rl.journal.columns.decode import decode_spans
+
         if not self.unread:
             return
         self._is_cut |= min(self.stream.files, default=0) > self._position.segment  # they went at the size cap
