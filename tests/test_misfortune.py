@@ -49,6 +49,7 @@ def collectives(found: dict[str, Any]) -> dict[int, tuple[Any, ...]]:
     return {
         stage["rank"]: (*(stage["collective"][key] for key in keys), stage["inside"], stage["iteration"])
         for stage in found["open_stages"]
+        if stage["collective"] is not None
     }
 
 
@@ -81,7 +82,8 @@ def test_a_hang_shows_while_it_lasts_and_after_a_kill(tmp_path: Path) -> None:
     assert where[1] == collectives(dead)[1]
     assert "Rank 1 was killed, last seen in rl.train.comm, in rl.reward, step 6" in text(tmp_path)
     failed = [(one["rank"]["rank"], one["error"], one["stage"], one["step"]) for one in dead["failures"]]
-    assert failed == [(0, "RuntimeError", "rl.reward", 6)] or where[0] == collectives(dead)[0]  # torchrun may be faster
+    is_ended = 0 in {stage["rank"] for stage in dead["open_stages"]}  # by torchrun, before its exception was through
+    assert failed == [(0, "RuntimeError", "rl.reward", 6)] or is_ended
     assert 5 == dead["steps"]["recorded"]
 
 
