@@ -25,7 +25,7 @@ ATTEMPT_ID: Final = resource(
 ROLE: Final = resource(
     "rl.role",
     "string",
-    "what the process does: `trainer`, `driver`, `rollout`, `worker`, `sidecar`, or the word for its actor of Ray",
+    "what the process does: `trainer`, `driver`, `rollout`, `worker`, `sidecar`, or the role of its Ray actor",
 )
 ACTOR_ID: Final = resource("rl.actor.id", "string", "Ray's id of the actor that the process holds")
 ACTOR_NAME: Final = resource("rl.actor.name", "string", "its name, if it has one")

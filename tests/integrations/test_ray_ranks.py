@@ -55,7 +55,7 @@ def test_calls_and_waits_of_a_rank_tile_each_step(found: Recorded, rank: int) ->
 
 @pytest.mark.slow
 def test_ranks_have_the_numbers_of_all_steps_but_the_last(found: Recorded) -> None:
-    """That one's are lost with the process, unless it has written them before; who serves several steps has none."""
+    """The last step's are lost with the process, unless it wrote them before. Who serves several steps has none."""
     points = [point for point in found.run.points(v.STEP_TIME) if point.resource[v.ROLE] != "trainer"]
     written = Counter(tuple(point.resource[key] for key in (v.ROLE, v.RANK, v.WORLD_SIZE)) for point in points)
     assert {("Worker", rank, 2): STEPS - 1 for rank in (0, 1)} == {

@@ -332,7 +332,7 @@ def test_damaged_points_are_read_as_protobuf_reads_them() -> None:
 
 
 def ordered(read: list[Plain], expected: list[Plain]) -> list[Plain]:
-    """Give attributes the order of others: texts of NaN are equal, NaN is not."""
+    """Put attributes in the order of other ones, so that their texts can be compared: NaN does not equal itself."""
     return [
         (*one[:7], in_order(one[7], other[7]), *one[8:]) for one, other in zip(read, expected, strict=True)
     ]  # fmt: skip
@@ -376,7 +376,7 @@ def test_only_wanted_points_and_attributes_are_made() -> None:
 
 @needs_c
 def test_the_columns_in_c_and_in_python_are_the_same_bytes() -> None:
-    """Of what our encoder writes."""
+    """For requests that our own encoder writes."""
     requests = [whole_spans().SerializeToString()] * 2
     native: Any = decode.native
     assert fallback.spans(requests, KEYS) == native.spans(requests, KEYS)

@@ -102,7 +102,7 @@ class SpanColumns(Columns):
 
     def is_whole(self) -> bool:
         """Return whether every message in it can be read."""
-        lists = [values for key, type in KEYS if type == LIST and key in self.known for values in self.known[key][1:]]
+        lists = [self.known[key][1] for key, type in KEYS if type == LIST and key in self.known]
         lists.append(self.others["value"][self.others["type"] == LIST].view("u8"))
         return self._can_read(resource_of, self.rows["resource"]) and self._can_read(list_of, np.concatenate(lists))
 
