@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import otel_rl
+from tests.fixtures import Recording
 from tests.integrations import api_server as api
 from tests.integrations.api_server import Server
 from tests.integrations.openai_calls import Notes
@@ -45,3 +46,14 @@ def client(server: Server) -> Iterator[Any]:
     openai = pytest.importorskip("openai")
     with openai.OpenAI(base_url=server.url, api_key="k", max_retries=0) as client:
         yield client
+
+
+@pytest.fixture
+def rank(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> Recording:
+    """A worker that its launcher made rank 1."""
+    monkeypatch.delenv("OTEL_RL_RUN_ID")
+    monkeypatch.setenv("OTEL_RL_PROCESS_KIND", "worker")
+    monkeypatch.setattr("otel_rl.entry._is_worker", lambda: True)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    return stubbed.start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,20 +12,15 @@ pytest.importorskip("torch")
 import torch
 
 import otel_rl
-from otel_rl import Carrier, ids
 from otel_rl import vocabulary as v
 from otel_rl.hooks.hook import wrap
 from otel_rl.integrations.verl.hooks import INTEGRATION
 from otel_rl.integrations.verl.micro_batches import count_tokens
-from otel_rl.journal.read import Run
 from tests.analysis.test_flops import forward_flops, train_flops
-from tests.fixtures import MS, WALL_NS, Recording, milliseconds
+from tests.fixtures import Recording, milliseconds
+from tests.integrations.ranks import CONFIG, Network, operations, rates, step, tokens
 
 HOOKS = {hook.target.rpartition(":")[2]: hook for hook in INTEGRATION.hooks}
-CONFIG = {
-    "model_type": "qwen2", "vocab_size": 20, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "use_sliding_window": False, "tie_word_embeddings": True,
-}  # fmt: skip
 PROMPTS, MASKS = [3, 2, 7], [[1, 1], [1, 0, 1, 1], [0]]
 """A tool wrote one token of the second response; the last sample fills up the batch."""
 LENGTHS = [5, 6]
@@ -51,37 +45,10 @@ class Meta(SimpleNamespace):
         return 3
 
 
-class Network(SimpleNamespace):
-    """Stands for a module of transformers; all of its parameters are trained if it names none."""
-
-    config = CONFIG
-    named: Sequence[tuple[str, Any]] = ()
-    parts: tuple[Any, ...] = ()
-
-    __hash__ = object.__hash__
-
-    def named_parameters(self) -> Sequence[tuple[str, Any]]:
-        return self.named
-
-    def modules(self) -> tuple[Any, ...]:
-        return (self, *self.parts)
-
-
 class Engine(SimpleNamespace):
     """Stands for verl's engine."""
 
     __hash__ = object.__hash__
-
-
-@pytest.fixture
-def rank(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> Recording:
-    """A worker that its launcher made rank 1."""
-    monkeypatch.delenv("OTEL_RL_RUN_ID")
-    monkeypatch.setenv("OTEL_RL_PROCESS_KIND", "worker")
-    monkeypatch.setattr("otel_rl.entry._is_worker", lambda: True)
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    return stubbed.start()
 
 
 def nested(rows: list[Any]) -> Any:
@@ -109,18 +76,6 @@ def legacy() -> Fields:
     return fields(responses=masks, loss_mask=masks, attention_mask=torch.tensor(real), uid=None)
 
 
-def rates(run: Run) -> dict[str, tuple[float, float]]:
-    """Give the time (ms) and the value of the last FLOP/s of each scope."""
-    found = run.points(v.FLOPS_RATE)
-    return {str(one.attributes[v.FLOPS_SCOPE]): (milliseconds(one.time_ns), one.value) for one in found}
-
-
-def step(number: int, began: float) -> Carrier:
-    """Make the carrier of a step that the driver began then, ms of the fake clock."""
-    trace = f"00-{ids.trace_id('abc', 'train', number):032x}-{1 << 40:016x}-01"
-    return Carrier("job", "abc", "driver", f"train {number}", trace, "", WALL_NS + round((began + 1_000) * MS))
-
-
 def forward(rank: Recording, engine: Engine, batch: Fields, *, only: bool = False) -> None:
     """Compute a forward that takes 10 ms."""
 
@@ -136,18 +91,6 @@ def engine(share: int = 1, **module: Any) -> Engine:
     made = Engine(ulysses_sequence_parallel_size=share, module=Network(**module))
     wrap(HOOKS["FSDPEngine._build_fsdp_module"], lambda *_: None)(made, made.module)
     return made
-
-
-def tokens(run: Run) -> dict[str, float]:
-    """Give the counter of trained tokens by kind."""
-    return {str(one.attributes[v.TOKEN_KIND]): one.value for one in run.last_points(v.TRAIN_TOKENS)}
-
-
-def operations(run: Run) -> dict[tuple[str, str], float]:
-    """Give the counter of operations by stage and kind of log-probabilities."""
-    labels = v.FLOPS_STAGE, v.LOGPROB_KIND
-    found = run.last_points(v.FLOPS)
-    return {(str(one.attributes[labels[0]]), str(one.attributes.get(labels[1], ""))): one.value for one in found}
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,17 @@ def test_stages_say_how_much_they_handle(sync: Trained) -> None:
     assert {(("stop",), 2)} == {(one.attributes[v.FINISH_REASONS], one.attributes[v.TOKENS_RESPONSE]) for one in kept}
 
 
+def test_forwards_say_what_they_train(sync: Trained) -> None:
+    """Each is of one sample; in two steps actor and critic have four samples each."""
+    found = {
+        tuple(span.attributes[key] for key in (v.BATCH_SIZE, v.TOKENS, v.TOKENS_RESPONSE, v.TOKENS_PADDING))
+        for span in sync.traces.spans
+        if span.name == v.FORWARD
+    }
+    assert {(1, 5, 2, 1)} == found
+    assert {("prompt",): 48, ("response",): 32, ("padding",): 16} == sync.last(v.TRAIN_TOKENS, v.TOKEN_KIND)
+
+
 def test_numbers_are_canonical_or_rolls(sync: Trained) -> None:
     """Once a step, with the step's time; how a number was reduced is no part of its name."""
     assert [1, 1] == sync.points(v.REWARD_SCORE)

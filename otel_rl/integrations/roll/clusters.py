@@ -1,6 +1,6 @@
 """Workers of ROLL: what each rank does in a stage of the driver's.
 
-Source: ROLL 0.3.0, ``pipeline/base_worker.py``, ``distributed/executor/worker.py``, ``distributed/strategy/``.
+Source: ROLL 0.3.0, ``pipeline/base_worker.py``, ``distributed/executor/worker.py``.
 Backwards and optimizer steps are those of torch. Loading and offloading are told by the timers of ``pipeline.py``.
 """
 
@@ -15,12 +15,10 @@ from otel_rl.hooks import Args, Hook, Kwargs, RequestHook, StageHook
 from otel_rl.integrations.roll.batches import rows_of
 from otel_rl.records import Value
 from otel_rl.single_controller.served import Answer, Asked, ServedCall
-from otel_rl.trace.stage import innermost
 
 WORKERS = "roll.pipeline.base_worker"
 WORKER = "roll.distributed.executor.worker:Worker"
 ACTOR, CRITIC, INFER = f"{WORKERS}:ActorWorker", f"{WORKERS}:CriticWorker", f"{WORKERS}:InferWorker"
-STRATEGY = "roll.distributed.strategy"
 TRAINED = "actor_train"
 """The cluster whose log-probabilities are those of the policy before its update."""
 
@@ -47,12 +45,6 @@ def _say_train(model: str) -> Any:
 
 def _say_reward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     return {vocabulary.REWARD_FUNCTION: type(args[0]).__name__, **rows_of(args[1])}
-
-
-def _forward_stage(args: Args, kwargs: Kwargs) -> str | None:
-    """Name the forward of a micro-batch that is trained; others are part of the stage around them."""
-    stage = innermost()
-    return vocabulary.FORWARD if stage is not None and stage.name == vocabulary.MINI_BATCH else None
 
 
 def _begin_serve(args: Args, kwargs: Kwargs) -> ServedCall:
@@ -90,21 +82,6 @@ HOOKS: tuple[Hook, ...] = (
         StageHook(target=f"{kind}.{name}", stage=vocabulary.SYNC, attributes=_moved(name), optional=True)
         for kind, names in ((WORKER, MOVES), (INFER, MOVES_OF_SERVER))
         for name in names
-    ),
-    StageHook(
-        target=f"{STRATEGY}.fsdp2_strategy:FSDP2TrainStrategy.train_step",
-        stage=vocabulary.MINI_BATCH,
-        attributes=_say_batch,
-        optional=True,
-    ),
-    StageHook(
-        target=f"{STRATEGY}.megatron_strategy:MegatronTrainStrategy.train_step",
-        stage=vocabulary.MINI_BATCH,
-        attributes=_say_batch,
-        optional=True,
-    ),
-    StageHook(
-        target=f"{STRATEGY}.fsdp2_strategy:FSDP2TrainStrategy._fsdp2_forward", stage=_forward_stage, optional=True
     ),
     RequestHook(target=f"{INFER}.generate_request", watch=_begin_serve, optional=True),
 )

@@ -7,7 +7,7 @@ where ROLL's own spans go.
 from __future__ import annotations
 
 from otel_rl.hooks import Integration
-from otel_rl.integrations.roll import clusters, environments, native, pipeline, schedulers, trackers
+from otel_rl.integrations.roll import clusters, environments, micro_batches, native, pipeline, schedulers, trackers
 from otel_rl.integrations.roll.shape import role_of_actor, version_of_tree
 from otel_rl.single_controller.driver import driver
 
@@ -17,7 +17,15 @@ INTEGRATION = Integration(
     supports=">=0.2.1,<0.4",
     version=version_of_tree,
     needs=("ray", "torch"),
-    hooks=(*pipeline.HOOKS, *clusters.HOOKS, *schedulers.HOOKS, *environments.HOOKS, *trackers.HOOKS, *native.HOOKS),
+    hooks=(
+        *pipeline.HOOKS,
+        *clusters.HOOKS,
+        *micro_batches.HOOKS,
+        *schedulers.HOOKS,
+        *environments.HOOKS,
+        *trackers.HOOKS,
+        *native.HOOKS,
+    ),
     attachments=(*trackers.ATTACHMENTS, *native.ATTACHMENTS),
     arriving=(*clusters.ARRIVING, *environments.ARRIVING),
     role_of=role_of_actor,

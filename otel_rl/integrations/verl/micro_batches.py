@@ -1,105 +1,68 @@
-"""Micro-batches of verl on a rank: their tokens, and the operations of their forwards.
+"""Micro-batches of verl on a rank: which of their fields hold tokens and lengths.
 
 Source: verl 0.9.1, ``workers/engine/fsdp/transformer_impl.py`` (``_build_fsdp_module``, 385; ``forward_step``, 1549).
-Until its forward a micro-batch is on the host: the flusher reads its tensors. Logits are computed of all tokens. Actor,
-reference and critic have an engine each, whose network is read before it is sharded. Ranks that split sequences
-(Ulysses) get the same micro-batch, and each counts its share.
+Until its forward a micro-batch is on the host. Actor, reference and critic have an engine each. Ranks that split
+sequences (Ulysses) get the same micro-batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from otel_rl import vocabulary
 from otel_rl.hooks import Args, Kwargs, PendingAttributes
 from otel_rl.integrations.verl.ledger import PADDING, listed
-from otel_rl.observing.api import observe_lengths
-from otel_rl.observing.book import book
-from otel_rl.observing.network import Network, device_name, read
-from otel_rl.observing.samples import Rows, is_readable, later
-from otel_rl.records import Count
+from otel_rl.observing.network import Network
+from otel_rl.observing.samples import Rows, is_readable
 from otel_rl.single_controller.ledger import response_of
-from otel_rl.trace.guest import guest
-from otel_rl.trace.stage import innermost
+from otel_rl.single_controller.micro_batches import (
+    Row,
+    TokenCounts,
+    count_forward,
+    count_rows,
+    describe_rows,
+    has_adapters,
+    keep_network,
+    network_of,
+    show_lengths,
+)
 
 TENSORS: Final = frozenset(("input_ids", "responses", "loss_mask", "attention_mask"))
-IS_PACKED: Final = "use_remove_padding"
 TAKEN: Final = frozenset((*TENSORS, "uid"))
-FORWARD_ONLY: Final = vocabulary.LOGPROB, vocabulary.VALUE
-
-
-class TokenCounts(NamedTuple):
-    """The tokens of a micro-batch, in the order of ``Throughput.count_forward``."""
-
-    prompt: int
-    response: int
-    """Tokens that the policy generated; the loss uses them."""
-    padding: int
-    """Samples that fill up a batch, and what makes rows equally long."""
-    environment: int
-
-
-# --- networks ---------------------------------------------------------------------------------------------------------
+IS_PACKED: Final = "use_remove_padding"
 
 
 def read_network(args: Args, kwargs: Kwargs) -> None:
     """Read a network before it is sharded: ``FSDPEngine._build_fsdp_module(self, module)``."""
-    book.models[args[0]] = _read(args[0], args[1])
+    keep_network(args[0], args[1], _ranks(args[0]))
 
 
-def _network_of(engine: Any) -> Network:
-    seen = book.models.get(engine)
-    if seen is None:  # an engine that builds its module in another way
-        seen = book.models[engine] = _read(engine, engine.module)
-    return seen
+def _network(engine: Any) -> Network:
+    return network_of(engine, engine.module, _ranks(engine))
 
 
-def _read(engine: Any, module: Any) -> Network:
-    return replace(read(module), shared_by=getattr(engine, "ulysses_sequence_parallel_size", 1))
-
-
-def _has_adapters(engine: Any, seen: Network) -> bool:
-    """Return whether adapters are on: the reference may be the actor without them."""
-    modules = engine.module.modules() if seen.adapters else ()
-    are_off = (getattr(one, "disable_adapters", None) for one in modules)
-    return not next((is_off for is_off in are_off if isinstance(is_off, bool)), False)
-
-
-# --- forwards: forward_step(self, micro_batch, loss_function, forward_only) -------------------------------------------
+def _ranks(engine: Any) -> int:
+    return int(getattr(engine, "ulysses_sequence_parallel_size", 1))
 
 
 def say_forward(args: Args, kwargs: Kwargs) -> PendingAttributes:
-    """Describe a micro-batch that is trained; its tokens follow."""
-    said = PendingAttributes({vocabulary.BATCH_SIZE: len(args[1])})
-    later(_describe, said, _taken(args[1]), _is_packed(args[1]))
-    return said
+    """Describe a micro-batch: ``forward_step(self, micro_batch, loss_function, forward_only)``."""
+    batch = args[1]
+    is_packed = IS_PACKED not in set(batch.keys()) or bool(batch[IS_PACKED])
+    return describe_rows(len(batch), partial(count_tokens, _taken(batch), is_packed=is_packed))
 
 
 def forward_made(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Count the tokens of a training forward that has returned."""
-    stage = innermost()
-    if stage is not None and isinstance(stage.attributes, PendingAttributes):
-        later(_count, stage.attributes, _network_of(args[0]).shared_by)
+    count_forward(_network(args[0]).shared_by)
 
 
 def show_forward(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """Show any forward of a step for its FLOPs: one of training, of log-probabilities or of values."""
-    engine, stage = args[0], innermost()
-    if not guest.began or stage is None or (args[3] and stage.name not in FORWARD_ONLY):
-        return
-    seen = _network_of(engine)
-    book.device = book.device or device_name(result[0])  # parameters may be kept on the host
-    observe_lengths(
-        partial(_lengths, _taken(args[1])),
-        stage=stage.name if args[3] else vocabulary.FORWARD,
-        seen=seen,
-        kind=str((stage.attributes or {}).get(vocabulary.LOGPROB_KIND, "")) if args[3] else "",
-        has_adapters=_has_adapters(engine, seen),
-    )
+    """Show any forward of a step for its FLOPs."""
+    engine, seen = args[0], _network(args[0])
+    is_on = has_adapters(engine.module, seen)
+    show_lengths(partial(_lengths, _taken(args[1])), seen, result[0], is_trained=not args[3], has_adapters=is_on)
 
 
 def _taken(data: Any) -> dict[str, Any]:
@@ -107,33 +70,7 @@ def _taken(data: Any) -> dict[str, Any]:
     return {key: one for key, one in found.items() if key not in TENSORS or is_readable(one)}
 
 
-def _is_packed(data: Any) -> bool:
-    return IS_PACKED not in set(data.keys()) or bool(data[IS_PACKED])
-
-
 # --- in the flusher ---------------------------------------------------------------------------------------------------
-
-
-def _describe(said: PendingAttributes, batch: dict[str, Any], is_packed: bool) -> tuple[()]:
-    found = count_tokens(batch, is_packed=is_packed)
-    if found is not None:
-        said[vocabulary.TOKENS] = found.prompt + found.response + found.environment
-        said[vocabulary.TOKENS_PROMPT] = found.prompt
-        said[vocabulary.TOKENS_RESPONSE] = found.response
-        said[vocabulary.TOKENS_ENVIRONMENT] = found.environment
-        said[vocabulary.TOKENS_PADDING] = found.padding
-    said.is_complete = True
-    return ()
-
-
-def _count(said: PendingAttributes, ranks: int) -> Iterable[Count]:
-    if vocabulary.TOKENS not in said:
-        return ()
-    found: Any = said
-    kinds = (
-        vocabulary.TOKENS_PROMPT, vocabulary.TOKENS_RESPONSE, vocabulary.TOKENS_PADDING, vocabulary.TOKENS_ENVIRONMENT,
-    )  # fmt: skip
-    return guest.throughput.count_forward(*(found[kind] // max(1, ranks) for kind in kinds))
 
 
 def count_tokens(batch: dict[str, Any], *, is_packed: bool) -> TokenCounts | None:
@@ -141,13 +78,8 @@ def count_tokens(batch: dict[str, Any], *, is_packed: bool) -> TokenCounts | Non
     tensors = {key: Rows(batch[key]) for key in TENSORS if key in batch}
     if not tensors.keys() >= {"input_ids", "responses", "loss_mask"} or tensors["input_ids"].offsets is None:
         return None
-    rows = _rows(batch)
-    real = sum(length for length, is_padding in rows if not is_padding)
-    written = sum(response_of(tensors, row) for row, (_, is_padding) in enumerate(rows) if not is_padding)
-    response = int(tensors["loss_mask"].flat.sum())
-    lengths = [length for length, _ in rows]
-    positions = sum(lengths) if is_packed else len(rows) * max(lengths, default=0)
-    return TokenCounts(real - written, response, positions - real, written - response)
+    rows = [Row(tokens, response_of(tensors, row), is_pad) for row, (tokens, is_pad) in enumerate(_rows(batch))]
+    return count_rows(rows, int(tensors["loss_mask"].flat.sum()), is_packed=is_packed)
 
 
 def _lengths(batch: dict[str, Any]) -> list[int]:

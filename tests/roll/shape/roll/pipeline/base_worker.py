@@ -22,6 +22,7 @@ class ModelWorker(Worker):
     def _train(self, data):
         backward = self.worker_config.training_args.gradient_accumulation_steps
         backward *= self.worker_config.training_args.per_device_train_batch_size
+        data = data.to("cpu")
         for part in data.chunk(data.batch.batch_size[0] // backward):
             metrics = self.strategy.train_step(batch=part, loss_func=None)
         return metrics
@@ -47,7 +48,7 @@ class ActorWorker(ModelWorker):
 
     @register(dispatch_mode=Dispatch.DP_MP_DISPATCH_FIRST, trace=True, prefetch=False, to_remote=True)
     def compute_log_probs(self, data: DataProto):
-        results, metrics = self._work(data, "compute_log_probs", lambda: self.strategy.forward_step(data))
+        results, metrics = self._work(data, "compute_log_probs", lambda: self.strategy.forward_step(data.to("cpu")))
         return DataProto({"log_probs": results}, meta_info={"metrics": metrics})
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
@@ -65,7 +66,7 @@ class CriticWorker(ModelWorker):
 
     @register(dispatch_mode=Dispatch.DP_MP_DISPATCH_FIRST, trace=True, to_remote=True)
     def compute_values(self, data: DataProto):
-        results, metrics = self._work(data, "compute_values", lambda: self.strategy.forward_step(data))
+        results, metrics = self._work(data, "compute_values", lambda: self.strategy.forward_step(data.to("cpu")))
         return DataProto({"values": results}, meta_info={"metrics": metrics})
 
     @register(dispatch_mode=Dispatch.DP_MP_DISPATCH_FIRST, trace=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import ray
+import torch
 
 
 class Tensors(dict):
@@ -26,6 +27,14 @@ class DataProto:
 
     def chunk(self, chunks: int) -> list[DataProto]:
         return [self.rows(part) for part in np.array_split(np.arange(self.batch.batch_size[0]), chunks)]
+
+    def to(self, device: str) -> DataProto:
+        """Make tensors of the arrays."""
+        return DataProto(
+            {key: torch.as_tensor(value, device=device) for key, value in self.batch.items()},
+            self.non_tensor_batch,
+            self.meta_info,
+        )
 
     def union(self, other: DataProto) -> DataProto:
         self.batch.update(other.batch)

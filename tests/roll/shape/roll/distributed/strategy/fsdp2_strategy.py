@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
+from types import SimpleNamespace
+
 import torch
 
 
 class FSDP2InferStrategy:
     def __init__(self, worker):
-        self.worker, self.model = worker, torch.nn.Linear(4, 2)
+        self.worker = worker
+        worker.rank_info = SimpleNamespace(cp_size=1)
+        self.initialize_fsdp2_model(torch.nn.Linear(4, 2))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def initialize_fsdp2_model(self, model):
+        self.model = model
 
     def load_states(self, include=None, non_blocking=False):
         pass
@@ -22,19 +28,25 @@ class FSDP2InferStrategy:
 
     def forward_step(self, batch, forward_func=None):
         with torch.no_grad():
-            ids = torch.tensor(batch.batch["input_ids"], dtype=torch.float32)
-            return self._fsdp2_forward(ids, None, None, {}).numpy()
+            return self._forward(batch).numpy()
+
+    def _forward(self, data):
+        return self._fsdp2_forward(
+            input_ids=data.batch["input_ids"],
+            attention_mask=data.batch["attention_mask"],
+            position_ids=None,
+            forward_args={},
+        )
 
     def _fsdp2_forward(self, input_ids, attention_mask, position_ids, forward_args):
-        return self.model(input_ids)
+        return self.model(input_ids.float())
 
 
 class FSDP2TrainStrategy(FSDP2InferStrategy):
     def train_step(self, batch, loss_func, no_sync=False):
         size = self.worker.worker_config.training_args.per_device_train_batch_size
-        for part in np.array_split(np.arange(batch.batch.batch_size[0]), batch.batch.batch_size[0] // size):
-            ids = torch.tensor(batch.batch["input_ids"][part], dtype=torch.float32)
-            loss = self._fsdp2_forward(ids, None, None, {}).square().mean()
+        for part in batch.chunk(batch.batch.batch_size[0] // size):
+            loss = self._forward(part).square().mean()
             loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
