@@ -33,6 +33,19 @@ IdsOf = Callable[[Batch, dict[str, Rows]], list[str]]
 """``(fields, readable tensors)``: returns the id of each sample."""
 
 
+def note(boundary: str, function: Callable[..., Made], *arguments: Any) -> None:
+    """Let the flusher note something at the current stage: ``function(place, *arguments)``.
+
+    Args:
+        boundary: name of the place; empty: the stage is the boundary. Without a stage nothing is noted.
+        function: one of those below, or one that calls it.
+        arguments: what it reads; tensors of the host must not change meanwhile.
+    """
+    place = place_of(boundary)
+    if place is not None:
+        later(function, place, *arguments)
+
+
 # --- who makes trajectories -------------------------------------------------------------------------------------------
 
 
@@ -72,10 +85,9 @@ def note_outputs(place: LedgerPlace, names: Batch, found: Batch, ids_of: IdsOf) 
 
 def note_losses(losses: Sequence[Any]) -> None:
     """Look for NaN and infinity in a rank's own losses."""
-    place = place_of()
     bad = sum(isinstance(one, float) and not isfinite(one) for one in losses)
-    if place is not None and bad:
-        later(_whole, place, len(losses), bad)
+    if bad:
+        note("", _whole, len(losses), bad)
 
 
 def _whole(place: LedgerPlace, rows: int, nonfinite: int) -> Made:

@@ -7,9 +7,10 @@ taken to be computed of all tokens. Ranks that compute one micro-batch together 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from otel_rl import vocabulary
@@ -17,8 +18,9 @@ from otel_rl.hooks import Memory, PendingAttributes, deferred
 from otel_rl.observing.api import observe_lengths, observe_masks
 from otel_rl.observing.book import book
 from otel_rl.observing.network import Network, device_name, read
-from otel_rl.observing.samples import later
+from otel_rl.observing.samples import Rows, is_readable, later
 from otel_rl.records import Count
+from otel_rl.single_controller.ledger import response_of
 from otel_rl.trace.guest import guest
 from otel_rl.trace.stage import innermost
 
@@ -27,6 +29,10 @@ FORWARD_ONLY: Final = vocabulary.LOGPROB, vocabulary.VALUE
 KINDS: Final = (
     vocabulary.TOKENS_PROMPT, vocabulary.TOKENS_RESPONSE, vocabulary.TOKENS_PADDING, vocabulary.TOKENS_ENVIRONMENT,
 )  # fmt: skip
+
+
+FIELDS: Final = frozenset(("input_ids", "responses", "loss_mask", "attention_mask"))
+"""``loss_mask`` is true for each token of a response that the policy generated."""
 
 
 class TokenCounts(NamedTuple):
@@ -40,14 +46,13 @@ class TokenCounts(NamedTuple):
     environment: int
 
 
-class Row(NamedTuple):
-    """One sequence of a micro-batch."""
+class Fields(NamedTuple):
+    """The fields of a batch whose sequences are nested tensors."""
 
-    tokens: int
-    written: int
-    """Those that follow its prompt."""
-    is_padding: bool = False
-    """It only fills up the batch."""
+    tensors: Mapping[str, Any]
+    """By the names of ``FIELDS``; responses and their mask may be padded. Those on a device are not read."""
+    is_padding: Callable[[], Sequence[bool]] | None = None
+    """Returns for each sequence whether it only fills up the batch; None: none does."""
 
 
 class Masks(NamedTuple):
@@ -116,15 +121,16 @@ def next_masks(rows: int) -> Masks | None:
     return Masks(*(None if mask is None else mask[begin : update.row] for mask in masks))
 
 
-def describe_rows(samples: int, count: Callable[[], TokenCounts | None]) -> PendingAttributes:
+def describe_fields(samples: int, fields: Fields, *, is_packed: bool) -> PendingAttributes:
     """Return the attributes of a forward, of which the tokens follow.
 
     Args:
         samples: so many the micro-batch has.
-        count: returns its tokens, or None if they are not known; runs in the flusher.
+        fields: its own.
+        is_packed: no positions make rows equally long.
     """
     said = PendingAttributes({vocabulary.BATCH_SIZE: samples})
-    later(_complete, said, count)
+    later(_complete_fields, said, _readable(fields), is_packed)
     return said
 
 
@@ -134,21 +140,6 @@ def describe_masks(masks: Masks) -> PendingAttributes:
     known = [mask for mask in masks if mask is not None]
     said.is_complete = not deferred.read(known, partial(_complete_sums, said, masks.whole.numel()))
     return said
-
-
-def count_rows(rows: Sequence[Row], generated: int, *, is_packed: bool) -> TokenCounts:
-    """Count the tokens of sequences by kind.
-
-    Args:
-        rows: the sequences.
-        generated: tokens of them that the policy generated.
-        is_packed: no positions make rows equally long.
-    """
-    tokens = sum(row.tokens for row in rows if not row.is_padding)
-    written = sum(row.written for row in rows if not row.is_padding)
-    lengths = [row.tokens for row in rows]
-    positions = sum(lengths) if is_packed else len(lengths) * max(lengths, default=0)
-    return TokenCounts(tokens - written, generated, positions - tokens, written - generated)
 
 
 def count_forward(ranks: int = 1) -> None:
@@ -161,11 +152,11 @@ def count_forward(ranks: int = 1) -> None:
 # --- operations -------------------------------------------------------------------------------------------------------
 
 
-def show_lengths(lengths: Callable[[], list[int]], seen: Network, output: Any, **how: bool) -> None:
-    """Show a forward of which the flusher can read the lengths of its sequences; ``how`` as of ``show_mask``."""
+def show_fields(fields: Fields, seen: Network, output: Any, **how: bool) -> None:
+    """Show a forward of such a batch for its FLOPs; the rest is as of ``show_mask``."""
     shown = _shown(seen, output, **how)
     if shown is not None:
-        observe_lengths(lengths, **shown)
+        observe_lengths(partial(_lengths, _readable(fields)), **shown)
 
 
 def show_mask(mask: Any, seen: Network, output: Any, **how: bool) -> None:
@@ -180,6 +171,10 @@ def show_mask(mask: Any, seen: Network, output: Any, **how: bool) -> None:
     shown = _shown(seen, output, **how)
     if shown is not None:
         observe_masks({"attention_mask": mask}, **shown)
+
+
+def _readable(fields: Fields) -> Fields:
+    return fields._replace(tensors={key: one for key, one in fields.tensors.items() if is_readable(one)})
 
 
 def _shown(seen: Network, output: Any, *, is_trained: bool, has_adapters: bool = True) -> dict[str, Any] | None:
@@ -198,8 +193,36 @@ def _shown(seen: Network, output: Any, *, is_trained: bool, has_adapters: bool =
 # --- in the flusher ---------------------------------------------------------------------------------------------------
 
 
-def _complete(said: PendingAttributes, count: Callable[[], TokenCounts | None]) -> tuple[()]:
-    found = count()
+def count_tokens(fields: Fields, *, is_packed: bool) -> TokenCounts | None:
+    """Count the tokens of a micro-batch by kind; None if not all is there."""
+    tensors = {key: Rows(one) for key, one in fields.tensors.items()}
+    if not tensors.keys() >= {"input_ids", "responses", "loss_mask"} or tensors["input_ids"].offsets is None:
+        return None
+    rows = _rows(fields)
+    real = sum(length for length, is_padding in rows if not is_padding)
+    written = sum(response_of(tensors, row) for row, (_, is_padding) in enumerate(rows) if not is_padding)
+    response = int(tensors["loss_mask"].flat.sum())
+    lengths = [length for length, _ in rows]
+    positions = sum(lengths) if is_packed else len(rows) * max(lengths, default=0)
+    return TokenCounts(real - written, response, positions - real, written - response)
+
+
+def _lengths(fields: Fields) -> list[int]:
+    return [length for length, is_padding in _rows(fields) if not is_padding]
+
+
+def _rows(fields: Fields) -> list[tuple[int, bool]]:
+    """Return the tokens of each sequence, and whether it only fills up the batch."""
+    ids = fields.tensors.get("input_ids")
+    if ids is None or not ids.is_nested:
+        return []
+    lengths = [end - begin for begin, end in pairwise(ids.offsets().tolist())]
+    is_padding = [False] * len(lengths) if fields.is_padding is None else fields.is_padding()
+    return list(zip(lengths, is_padding, strict=True))
+
+
+def _complete_fields(said: PendingAttributes, fields: Fields, is_packed: bool) -> tuple[()]:
+    found = count_tokens(fields, is_packed=is_packed)
     if found is not None:
         _set(said, found)
     said.is_complete = True

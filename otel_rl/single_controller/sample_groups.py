@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from otel_rl import vocabulary
-from otel_rl.hooks import Memory
+from otel_rl.hooks import Args, Kwargs, Memory
 from otel_rl.metrics.record import count, gauge
 from otel_rl.process.carrier import Carrier
 from otel_rl.process.state import state
@@ -24,6 +24,7 @@ from otel_rl.trace.throughput import ENVIRONMENT, PROMPT, RESPONSE
 
 QUEUE = (vocabulary.IDLE_REASON, "queue")
 """Of a wait for samples, for room in a queue, or for a server."""
+OF_SAMPLE = vocabulary.MODE, vocabulary.GROUP_ID, vocabulary.SAMPLE_ID
 
 
 @dataclass(eq=False)
@@ -77,6 +78,30 @@ def server_released(server: str) -> None:
 
 def _show_in_flight(server: str) -> None:
     gauge(vocabulary.IN_FLIGHT, groups.in_flight[server], (vocabulary.REPLICA, server))
+
+
+def count_attempt(args: Args, kwargs: Kwargs) -> None:
+    """Count a call that a turn makes again, because a server aborted it to get new weights."""
+    turn = innermost()
+    if turn is not None and turn.name == vocabulary.SAMPLE_TURN:
+        made = (turn.attributes or {}).get(vocabulary.ATTEMPTS, 0)
+        turn.set_attribute(vocabulary.ATTEMPTS, int(made) + 1)  # type: ignore[arg-type]
+
+
+def of_sample(args: Args, kwargs: Kwargs) -> dict[str, Value]:
+    """Repeat whose work this is, as the stage around it says: servers learn from it whether it is an evaluation's."""
+    stage = innermost()
+    said = (stage and stage.attributes) or {}
+    return {key: said[key] for key in OF_SAMPLE if key in said}
+
+
+def versions_of(versions: Iterable[tuple[int, int]]) -> dict[str, Value]:
+    """Return the policy versions of the first and the last token; each pair is of one answer."""
+    known = list(versions)
+    if not known:
+        return {}
+    first, last = min(first for first, _ in known), max(last for _, last in known)
+    return {vocabulary.POLICY_VERSION: first, vocabulary.POLICY_VERSION_END: last}
 
 
 # --- queue ------------------------------------------------------------------------------------------------------------

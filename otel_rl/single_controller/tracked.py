@@ -7,11 +7,11 @@ tracked again for a step both points stay, and a reader takes the mean.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.metrics.naming import Series, refuse
+from otel_rl.metrics.naming import Series, refuse, series_of
 from otel_rl.metrics.record import as_number
 from otel_rl.process.state import state
 from otel_rl.records import Point
@@ -35,6 +35,30 @@ def _number(key: str, value: Any, system: str) -> int | float | None:
         refuse("on_device", f"otel_rl: %r, which {system} logs, is on a device and not recorded: reading it waits", key)
         return None
     return as_number(value)
+
+
+def name_numbers(
+    numbers: Numbers, prefix: str, canonical: Callable[[str], Series | None], evaluations: Collection[str]
+) -> Iterator[tuple[Series, int | float]]:
+    """Give each number its name and labels.
+
+    Args:
+        numbers: by the framework's names.
+        prefix: of the names of what means something of the framework's own.
+        canonical: returns the name and labels of ours that mean the same, or None.
+        evaluations: what precedes the first slash of numbers of an evaluation.
+    """
+    for key, number in numbers.items():
+        found = canonical(key) or series_of(key, prefix)
+        if found is not None:
+            name, labels = found
+            yield (name, (*labels, *((EVALUATION,) if key.partition("/")[0] in evaluations else ()))), number
+
+
+def lengths_at(prefix: str) -> dict[str, Series]:
+    """Return the names of ours for ``<prefix>/mean``, ``/min`` and ``/max``, if these are lengths of responses."""
+    names = {"mean": vocabulary.RESPONSE_LENGTH, "min": vocabulary.RESPONSE_MIN, "max": vocabulary.RESPONSE_MAX}
+    return {f"{prefix}/{end}": (name, ()) for end, name in names.items()}
 
 
 def record_numbers(named: Iterable[tuple[Series, int | float]]) -> None:

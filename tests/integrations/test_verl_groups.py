@@ -21,7 +21,7 @@ import otel_rl
 from otel_rl import ids
 from otel_rl import vocabulary as v
 from otel_rl.hooks.hook import wrap
-from otel_rl.integrations.verl import agent_loops, prompt_groups, replay_buffer
+from otel_rl.integrations.verl import agent_loops, replay_buffer
 from otel_rl.journal.read import Run
 from otel_rl.process.state import state
 from otel_rl.trace.apart import MAX_LINKS
@@ -86,7 +86,7 @@ class AgentLoopWorkerTQ:
 @pytest.fixture(autouse=True)
 def hooked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hook the class as if Ray had sent it."""
-    for hook in prompt_groups.ARRIVING:
+    for hook in agent_loops.ARRIVING[:2]:
         name = hook.target.rpartition(".")[2]
         monkeypatch.setattr(AgentLoopWorkerTQ, name, wrap(hook, getattr(AgentLoopWorkerTQ, name)))
 

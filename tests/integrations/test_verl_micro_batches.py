@@ -15,7 +15,8 @@ import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.hooks.hook import wrap
 from otel_rl.integrations.verl.hooks import INTEGRATION
-from otel_rl.integrations.verl.micro_batches import count_tokens
+from otel_rl.integrations.verl.micro_batches import fields_of
+from otel_rl.single_controller.micro_batches import count_tokens
 from tests.analysis.test_flops import forward_flops, train_flops
 from tests.fixtures import Recording, milliseconds
 from tests.integrations.ranks import CONFIG, Network, operations, rates, step, tokens
@@ -106,7 +107,7 @@ def engine(share: int = 1, **module: Any) -> Engine:
 )
 def test_tokens_by_kind(batch: Fields, is_packed: bool, expected: tuple[int, ...] | None) -> None:
     """Prompts, what the policy wrote, what makes the batch full, and what tools wrote."""
-    assert expected == count_tokens(batch, is_packed=is_packed)
+    assert expected == count_tokens(fields_of(batch), is_packed=is_packed)
 
 
 def test_a_step_of_a_rank(rank: Recording) -> None:

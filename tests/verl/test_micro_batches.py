@@ -13,8 +13,8 @@ import pytest
 from otel_rl import vocabulary as v
 from otel_rl.hooks import Deferred
 from otel_rl.integrations.verl import micro_batches
-from otel_rl.integrations.verl.micro_batches import count_tokens
 from otel_rl.journal.read import open_run
+from otel_rl.single_controller.micro_batches import count_tokens
 from tests.programs.launch import ROOT, run
 
 pytestmark = pytest.mark.verl
@@ -53,7 +53,7 @@ def batch(of_dicts: Any) -> Any:
 
 def counts(data: Any) -> tuple[int, ...] | None:
     """Count the tokens of a micro-batch: prompt, response, padding, environment."""
-    return count_tokens(micro_batches._taken(data), is_packed=micro_batches._is_packed(data))
+    return count_tokens(micro_batches.fields_of(data), is_packed=micro_batches.is_packed(data))
 
 
 def test_micro_batches_of_equal_size(of_dicts: Any, batch: Any) -> None:

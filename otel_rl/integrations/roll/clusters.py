@@ -15,6 +15,7 @@ from otel_rl.hooks import Args, Hook, Kwargs, RequestHook, StageHook
 from otel_rl.integrations.roll.batches import rows_of
 from otel_rl.records import Value
 from otel_rl.single_controller.served import Answer, Asked, ServedCall
+from otel_rl.single_controller.tables import sync_hooks
 
 WORKERS = "roll.pipeline.base_worker"
 WORKER = "roll.distributed.executor.worker:Worker"
@@ -60,10 +61,7 @@ def _answers(result: Any) -> list[Answer]:
     return [Answer(len(ids), str(word or "")) for ids, word in zip_longest(tokens, finish, fillvalue="")]
 
 
-def _moved(name: str) -> tuple[tuple[str, Value], ...]:
-    return ((vocabulary.SYNC_OPERATION, name),)
-
-
+UPDATED = ((vocabulary.SYNC_OPERATION, "model_update"),)
 MOVES = "load_states", "offload_states"
 MOVES_OF_SERVER = (
     *MOVES, "load_states_partial", "offload_states_partial", "process_weights_after_loading", "broadcast_parameter",
@@ -77,12 +75,9 @@ HOOKS: tuple[Hook, ...] = (
     StageHook(target=f"{CRITIC}.compute_values", stage=vocabulary.VALUE, attributes=_say_batch),
     StageHook(target=f"{CRITIC}.train_step", stage=vocabulary.TRAIN, attributes=_say_train("critic")),
     *(StageHook(target=f"{kind}.do_checkpoint", stage=vocabulary.CHECKPOINT) for kind in (ACTOR, CRITIC)),
-    StageHook(target=f"{WORKER}.start_model_update", stage=vocabulary.SYNC, attributes=_moved("model_update")),
-    *(
-        StageHook(target=f"{kind}.{name}", stage=vocabulary.SYNC, attributes=_moved(name), optional=True)
-        for kind, names in ((WORKER, MOVES), (INFER, MOVES_OF_SERVER))
-        for name in names
-    ),
+    StageHook(target=f"{WORKER}.start_model_update", stage=vocabulary.SYNC, attributes=UPDATED),
+    *sync_hooks(WORKER, *MOVES, optional=True),
+    *sync_hooks(INFER, *MOVES_OF_SERVER, optional=True),
     RequestHook(target=f"{INFER}.generate_request", watch=_begin_serve, optional=True),
 )
 ARRIVING: tuple[Hook, ...] = (

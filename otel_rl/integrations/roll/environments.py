@@ -19,9 +19,9 @@ from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, StageHook
 from otel_rl.integrations.roll.batches import COUNTED, rows_of
 from otel_rl.integrations.roll.shape import mode_of_process
 from otel_rl.process.carrier import Carrier
-from otel_rl.process.hooked import hooking
 from otel_rl.records import Value
 from otel_rl.single_controller.sample_groups import count_dropped, count_samples, lags_of, link_groups, show_groups
+from otel_rl.single_controller.tables import follow_made, sync_hooks, tool_hook
 from otel_rl.trace.apart import open_apart, open_below
 from otel_rl.trace.stage import Stage, current_stage
 
@@ -30,7 +30,6 @@ ROLLOUTS, GROUPS = f"{SCHEDULER}:RolloutScheduler", f"{SCHEDULER}:GroupQueue"
 WORKER = "roll.pipeline.agentic.environment_worker:EnvironmentWorker"
 MANAGERS = "roll.pipeline.agentic.env_manager"
 BASE, TRAJECTORIES = f"{MANAGERS}.base_env_manager:BaseEnvManager", f"{MANAGERS}.traj_env_manager:TrajEnvManager"
-OPERATION = vocabulary.SYNC_OPERATION
 MOST_BEGUN = 100_000
 
 
@@ -129,11 +128,6 @@ def _know_step(args: Args, kwargs: Kwargs) -> None:
     environments.carrier = Carrier.current()
 
 
-def _follow(args: Args, kwargs: Kwargs, result: object) -> None:
-    """Hook what the class of a manager overrides."""
-    hooking.follow(args[0])
-
-
 def _is_apart(manager: Any) -> bool:
     return _mode(manager.mode) == "train" and manager.pipeline_config.async_generation_ratio > 0
 
@@ -188,18 +182,8 @@ def _decided(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
     return {vocabulary.TOKENS_PROMPT: len(prompt), vocabulary.TOKENS_RESPONSE: len(response)}
 
 
-def _say_step(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    said = {vocabulary.OPERATION: vocabulary.EXECUTE_TOOL, vocabulary.TOOL_NAME: _tag(args[0]),
-            vocabulary.TOOL_TYPE: "function"}  # fmt: skip
-    return _say_of_trajectory(args, kwargs) | said
-
-
-def _tag(manager: Any) -> str:
-    return str(manager.rollout_cache.tag)
-
-
-def _step_stage(args: Args, kwargs: Kwargs) -> str:
-    return f"{vocabulary.EXECUTE_TOOL} {_tag(args[0])}"
+def _tag(args: Args) -> str:
+    return str(args[0].rollout_cache.tag)
 
 
 def _formulated(args: Args, kwargs: Kwargs, result: Any) -> None:
@@ -216,15 +200,12 @@ def _formulated(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 HOOKS: tuple[Hook, ...] = (
     StageHook(target=f"{ROLLOUTS}.get_batch", stage=vocabulary.SAMPLE, attributes=_say_batch, capture=_collected),
-    *(
-        StageHook(target=f"{ROLLOUTS}.{name}", stage=vocabulary.SYNC, attributes=((OPERATION, name),), optional=True)
-        for name in ("suspend", "shrink_sampler", "expand_sampler")
-    ),
+    *sync_hooks(ROLLOUTS, "suspend", "shrink_sampler", "expand_sampler", optional=True),
     CallbackHook(target=f"{GROUPS}.advance_step", before=_advancing, after=_show_groups),
     CallbackHook(target=f"{GROUPS}.put", before=_putting, after=_put),
     CallbackHook(target=f"{GROUPS}.get", after=_taken),
     CallbackHook(target=f"{WORKER}.update_step", before=_know_step),
-    CallbackHook(target=f"{TRAJECTORIES}.__init__", after=_follow),
+    CallbackHook(target=f"{TRAJECTORIES}.__init__", after=follow_made),
     CallbackHook(
         target=f"{TRAJECTORIES}.reset", before=_end_trajectory, after=_begin_trajectory, failed=_trajectory_failed
     ),
@@ -234,7 +215,7 @@ HOOKS: tuple[Hook, ...] = (
         attributes=_say_of_trajectory,
         capture=_decided,
     ),
-    StageHook(target=f"{TRAJECTORIES}.step", stage=_step_stage, attributes=_say_step),
+    tool_hook(f"{TRAJECTORIES}.step", _tag, _say_of_trajectory),
     CallbackHook(target=f"{TRAJECTORIES}.formulate_rollouts", after=_formulated),
     CallbackHook(target=f"{TRAJECTORIES}.run_rollout_loop", after=_end_trajectory, failed=_trajectory_failed),
 )

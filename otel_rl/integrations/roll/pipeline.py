@@ -29,6 +29,7 @@ from otel_rl.single_controller.driver import (
     loop_failed,
     stage_of,
 )
+from otel_rl.single_controller.tables import sync_timers
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_stage, innermost
 
@@ -41,8 +42,7 @@ OLD, REFERENCE = (KIND, "old"), (KIND, "ref")
 TIMERS: Timers = {
     "step_stop_server": (vocabulary.SYNC, ((OPERATION, "pause_sampling"),)),
     "step_model_update": (vocabulary.SYNC, ((OPERATION, "model_update"),)),
-    "model_update": (vocabulary.SYNC, ((OPERATION, "model_update"),)),
-    "shrink_sampler": (vocabulary.SYNC, ((OPERATION, "shrink_sampler"),)),
+    **sync_timers("model_update", "shrink_sampler"),
     "val_step": (vocabulary.EVALUATE, ()),
     "step_generate": (vocabulary.SAMPLE, ()),
     "rollout": (vocabulary.SAMPLE, ()),

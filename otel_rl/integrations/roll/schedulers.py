@@ -27,11 +27,12 @@ from otel_rl.single_controller.sample_groups import (
     count_samples,
     lags_of,
     link_groups,
+    of_sample,
     server_acquired,
     server_released,
     show_groups,
 )
-from otel_rl.trace.stage import current_stage, innermost
+from otel_rl.trace.stage import current_stage
 
 SCHEDULER = "roll.distributed.scheduler.generate_scheduler"
 DYNAMIC = f"{SCHEDULER}:DynamicSamplingScheduler"
@@ -40,7 +41,6 @@ BUFFER = f"{SCHEDULER}:ReplayBuffer"
 PAUSE = (vocabulary.SYNC_OPERATION, "pause_sampling")
 LOOP = "roll.distributed.scheduler.user_defined_rollout_loop:UserDefinedRolloutLoop"
 ROUTERS = "roll.distributed.scheduler.router"
-OF_GROUP = vocabulary.MODE, vocabulary.GROUP_ID
 
 
 @dataclass(eq=False)
@@ -136,13 +136,6 @@ def _filtered(args: Args, kwargs: Kwargs, result: object) -> None:
         count_dropped(1, "filtered", _mode_of(context))
 
 
-def _say_of_group(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    """Repeat whose sample this is: servers learn from it whether it is an evaluation's."""
-    stage = innermost()
-    said = (stage and stage.attributes) or {}
-    return {key: said[key] for key in OF_GROUP if key in said}
-
-
 def _sampled(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value] | None:
     """Count a sample that is complete: ``_generate_and_reward(self, context, req, domain)``."""
     context = kwargs.get("context") or args[1]
@@ -216,9 +209,9 @@ HOOKS: tuple[Hook, ...] = (
     ),
     CallbackHook(target=f"{LOOP}.process_new_prompt", after=_filtered),
     StageHook(
-        target=f"{LOOP}._generate_and_reward", stage=vocabulary.TRAJECTORY, attributes=_say_of_group, capture=_sampled
+        target=f"{LOOP}._generate_and_reward", stage=vocabulary.TRAJECTORY, attributes=of_sample, capture=_sampled
     ),
-    StageHook(target=f"{CONTEXT}.generate", stage=vocabulary.SAMPLE_TURN, attributes=_say_of_group, capture=_answered),
+    StageHook(target=f"{CONTEXT}.generate", stage=vocabulary.SAMPLE_TURN, attributes=of_sample, capture=_answered),
     *(CallbackHook(target=f"{BUFFER}.{name}", after=_show_prompts) for name in ("advance_step", "commit", "abort")),
     CallbackHook(target=f"{BUFFER}.gc", after=_collected_garbage),
     _waits(f"{ROUTERS}:InprocProxy.on_send_request"),

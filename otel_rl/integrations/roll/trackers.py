@@ -6,15 +6,15 @@ this. docs/roll.md says what its own numbers mean, and which are wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, Attachment, CallbackHook, Hook, Kwargs, StageHook
-from otel_rl.metrics.naming import Series, series_of
+from otel_rl.metrics.naming import Series
 from otel_rl.process.hooked import hooking
-from otel_rl.single_controller.tracked import EVALUATION, Numbers, numbers_of, record_numbers
+from otel_rl.single_controller.tracked import lengths_at, name_numbers, numbers_of, record_numbers
 
 TRACKING = "roll.utils.tracking"
 NAME = "otel"
@@ -31,13 +31,8 @@ CANONICAL: Final[dict[str, Series]] = {
     "critic/entropy/mean": (vocabulary.ENTROPY, ()),
     "critic/loss": (vocabulary.LOSS_TERM, ((vocabulary.LOSS_TYPE, "value"),)),
 }
-LENGTHS: Final = {
-    "mean": vocabulary.RESPONSE_LENGTH,
-    "min": vocabulary.RESPONSE_MIN,
-    "max": vocabulary.RESPONSE_MAX,
-}
 for _part in ("token", "tokens"):  # RLVR writes it without the s
-    CANONICAL.update({f"{_part}/response_length/{end}": (name, ()) for end, name in LENGTHS.items()})
+    CANONICAL.update(lengths_at(f"{_part}/response_length"))
 for _mean in ("val_correct/all/mean", "val/score/mean"):  # RLVR's, and the agentic pipeline's
     CANONICAL[_mean] = vocabulary.EVAL_REWARD, ()
 EVALUATIONS: Final = frozenset(("val", "val_correct"))
@@ -48,23 +43,14 @@ NESTED: Final = "scheduler/"
 def log_metrics(args: Args, kwargs: Kwargs) -> None:
     """Record the numbers that a tracker's ``log(self, values, step)`` gets."""
     values = kwargs["values"] if "values" in kwargs else args[1]
-    record_numbers(_named(numbers_of({_plain(key): value for key, value in values.items()}, "ROLL")))
+    numbers = numbers_of({_plain(key): value for key, value in values.items()}, "ROLL")
+    own = {key: number for key, number in numbers.items() if key.count(NESTED) < 2}
+    record_numbers(name_numbers(own, vocabulary.ROLL, CANONICAL.get, EVALUATIONS))
 
 
 def _plain(key: Any) -> str:
     """Leave out by what a number was reduced (``@sum``), as ROLL's trackers do."""
     return str(key).rpartition("@")[0] or str(key)
-
-
-def _named(numbers: Numbers) -> Iterator[tuple[Series, int | float]]:
-    for key, number in numbers.items():
-        if key.count(NESTED) > 1:
-            continue
-        found = CANONICAL.get(key) or series_of(key, vocabulary.ROLL)
-        if found is not None:
-            name, labels = found
-            is_evaluation = key.partition("/")[0] in EVALUATIONS
-            yield (name, (*labels, *((EVALUATION,) if is_evaluation else ()))), number
 
 
 def _follow_tracker(args: Args, kwargs: Kwargs, result: Any) -> None:

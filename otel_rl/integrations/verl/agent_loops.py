@@ -2,6 +2,10 @@
 
 Source: verl 0.9.1, ``trainer/ppo/v1/agent_loop_tq.py``, ``experimental/agent_loop/agent_loop.py``,
 ``workers/rollout/llm_server.py``, ``experimental/reward_loop/reward_loop.py``, ``tools/``.
+
+A group is what an agent loop makes of one prompt. The synchronous trainer waits for its groups, so they are below the
+span that submitted them. Those of the asynchronous ones may outlive a step: each is a trace of its own, whose key is
+the uid of its prompt. Evaluations wait for theirs, whatever the trainer.
 """
 
 from __future__ import annotations
@@ -12,17 +16,18 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, RequestHook, StageHook
-from otel_rl.integrations.verl import prompt_groups
-from otel_rl.integrations.verl.prompt_groups import mode_of
-from otel_rl.process.carrier import IN_USE
-from otel_rl.process.hooked import hooking
+from otel_rl.hooks.submitted import SubmittedHook
+from otel_rl.integrations.verl.replay_buffer import is_apart
+from otel_rl.process.carrier import IN_USE, Carrier
 from otel_rl.records import Value
-from otel_rl.single_controller.sample_groups import count_samples, server_acquired, server_released
+from otel_rl.single_controller import sample_groups as kit
 from otel_rl.single_controller.served import Answer, Asked, ServedCall
+from otel_rl.single_controller.tables import follow_made, tool_failed, tool_hook
 from otel_rl.trace.stage import innermost
 
-AGENT = "verl.experimental.agent_loop"
-TOOL_LOOP = f"{AGENT}.tool_agent_loop"
+LOOP = "verl.experimental.agent_loop.agent_loop:AgentLoopWorker"
+TOOL_LOOP = "verl.experimental.agent_loop.tool_agent_loop"
+REWARDS = "verl.experimental.reward_loop.reward_loop:RewardLoopWorker"
 BASE_TOOL = "verl.tools.base_tool:BaseTool"
 SERVERS = "verl.workers.rollout.llm_server"
 SERVED = frozenset(("prompt_ids", "sampling_params", "request_id"))
@@ -30,7 +35,31 @@ SERVED = frozenset(("prompt_ids", "sampling_params", "request_id"))
 FINISH = {"aborted": "abort", "completed": ""}
 """What verl calls how an answer ended, and what we do; verl leaves other words as engines say them."""
 UNKNOWN_TOOL = "_OTHER"
-OF_TRAJECTORY = vocabulary.MODE, vocabulary.GROUP_ID, vocabulary.SAMPLE_ID
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+def _mode_of(trajectory: Any) -> str:
+    return "eval" if trajectory["validate"] else "train"
+
+
+def _say_group(args: Args, kwargs: Kwargs) -> dict[str, Value]:
+    return {vocabulary.GROUP_ID: str(args[1]["uid"]), vocabulary.MODE: _mode_of(args[3])}
+
+
+def _remember(args: Args, kwargs: Kwargs) -> None:
+    kit.remember_submitted(map(str, args[1]["uid"]))
+
+
+def _submitted(args: Args, kwargs: Kwargs) -> tuple[Carrier | None, str | None]:
+    worker, prompt, _, trajectory = args[:4]
+    uid = str(prompt["uid"])
+    has_own = not trajectory["validate"] and is_apart(worker.config.trainer.v1.trainer_mode)
+    return kit.groups.submitted.pop(uid, None), uid if has_own else None
+
+
+# --- trajectories, turns and rewards ----------------------------------------------------------------------------------
 
 
 def _say_chunk(args: Args, kwargs: Kwargs) -> dict[str, Value]:
@@ -39,7 +68,7 @@ def _say_chunk(args: Args, kwargs: Kwargs) -> dict[str, Value]:
 
 
 def _say_trajectory(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    return {**_ids(kwargs), vocabulary.MODE: mode_of(args[2])}
+    return {**_ids(kwargs), vocabulary.MODE: _mode_of(args[2])}
 
 
 def _ids(said: Mapping[str, Any]) -> dict[str, Value]:
@@ -53,66 +82,41 @@ def _ids(said: Mapping[str, Any]) -> dict[str, Value]:
 def _generated(args: Args, kwargs: Kwargs) -> None:
     """Count a trajectory that is complete; where a loop has several outputs, each is a sample."""
     outputs = args[1] if isinstance(args[1], list) else [args[1]]
-    prompt, written = (sum(len(ids) for ids in found) for found in zip(*map(_token_ids, outputs), strict=True))
+    prompt, written = (sum(len(getattr(one, key)) for one in outputs) for key in ("prompt_ids", "response_ids"))
     response = sum(sum(output.response_mask) for output in outputs)
+    counted: dict[str, Value] = {
+        vocabulary.TOKENS_PROMPT: prompt,
+        vocabulary.TOKENS_RESPONSE: response,
+        vocabulary.TOKENS_ENVIRONMENT: written - response,
+    }
     stage = innermost()
     if stage is not None and stage.name == vocabulary.TRAJECTORY:
-        stage.set_attribute(vocabulary.TOKENS_PROMPT, prompt)
-        stage.set_attribute(vocabulary.TOKENS_RESPONSE, response)
-        stage.set_attribute(vocabulary.TOKENS_ENVIRONMENT, written - response)
-        stage.set_attributes(_versions([output.extra_fields for output in outputs]))
+        stage.set_attributes(counted | _versions(outputs))
     if not args[2]:
-        count_samples(len(outputs), prompt, response, written - response)
-
-
-def _token_ids(output: Any) -> tuple[list[int], list[int]]:
-    return output.prompt_ids, output.response_ids
-
-
-def _say_turn(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    """Repeat whose turn it is: servers learn from it whether it is an evaluation's."""
-    stage = innermost()
-    said = (stage and stage.attributes) or {}
-    return {key: said[key] for key in OF_TRAJECTORY if key in said}
+        kit.count_samples(len(outputs), prompt, response, written - response)
 
 
 def _say_queue(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    return {**_say_turn(args, kwargs), vocabulary.IDLE_REASON: "queue"}
+    return {**kit.of_sample(args, kwargs), vocabulary.IDLE_REASON: "queue"}
 
 
 def _answered(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
-    said: dict[str, Value] = {
-        vocabulary.TOKENS_PROMPT: len(kwargs["prompt_ids"]),
-        vocabulary.TOKENS_RESPONSE: len(result.token_ids),
-    }
-    return said | _versions([result.extra_fields])
+    prompt, response = len(kwargs["prompt_ids"]), len(result.token_ids)
+    return {vocabulary.TOKENS_PROMPT: prompt, vocabulary.TOKENS_RESPONSE: response} | _versions([result])
 
 
-def _versions(fields: list[dict[str, Any]]) -> dict[str, Value]:
-    """Return the policy versions of the first and the last token."""
-    known = [one for one in fields if one.get("min_global_steps") is not None]
-    if not known:
-        return {}
-    return {
-        vocabulary.POLICY_VERSION: min(int(one["min_global_steps"]) for one in known),
-        vocabulary.POLICY_VERSION_END: max(int(one["max_global_steps"]) for one in known),
-    }
-
-
-def _count_attempt(args: Args, kwargs: Kwargs) -> None:
-    """Count a call that a turn makes again, because a server aborted it to get new weights."""
-    turn = innermost()
-    if turn is not None and turn.name == vocabulary.SAMPLE_TURN:
-        made = (turn.attributes or {}).get(vocabulary.ATTEMPTS, 0)
-        turn.set_attribute(vocabulary.ATTEMPTS, int(made) + 1)  # type: ignore[arg-type]
+def _versions(outputs: list[Any]) -> dict[str, Value]:
+    fields = [output.extra_fields for output in outputs]
+    known = (one for one in fields if one.get("min_global_steps") is not None)
+    return kit.versions_of((int(one["min_global_steps"]), int(one["max_global_steps"])) for one in known)
 
 
 def _acquired(args: Args, kwargs: Kwargs, result: Any) -> None:
-    server_acquired(str(result[0]))
+    kit.server_acquired(str(result[0]))
 
 
 def _released(args: Args, kwargs: Kwargs) -> None:
-    server_released(str(args[1]))
+    kit.server_released(str(args[1]))
 
 
 def _begin_serve(args: Args, kwargs: Kwargs) -> ServedCall | None:
@@ -136,36 +140,11 @@ def _finish(answer: Any) -> str:
     return FINISH.get(word, word)
 
 
-def _say_tool(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    said: dict[str, Value] = {
-        vocabulary.OPERATION: vocabulary.EXECUTE_TOOL,
-        vocabulary.TOOL_NAME: _tool(args),
-        vocabulary.TOOL_TYPE: "function",
-    }
-    return _say_turn(args, kwargs) | said
-
-
-def _tool_stage(args: Args, kwargs: Kwargs) -> str:
-    return f"{vocabulary.EXECUTE_TOOL} {_tool(args)}"
-
-
 def _tool(args: Args) -> str:
     """Name the tool that is called; a model also asks for tools that do not exist, in its own words."""
     loop, call, _, agent_data = args[:4]
     name = call.name
     return str(name) if name in getattr(agent_data, "_active_tools", loop.tools) else UNKNOWN_TOOL
-
-
-def _follow_tool(args: Args, kwargs: Kwargs, result: object) -> None:
-    """Hook what the class of a tool overrides of verl's base."""
-    hooking.follow(args[0])
-
-
-def _tool_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
-    """Let the call of a tool fail with its tool: verl makes an answer for the model of the exception."""
-    stage = innermost()
-    if stage is not None and stage.name.startswith(f"{vocabulary.EXECUTE_TOOL} "):
-        stage.fail(error)
 
 
 def _say_reward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
@@ -182,24 +161,16 @@ def _say_reward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
 
 
 HOOKS: tuple[Hook, ...] = (
-    StageHook(
-        target=f"{AGENT}.agent_loop:AgentLoopWorker.generate_sequences",  # the legacy trainer's
-        stage=vocabulary.SAMPLE,
-        attributes=_say_chunk,
-    ),
-    StageHook(
-        target=f"{AGENT}.agent_loop:AgentLoopWorker._run_agent_loop",
-        stage=vocabulary.TRAJECTORY,
-        attributes=_say_trajectory,
-    ),
-    CallbackHook(target=f"{AGENT}.agent_loop:AgentLoopWorker._agent_loop_postprocess", before=_generated),
+    StageHook(target=f"{LOOP}.generate_sequences", stage=vocabulary.SAMPLE, attributes=_say_chunk),  # the legacy one
+    StageHook(target=f"{LOOP}._run_agent_loop", stage=vocabulary.TRAJECTORY, attributes=_say_trajectory),
+    CallbackHook(target=f"{LOOP}._agent_loop_postprocess", before=_generated),
     *(
         StageHook(
             target=f"{SERVERS}:{kind}.generate",
             stage=vocabulary.SAMPLE_TURN,
-            attributes=_say_turn,
+            attributes=kit.of_sample,
             capture=_answered,
-            before=_count_attempt,
+            before=kit.count_attempt,
         )
         for kind in ("LLMServerClient", "FullyAsyncLLMServerClient")
     ),
@@ -210,10 +181,10 @@ HOOKS: tuple[Hook, ...] = (
         after=_acquired,
     ),
     CallbackHook(target=f"{SERVERS}:LLMServerClient._release_server", before=_released),
-    StageHook(target=f"{TOOL_LOOP}:ToolAgentLoop._call_tool", stage=_tool_stage, attributes=_say_tool),
-    CallbackHook(target=f"{BASE_TOOL}.__init__", after=_follow_tool),
+    tool_hook(f"{TOOL_LOOP}:ToolAgentLoop._call_tool", _tool, kit.of_sample),
+    CallbackHook(target=f"{BASE_TOOL}.__init__", after=follow_made),
     *(
-        CallbackHook(target=target, failed=_tool_failed)
+        CallbackHook(target=target, failed=tool_failed)
         for target in (
             f"{BASE_TOOL}.create",
             f"{BASE_TOOL}.execute",
@@ -221,14 +192,16 @@ HOOKS: tuple[Hook, ...] = (
             f"{TOOL_LOOP}:normalize_function_tool_return",
         )
     ),
-    StageHook(
-        target="verl.experimental.reward_loop.reward_loop:RewardLoopWorker.compute_score",
-        stage=vocabulary.REWARD,
-        attributes=_say_reward,
-    ),
+    StageHook(target=f"{REWARDS}.compute_score", stage=vocabulary.REWARD, attributes=_say_reward),
 )
 ARRIVING: tuple[Hook, ...] = (
-    *prompt_groups.ARRIVING,
+    CallbackHook(target="AgentLoopWorkerTQ.generate_sequences", before=_remember),
+    SubmittedHook(
+        target="AgentLoopWorkerTQ._run_prompt",
+        stage=vocabulary.SAMPLE_GROUP,
+        attributes=_say_group,
+        submitted=_submitted,
+    ),
     CallbackHook(target="AgentLoopWorkerTQ._agent_loop_postprocess", before=_generated),
     RequestHook(target="*.generate", watch=_begin_serve),
 )

@@ -15,25 +15,12 @@ from zlib import crc32
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory
 from otel_rl.observing import samples
-from otel_rl.observing.samples import Rows, later, place_of
-from otel_rl.single_controller.ledger import (
-    OUTPUTS,
-    REWARDS,
-    TENSORS,
-    note_batch,
-    note_compared,
-    note_grouped,
-    note_groups,
-    note_losses,
-    note_outputs,
-    note_prompts,
-    note_trajectory,
-    response_of,
-)
+from otel_rl.observing.samples import Rows
+from otel_rl.single_controller import ledger as kit
 from otel_rl.trace.stage import current_stage
 
 NAMES: Final = "uid", "session_id"
-TAKEN: Final = frozenset((*NAMES, *TENSORS))
+TAKEN: Final = frozenset((*NAMES, *kit.TENSORS))
 CALLS: Final = vocabulary.LOGPROB, vocabulary.TRAIN, vocabulary.VALUE
 PADDING: Final = "pad"
 """With what the ids begin of samples that fill up a batch."""
@@ -60,18 +47,14 @@ ledgering = VerlLedger.keep("ledgering")
 def generated(args: Args, kwargs: Kwargs) -> None:
     """Note a trajectory: ``AgentLoopWorker._compute_score(self, outputs, kwargs)``, before its reward is asked for."""
     outputs, said, stage = args[1], args[2], current_stage()
-    place = place_of(vocabulary.SAMPLE)
-    if stage is None or place is None or (stage.attributes or {}).get(vocabulary.MODE) == "eval":
-        return
-    if "uid" in said and len(outputs) == 1:
-        one = outputs[0]
-        later(
-            _trajectory, place, said["uid"], said.get("session_id"), one.prompt_ids, one.response_ids, one.response_mask
-        )
+    is_evaluation = stage is not None and (stage.attributes or {}).get(vocabulary.MODE) == "eval"
+    if "uid" in said and len(outputs) == 1 and not is_evaluation:
+        (one,), names = outputs, (said["uid"], said.get("session_id"))
+        kit.note(vocabulary.SAMPLE, _trajectory, names, one.prompt_ids, one.response_ids, one.response_mask)
 
 
-def _trajectory(place: Any, uid: str, session: Any, prompt: Any, response: Any, mask: Any) -> Any:
-    return note_trajectory(place, _name(uid, session, response), prompt, response, mask)
+def _trajectory(place: Any, names: tuple[str, Any], prompt: Any, response: Any, mask: Any) -> Any:
+    return kit.note_trajectory(place, _name(*names, response), prompt, response, mask)
 
 
 def _name(uid: str, session: Any, response: Any) -> str:
@@ -102,28 +85,27 @@ def given(args: Args, kwargs: Kwargs) -> None:
 
 def answered(args: Args, kwargs: Kwargs) -> None:
     """Look at what a rank computed: ``_update_meta_with_output(output, meta, func_name)``."""
-    place, names = place_of(), ledgering.names
-    found = {key: args[0].get(key) for key in set(args[0].keys()).intersection(OUTPUTS)}
-    if place is not None and names is not None and found:
-        later(note_outputs, place, names, found, _ids)
+    found = {key: args[0].get(key) for key in set(args[0].keys()).intersection(kit.OUTPUTS)}
+    if ledgering.names is not None and found:
+        kit.note("", kit.note_outputs, ledgering.names, found, _ids)
 
 
 def lost(args: Args, kwargs: Kwargs) -> None:
     """Look at a rank's own losses: ``TrainingWorker._postprocess_output(self, output, ..., forward_only)``."""
     if not kwargs.get("forward_only"):
-        note_losses(args[1].get("loss", ()))
+        kit.note_losses(args[1].get("loss", ()))
 
 
 def _note(data: Any, boundary: str = "") -> None:
-    place = place_of(boundary)
     batch = {key: data.get(key) for key in set(data.keys()) & TAKEN}
     is_named = "uid" in batch
     ledgering.names = {key: batch[key] for key in NAMES if key in batch} if is_named else None
-    if place is not None and is_named:
-        later(note_batch, place, batch, _ids, _is_padding)
+    if is_named:
+        kit.note(boundary, kit.note_batch, batch, _ids, is_padding)
 
 
-def _is_padding(name: str) -> bool:
+def is_padding(name: str) -> bool:
+    """Return whether a sample only fills up the batch."""
     return name.startswith(PADDING)
 
 
@@ -134,7 +116,7 @@ def _ids(batch: dict[str, Any], tensors: dict[str, Rows]) -> list[str]:
     if "responses" not in tensors:
         return [str(uid) for uid in uids]
     responses = tensors["responses"]
-    return [_name(uid, None, responses[row][: response_of(tensors, row)]) for row, uid in enumerate(uids)]
+    return [_name(uid, None, responses[row][: kit.response_of(tensors, row)]) for row, uid in enumerate(uids)]
 
 
 def listed(values: Any) -> list[Any]:
@@ -151,37 +133,29 @@ def listed(values: Any) -> list[Any]:
 
 def submitted(args: Args, kwargs: Kwargs) -> None:
     """Look for a group id that two prompts have: ``PPOTrainer._submit_batch_to_rollout(self, batch)``."""
-    place, uids = place_of(vocabulary.SAMPLE_SUBMIT), args[1].get("uid", None)
-    if place is not None and uids is not None:
-        later(_prompts, place, uids)
-
-
-def _prompts(place: Any, uids: Any) -> Any:
-    return note_prompts(place, listed(uids))
+    uids = args[1].get("uid", None)
+    if uids is not None:
+        kit.note(vocabulary.SAMPLE_SUBMIT, lambda place: kit.note_prompts(place, listed(uids)))
 
 
 def balanced(args: Args, kwargs: Kwargs) -> None:
     """Look at the groups of a batch: ``PPOTrainer._balance_batch(self, batch, ...)``, before samples fill it up."""
-    place = place_of(vocabulary.SAMPLE_PROCESS)
-    if place is not None:
-        later(_groups, place, list(args[1].keys), args[0].config.actor_rollout_ref.rollout.n)
+    asked = args[0].config.actor_rollout_ref.rollout.n
+    kit.note(vocabulary.SAMPLE_PROCESS, _groups, list(args[1].keys), asked)
 
 
 def _groups(place: Any, keys: list[str], asked: int) -> Any:
     sessions = {key.rpartition("_")[0] for key in keys}
-    return note_groups(place, keys, [session.rpartition("_")[0] for session in sessions], asked)
+    return kit.note_groups(place, keys, [session.rpartition("_")[0] for session in sessions], asked)
 
 
 def compared(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Look at groups that are compared: ``compute_advantage_for_multi_trajectories(data, batch_keys, ...)``."""
-    place = place_of(vocabulary.ADVANTAGE)
-    if place is None:
-        return
     if not ledgering.is_remasked and _is_remasked(kwargs.get("config")):
         ledgering.is_remasked = True
-        later(samples.remasked, place)
+        kit.note(vocabulary.ADVANTAGE, samples.remasked)
     ids, own = [key.rpartition("_")[0] for key in args[1]], [key.rsplit("_", 2)[0] for key in args[1]]
-    later(note_compared, place, ids, own, result.non_tensor_batch["uid"], _rewards(result))
+    kit.note(vocabulary.ADVANTAGE, kit.note_compared, ids, own, result.non_tensor_batch["uid"], _rewards(result))
 
 
 def _is_remasked(config: Any) -> bool:
@@ -192,14 +166,14 @@ def _is_remasked(config: Any) -> bool:
 
 def grouped(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Look at the groups of the legacy trainer: ``compute_advantage(data, ..., num_repeat)``; V1 calls it inside."""
-    place, batch = place_of(vocabulary.ADVANTAGE), result.batch
-    if place is not None and "prompts" in set(batch.keys()):
-        uids = result.non_tensor_batch["uid"]
-        later(note_grouped, place, uids, batch["prompts"], kwargs.get("num_repeat"), _rewards(result))
+    batch, uids = result.batch, result.non_tensor_batch.get("uid")
+    if "prompts" in set(batch.keys()):
+        asked, rewards = kwargs.get("num_repeat"), _rewards(result)
+        kit.note(vocabulary.ADVANTAGE, kit.note_grouped, uids, batch["prompts"], asked, rewards)
 
 
 def _rewards(data: Any) -> dict[str, Any]:
-    return {key: data.batch[key] for key in set(data.batch.keys()).intersection(REWARDS)}
+    return {key: data.batch[key] for key in set(data.batch.keys()).intersection(kit.REWARDS)}
 
 
 TRANSFER: Final = "verl.utils.transferqueue_utils"

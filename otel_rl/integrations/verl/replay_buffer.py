@@ -11,7 +11,6 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, StageHook
-from otel_rl.integrations.verl.prompt_groups import is_apart
 from otel_rl.records import Value
 from otel_rl.single_controller.sample_groups import QUEUE, count_dropped, lags_of, link_groups, show_groups
 
@@ -27,6 +26,11 @@ DROPPED = {
 """How the names of verl's counters of groups end, and why each was dropped."""
 
 
+def is_apart(trainer_mode: str) -> bool:
+    """Return whether the trainer of this mode lets groups outlive the step that submits them."""
+    return trainer_mode != "sync"
+
+
 def rows_of(batch: Any) -> dict[str, Value]:
     """Count samples and tokens by the tags of a batch, whose values are elsewhere; padding repeats samples.
 
@@ -38,8 +42,8 @@ def rows_of(batch: Any) -> dict[str, Value]:
     tags = [tag for tag in batch.tags if not tag.get("is_padding")]
     said: dict[str, Value] = {vocabulary.BATCH_SIZE: len(tags)}
     if tags and all("prompt_len" in tag for tag in tags):
-        said[vocabulary.TOKENS] = sum(tag["prompt_len"] + tag["response_len"] for tag in tags)
-        said[vocabulary.TOKENS_PROMPT] = sum(tag["prompt_len"] for tag in tags)
+        said[vocabulary.TOKENS_PROMPT] = prompt = sum(tag["prompt_len"] for tag in tags)
+        said[vocabulary.TOKENS] = prompt + sum(tag["response_len"] for tag in tags)
     return said
 
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, Kwargs, Memory
-from otel_rl.metrics.naming import Series, series_of
-from otel_rl.single_controller.tracked import EVALUATION, Numbers, numbers_of, record_numbers
+from otel_rl.metrics.naming import Series
+from otel_rl.single_controller.tracked import Numbers, lengths_at, name_numbers, numbers_of, record_numbers
 
 CANONICAL: Final[dict[str, Series]] = {
     "critic/score/mean": (vocabulary.REWARD_SCORE, ()),
@@ -31,9 +31,7 @@ CANONICAL: Final[dict[str, Series]] = {
     "actor/pg_clipfrac": (vocabulary.CLIP_FRACTION, ()),
     "actor/grad_norm": (vocabulary.GRAD_NORM, ()),
     "actor/lr": (vocabulary.LEARNING_RATE, ()),
-    "response_length/mean": (vocabulary.RESPONSE_LENGTH, ()),
-    "response_length/min": (vocabulary.RESPONSE_MIN, ()),
-    "response_length/max": (vocabulary.RESPONSE_MAX, ()),
+    **lengths_at("response_length"),
 }
 INSTEAD_OF: Final = {"actor/entropy_loss": "actor/entropy", "actor/reward_kl_penalty": "actor/kl_loss"}
 """What counts only where the other is missing or is no canonical number."""
@@ -108,18 +106,13 @@ def log_metrics(args: Args, kwargs: Kwargs) -> None:
 
 def _named(numbers: Numbers) -> Iterator[tuple[Series, int | float]]:
     rewards = [key for key in numbers if EVAL_REWARD.fullmatch(key)]
-    for key, number in numbers.items():
+
+    def canonical(key: str) -> Series | None:
         if rewards == [key]:  # of several data sources none is that of the whole evaluation
-            name, labels = EVALUATED
-        elif _is_canonical(key, numbers):
-            name, labels = CANONICAL[key]
-        else:
-            found = series_of(key, vocabulary.VERL)
-            if found is None:
-                continue
-            name, labels = found
-        mode = (EVALUATION,) if key.partition("/")[0] in EVALUATIONS else ()
-        yield (name, (*labels, *mode)), number
+            return EVALUATED
+        return CANONICAL[key] if _is_canonical(key, numbers) else None
+
+    yield from name_numbers(numbers, vocabulary.VERL, canonical, EVALUATIONS)
     share, longest = numbers.get("response_length/clip_ratio"), numbers.get("response_length/max")
     if share is not None and longest is not None and meaning.limit is not None:
         yield (vocabulary.RESPONSE_CLIPPED, ()), share if longest >= meaning.limit else 0.0  # it is of the longest ones

@@ -10,28 +10,19 @@ from __future__ import annotations
 
 import inspect
 from importlib.metadata import version
+from pathlib import PurePath
 from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, BlockHook, CallbackHook, Hook, Kwargs, StageHook
 from otel_rl.integrations.verl import ledger, replay_buffer, tracking
-from otel_rl.integrations.verl.job_settings import settings_of, trained
 from otel_rl.integrations.verl.replay_buffer import rows_of
 from otel_rl.process.hooked import hooking
 from otel_rl.records import Value
-from otel_rl.single_controller.driver import (
-    Timers,
-    become_driver,
-    begin_loop,
-    begin_step,
-    driver,
-    end_loop,
-    loop_failed,
-    say,
-    stage_of,
-)
+from otel_rl.single_controller import driver as kit
 from otel_rl.single_controller.sample_groups import QUEUE
+from otel_rl.single_controller.tables import sync_hooks, sync_timers
 from otel_rl.trace.stage import Stage
 
 V1 = "verl.trainer.ppo.v1"
@@ -39,10 +30,10 @@ TRAINER = f"{V1}.trainer_base:PPOTrainer"
 LEGACY = "verl.trainer.ppo.ray_trainer:RayPPOTrainer"
 LEGACY_LOOPS = "verl.experimental.agent_loop.agent_loop:AgentLoopManager.generate_sequences"
 MANAGER = "verl.checkpoint_engine.base:CheckpointEngineManager"
-KIND, MODEL, OPERATION = vocabulary.LOGPROB_KIND, vocabulary.TRAIN_MODEL, vocabulary.SYNC_OPERATION
+KIND, MODEL = vocabulary.LOGPROB_KIND, vocabulary.TRAIN_MODEL
 DATA = (vocabulary.IDLE_REASON, "data")
 
-TIMERS: Timers = {
+TIMERS: kit.Timers = {
     "reward": (vocabulary.REWARD, ()),
     "old_log_prob": (vocabulary.LOGPROB, ((KIND, "old"),)),
     "ref": (vocabulary.LOGPROB, ((KIND, "ref"),)),
@@ -50,9 +41,7 @@ TIMERS: Timers = {
     "adv": (vocabulary.ADVANTAGE, ()),
     "update_critic": (vocabulary.TRAIN, ((MODEL, "critic"),)),
     "update_actor": (vocabulary.TRAIN, ((MODEL, "actor"),)),
-    "update_weights": (vocabulary.SYNC, ((OPERATION, "update_weights"),)),
-    "switch_to_trainer": (vocabulary.SYNC, ((OPERATION, "switch_to_trainer"),)),
-    "switch_to_rollout": (vocabulary.SYNC, ((OPERATION, "switch_to_rollout"),)),
+    **sync_timers("update_weights", "switch_to_trainer", "switch_to_rollout"),
     "switch_wait": (vocabulary.IDLE, (QUEUE,)),
     "save_checkpoint": (vocabulary.CHECKPOINT, ()),
     "testing": (vocabulary.EVALUATE, ()),
@@ -75,7 +64,31 @@ OPERATIONS = "update_weights", "sleep_replicas", "wake_up_replicas", "abort_repl
 def _made(args: Args, kwargs: Kwargs) -> None:
     """Learn what is trained, before anything of the set-up is recorded."""
     config = kwargs.get("config") or (args[1] if len(args) > 1 else None)
-    become_driver("verl", version("verl"), attempt("read", "what verl trains", trained, config))
+    kit.become_driver("verl", version("verl"), attempt("read", "what verl trains", _trained, config))
+
+
+def _trained(config: Any) -> dict[str, str]:
+    """Return algorithm and model of a job; a model's folder is named by its last part only."""
+    path = str(config.actor_rollout_ref.model.path).rstrip("/")
+    return {"algorithm": str(config.algorithm.adv_estimator).upper(), "model_name": PurePath(path).name}
+
+
+def _settings_of(trainer: Any) -> dict[str, Value]:
+    """Return the settings that a report shows; a rank is one of those that train."""
+    config = trainer.config
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    prompts, group = int(config.data.train_batch_size), int(rollout.n)
+    ranks = int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
+    poll_s = getattr(getattr(trainer, "replay_buffer", None), "poll_interval", None)
+    return {
+        **({} if poll_s is None else {vocabulary.SETTINGS_POLL: float(poll_s)}),
+        vocabulary.SETTINGS_LEARNING_RATE: float(actor.optim.lr),
+        vocabulary.SETTINGS_SAMPLES: prompts * group // ranks,
+        vocabulary.SETTINGS_GROUP: group,
+        vocabulary.SETTINGS_LIMIT: int(rollout.response_length),
+        vocabulary.SETTINGS_UPDATES: prompts / int(actor.ppo_mini_batch_size) * int(actor.ppo_epochs),
+        vocabulary.SETTINGS_STEPS: int(trainer.total_training_steps),
+    }
 
 
 def _follow(args: Args, kwargs: Kwargs, result: object) -> None:
@@ -85,17 +98,17 @@ def _follow(args: Args, kwargs: Kwargs, result: object) -> None:
 
 
 def _begin_loop(args: Args, kwargs: Kwargs) -> None:
-    settings = attempt("read", "the settings of verl", settings_of, args[0])
-    begin_loop(args[0], str(args[0].config.trainer.default_local_dir), settings)
+    settings = attempt("read", "the settings of verl", _settings_of, args[0])
+    kit.begin_loop(args[0], str(args[0].config.trainer.default_local_dir), settings)
 
 
 def _begin_timer(args: Args, kwargs: Kwargs) -> Stage | None:
     """Begin a step, or return the stage of a timer that is one."""
-    if driver.trainer is None:
+    if kit.driver.trainer is None:
         return None
     if args[0] == "step":
-        begin_step(int(driver.trainer.global_steps))
-    return stage_of(TIMERS, args[0])
+        kit.begin_step(int(kit.driver.trainer.global_steps))
+    return kit.stage_of(TIMERS, args[0])
 
 
 # --- what a stage says ------------------------------------------------------------------------------------------------
@@ -103,7 +116,7 @@ def _begin_timer(args: Args, kwargs: Kwargs) -> Stage | None:
 
 def _say_rows(args: Args, kwargs: Kwargs) -> None:
     """Set on the open stage, a timer's, how much it handles."""
-    say(rows_of(args[1]))
+    kit.say(rows_of(args[1]))
 
 
 def _say_balance(args: Args, kwargs: Kwargs) -> dict[str, Value]:
@@ -124,7 +137,7 @@ def _generated(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
 def _of_trainer(trainer: str) -> tuple[Hook, ...]:
     return (
         CallbackHook(target=f"{trainer}.__init__", before=_made, after=_follow),
-        CallbackHook(target=f"{trainer}.fit", before=_begin_loop, after=end_loop, failed=loop_failed),
+        CallbackHook(target=f"{trainer}.fit", before=_begin_loop, after=kit.end_loop, failed=kit.loop_failed),
         StageHook(target=f"{trainer}._validate", stage=vocabulary.EVALUATE),
         StageHook(
             target=f"{trainer}._balance_batch",
@@ -161,8 +174,5 @@ HOOKS: tuple[Hook, ...] = (
     StageHook(target=f"{TRAINER}._compute_metrics", stage=vocabulary.LOG),
     CallbackHook(target="verl.utils.tracking:Tracking.__init__", before=tracking.read_settings),
     StageHook(target="verl.utils.tracking:Tracking.log", stage=vocabulary.LOG, before=tracking.log_metrics),
-    *(
-        StageHook(target=f"{MANAGER}.{name}", stage=vocabulary.SYNC, attributes=((OPERATION, name),))
-        for name in OPERATIONS
-    ),
+    *sync_hooks(MANAGER, *OPERATIONS),
 )

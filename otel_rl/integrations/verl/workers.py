@@ -12,6 +12,7 @@ from otel_rl import vocabulary
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, StageHook
 from otel_rl.integrations.verl import ledger, micro_batches
 from otel_rl.records import Value
+from otel_rl.single_controller.tables import sync_hooks
 from otel_rl.trace.stage import innermost
 
 WORKERS = "verl.workers.engine_workers"
@@ -22,7 +23,6 @@ RECEIVER = "verl.checkpoint_engine.base:CheckpointEngineWorker"
 DETACHED = "verl.experimental.separation.engine_workers:DetachActorWorker"
 """A rank that shares no device with a rollout server."""
 FSDP = "verl.workers.engine.fsdp.transformer_impl"
-UPDATE_WEIGHTS = ((vocabulary.SYNC_OPERATION, "update_weights"),)
 
 
 def _shape(data: Any) -> dict[str, Value]:
@@ -76,14 +76,9 @@ HOOKS: tuple[Hook, ...] = (
     StageHook(target=f"{ACTOR}.compute_log_prob", stage=vocabulary.LOGPROB, attributes=_say_logprob("old")),
     StageHook(target=f"{ACTOR}.compute_ref_log_prob", stage=vocabulary.LOGPROB, attributes=_say_logprob("ref")),
     StageHook(target=f"{ACTOR}.update_actor", stage=vocabulary.TRAIN, attributes=_say_train),
-    StageHook(target=f"{ACTOR}.update_weights", stage=vocabulary.SYNC, attributes=UPDATE_WEIGHTS),
-    StageHook(target=f"{RECEIVER}.update_weights", stage=vocabulary.SYNC, attributes=UPDATE_WEIGHTS),
-    *(
-        StageHook(target=f"{DETACHED}.{name}", stage=vocabulary.SYNC, attributes=((vocabulary.SYNC_OPERATION, name),))
-        for name in ("save_model_to_cpu", "restore_model_from_cpu")
-    ),
-    StageHook(target=f"{ACTOR}.save_checkpoint", stage=vocabulary.CHECKPOINT),
-    StageHook(target=f"{TRAINING}.save_checkpoint", stage=vocabulary.CHECKPOINT),
+    *(hook for owner in (ACTOR, RECEIVER) for hook in sync_hooks(owner, "update_weights")),
+    *sync_hooks(DETACHED, "save_model_to_cpu", "restore_model_from_cpu"),
+    *(StageHook(target=f"{owner}.save_checkpoint", stage=vocabulary.CHECKPOINT) for owner in (ACTOR, TRAINING)),
     StageHook(
         target=f"{TRAINING}.train_mini_batch", stage=vocabulary.TRAIN, attributes=_say_train, before=ledger.given
     ),
