@@ -177,8 +177,9 @@ def install(integration: Integration) -> None:
         _parts.patches.install(hook)
     for attachment in integration.attachments:
         _parts.patches.attach(attachment)
+    packages = {hook.target.partition(":")[0].partition(".")[0] for hook in integration.hooks}
     for hook in integration.arriving:
-        _parts.patches.expect(hook)
+        _parts.patches.expect(hook, packages)
     hooking.roles.update(integration.roles)
     if integration.role_of is not None:
         hooking.role_of.append(integration.role_of)

@@ -8,7 +8,7 @@ import importlib
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -41,7 +41,7 @@ class Patches:
         self.lock = threading.RLock()
         """Held while a target is replaced or restored."""
         self._wanted: set[Hook | Attachment] = set()
-        self._expected: list[Hook] = []
+        self._expected: dict[Hook, Collection[str]] = {}
         self._detach: list[Callable[[], object]] = []
 
     def in_child(self) -> None:
@@ -59,16 +59,21 @@ class Patches:
         self._wanted.add(attachment)
         wrapt.register_post_import_hook(functools.partial(self._attach, attachment), attachment.module)
 
-    def expect(self, hook: Hook) -> None:
-        """Replace the hook's target in each class of its name, or derived from one, that ``arrived`` is told of."""
-        self._expected.append(hook)
+    def expect(self, hook: Hook, packages: Collection[str] = ()) -> None:
+        """Replace the hook's target in each class of its name, or derived from one, that ``arrived`` is told of.
+
+        A class of that name in one of the packages that lacks the target is reported.
+        """
+        self._expected[hook] = packages
 
     def arrived(self, kind: type) -> None:
         """Replace what is hooked of a class that another process has sent by value; its bases stay as they are."""
-        names = {base.__name__ for base in kind.__mro__}
-        for hook in self._expected:
+        packages = {base.__name__: base.__module__.partition(".")[0] for base in kind.__mro__}
+        for hook, known in self._expected.items():
             owner, _, name = hook.target.rpartition(".")
-            original = inspect.getattr_static(kind, name, None) if owner in names | {"*"} else None
+            original = inspect.getattr_static(kind, name, None) if owner in packages or owner == "*" else None
+            if original is None and not hook.optional and packages.get(owner) in known:
+                report(f"find {hook.target}", None)
             if original is None or hook_of(original) is hook:
                 continue
             with guard(f"patch {hook.target}"), self.lock:

@@ -554,3 +554,21 @@ def test_a_class_that_ray_sends_by_value_is_no_target(package: str) -> None:
     patches.install(StageHook(target=f"{package}:Actor.update", stage="rl.train"))
     why = "Ray sends this class by value, so the hook belongs into `arriving`"
     assert (f"hook {package}:Actor.update: {why}", []) == (next(iter(guard.errors)), patches.applied)
+
+
+@pytest.mark.guarded
+def test_a_class_that_arrives_without_a_target_is_named() -> None:
+    """If it is of the framework: another may have the same name. It is counted each time, and logged once."""
+    patches, hook = Patches(), StageHook(target="Actor.update", stage="rl.train")
+    patches.expect(hook, {"theirs"})
+    patches.expect(StageHook(target="Actor.reset", stage="rl.train", optional=True), {"theirs"})
+    patches.expect(StageHook(target="*.generate", stage="rl.train"), {"theirs"})
+    actor = type("Actor", (), {"__module__": "theirs.actors"})
+    for kind in (
+        actor,
+        type("Derived", (actor,), {}),
+        type("Actor", (), {"__module__": "others"}),
+        type("Other", (), {}),
+    ):
+        patches.arrived(kind)
+    assert ({"find Actor.update": 2}, []) == (dict(guard.errors), patches.applied)

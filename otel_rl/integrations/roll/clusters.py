@@ -85,5 +85,5 @@ ARRIVING: tuple[Hook, ...] = (
     StageHook(target="ActorWorker.compute_log_probs", stage=vocabulary.LOGPROB, attributes=_say_logprob),
     StageHook(target="ActorWorker.train_step", stage=vocabulary.TRAIN, attributes=_say_train("actor")),
     # The rules of rewards have only this base in common, which computes none.
-    StageHook(target="Worker.compute_rewards", stage=vocabulary.REWARD, attributes=_say_reward),
+    StageHook(target="Worker.compute_rewards", stage=vocabulary.REWARD, attributes=_say_reward, optional=True),
 )
