@@ -8,7 +8,8 @@ import importlib
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -100,7 +101,8 @@ class Patches:
                 with guard("undo a patch"):
                     _undo(patch)
             with guard("undo imported names"):
-                _restore_imported({id(patch.replacement): patch for patch in self.applied})
+                if _are_held(self.applied):
+                    _restore_imported({id(patch.replacement): patch for patch in self.applied})
             for detach in reversed(self._detach):
                 with guard("undo an attachment"):
                     detach()
@@ -155,6 +157,12 @@ def _undo(patch: Patch) -> None:
         delattr(patch.owner, patch.name)
     else:
         setattr(patch.owner, patch.name, patch.original)
+
+
+def _are_held(patches: Sequence[Patch]) -> bool:
+    """Return whether anything but the patches refers to a replacement, as a module does that imported one."""
+    own = Counter(id(patch.replacement) for patch in patches)
+    return any(sys.getrefcount(patch.replacement) > own[id(patch.replacement)] + 1 for patch in patches)
 
 
 def _restore_imported(patches: Mapping[int, Patch]) -> None:

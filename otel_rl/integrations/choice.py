@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from otel_rl.config import Config, ConfigurationError
 from otel_rl.guard import guard, say
 from otel_rl.hooks import Integration
-from otel_rl.integrations import AUTO, check_names, registered
+from otel_rl.integrations import AUTO, OURS, check_names, registered
 from otel_rl.process.identity import is_ray_worker
 
 
@@ -56,7 +56,7 @@ def wanted(names: tuple[str, ...], source: str = "") -> list[Integration]:
         NotPossibleError: its package is missing, or of an unsupported version.
     """
     check_names(names, source)
-    known = registered()
+    known = OURS if set(names) <= set(OURS) else registered()
     chosen, found = _chosen(names, known), []
     for name in (name for name in known if name in chosen):
         integration = load(name, known[name])
