@@ -4,24 +4,61 @@ from __future__ import annotations
 
 import signal
 import sys
+from importlib import import_module
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
-from otel_rl.cli.commands.demo import demo
-from otel_rl.cli.commands.doctor import doctor
-from otel_rl.cli.commands.export import export
-from otel_rl.cli.commands.report import report
-from otel_rl.cli.commands.run import run
-from otel_rl.cli.commands.sidecar import ship, sidecar
-from otel_rl.cli.commands.stack import stack
-from otel_rl.cli.commands.stacks import stacks
 from otel_rl.cli.console import EXIT_CODES, FAILED, complain, end_streams, prepare_help, prepare_streams, reason
 from otel_rl.version import __version__
 
+SENT: Final = "Exit code: 0 all was sent; 1 something remains; 2 wrong usage; 3 another sidecar does it."
+COMMANDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "run": (
+        "run",
+        {
+            "epilog": "Exit code: that of CMD (128 + signal when a signal killed it); 126 or 127 when CMD cannot be "
+            "started; 2 wrong usage.",
+            "context_settings": {"ignore_unknown_options": True, "allow_interspersed_args": False},
+        },
+    ),
+    "demo": ("demo", {"epilog": EXIT_CODES}),
+    "report": ("report", {"epilog": EXIT_CODES}),
+    "stacks": ("stacks", {"epilog": EXIT_CODES}),
+    "export": ("export", {"epilog": EXIT_CODES}),
+    "ship": ("sidecar", {"epilog": f"{EXIT_CODES[:-1]}; with --follow: another sidecar sends it."}),
+    "sidecar": ("sidecar", {"epilog": SENT}),
+    "doctor": ("doctor", {"epilog": "Exit code: 0 nothing is wrong; 1 something is; 2 wrong usage; 3 no such run."}),
+    "stack": ("stack", {}),
+}
+"""By name: its module, and what Typer is to know of it."""
+
+
+class Commands(TyperGroup):
+    """Imports a command when it is asked for: a training waits for what `otel-rl run` imports, and numpy has threads.
+
+    These would get signals that `otel-rl run` passes on.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        module, options = COMMANDS[cmd_name]
+        command = getattr(import_module(f"otel_rl.cli.commands.{module}"), cmd_name)
+        if not isinstance(command, typer.Typer):
+            function, command = command, typer.Typer(add_completion=False, rich_markup_mode="markdown")
+            command.command(cmd_name, **options)(function)
+        return typer.main.get_command(command)
+
+
 app = typer.Typer(
     name="otel-rl",
+    cls=Commands,
     help="See what took the time and memory of an RL training run, how its reward went, and which rank is slow.\n\n"
     "Start with `otel-rl demo`, or record your own training with `otel-rl run -- python train.py`, then read it with "
     "`otel-rl report`. `otel-rl COMMAND --help` explains a command; `python -m otel_rl` is the same as `otel-rl`.",
@@ -47,21 +84,6 @@ def _options(
     ] = False,
 ) -> None:
     """Hold the options before the command."""
-
-
-app.command(
-    epilog="Exit code: that of CMD (128 + signal when a signal killed it); 126 or 127 when CMD cannot be started; "
-    "2 wrong usage.",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-)(run)
-app.command(epilog=EXIT_CODES)(demo)
-app.command(epilog=EXIT_CODES)(report)
-app.command(epilog=EXIT_CODES)(stacks)
-app.command(epilog=EXIT_CODES)(export)
-app.command(epilog=f"{EXIT_CODES[:-1]}; with --follow: another sidecar sends it.")(ship)
-app.command(epilog="Exit code: 0 all was sent; 1 something remains; 2 wrong usage; 3 another sidecar does it.")(sidecar)
-app.add_typer(stack, name="stack")
-app.command(epilog="Exit code: 0 nothing is wrong; 1 something is; 2 wrong usage; 3 no such run.")(doctor)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -14,9 +14,7 @@ from typing import Annotated
 import typer
 
 from otel_rl.cli.child import run_child
-from otel_rl.cli.conclusion import conclude
 from otel_rl.cli.console import Directory, complain, leave, settings_to_train
-from otel_rl.cli.driver_end import once_over
 from otel_rl.cli.sending import send_rest, sending
 from otel_rl.cli.stall_lines import shown_stalls
 from otel_rl.config import LAUNCH, Config
@@ -95,6 +93,8 @@ def run(
         leave(f"there is no command {command[0]!r}{_how(command)}", COMMAND_NOT_FOUND)
     except OSError as error:
         leave(f"cannot start {command[0]!r}: {error.strerror}{_how(command)}", CANNOT_EXECUTE)
+    from otel_rl.cli.conclusion import conclude  # with numpy, whose threads would have got signals of the command
+
     with suppress(KeyboardInterrupt, SystemExit), guard("show what was recorded"):  # a broken pipe makes rich leave
         conclude(lambda: _sent_on(_recorded(root, started_ns, launch), keeper), root, launch, quiet=quiet)
     if code and config.active and not quiet:
@@ -113,6 +113,8 @@ def _begin(root: Path, config: Config, *, is_named_by_us: bool) -> str:
 
 def _recorded(root: Path, started_ns: int, launch: str) -> list[Run]:
     """Return the runs of a command, once their drivers have said that their loops are over."""
+    from otel_rl.cli.driver_end import once_over  # with the report, for which no training waits
+
     runs = once_over(lambda: recorded_since(root, started_ns, launch))
     for run in runs:
         keep_unwritten(run.path)

@@ -27,6 +27,8 @@ HOW_IT_DOES: Final = (
 )
 
 stack = typer.Typer(
+    name="stack",
+    add_completion=False,
     help="Start, check and stop the backends on this machine: Collector, Jaeger, Prometheus, and Tempo where there "
     "is one.",
     no_args_is_help=True,
