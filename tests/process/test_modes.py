@@ -44,20 +44,19 @@ def modes(root: Path) -> dict[str, str]:
     return {str(path): f"{mode:o}" for path, mode in found.items() if mode != should_be[path.is_dir()]}
 
 
-@pytest.mark.parametrize("mask", UMASKS)
 @pytest.mark.parametrize(
-    ("maker", "code", "made"),
+    ("mask", "maker", "code", "made"),
     [
-        (RECORDING, 0, True),
-        ([*OTEL_RL, "run", "-q", "--", *RECORDING], 0, True),
-        ([*OTEL_RL, "sidecar", "--stay", "mine"], None, True),
-        ([*OTEL_RL, "stack", "up"], 1, True),
-        ([*OTEL_RL, "doctor"], None, False),
-        ([*OTEL_RL, "report", "mine"], 3, False),
-        ([*OTEL_RL, "export", "mine"], 3, False),
-        ([*OTEL_RL, "ship", "mine"], 3, False),
+        *((mask, RECORDING, 0, True) for mask in UMASKS),
+        (0, [*OTEL_RL, "run", "-q", "--", *RECORDING], 0, True),
+        (0o777, [*OTEL_RL, "sidecar", "--stay", "mine"], None, True),
+        (0o777, [*OTEL_RL, "stack", "up"], 1, True),
+        (0, [*OTEL_RL, "doctor"], None, False),
+        (0, [*OTEL_RL, "report", "mine"], 3, False),
+        (0, [*OTEL_RL, "export", "mine"], 3, False),
+        (0, [*OTEL_RL, "ship", "mine"], 3, False),
     ],
-    ids=["trainer", "run", "sidecar", "stack", "doctor", "report", "export", "ship"],
+    ids=[*(f"trainer {mask:o}" for mask in UMASKS), "run", "sidecar", "stack", "doctor", "report", "export", "ship"],
 )
 def test_a_new_root_is_its_owners_alone(
     tmp_path: Path, mask: int, maker: list[str], code: int | None, made: bool
