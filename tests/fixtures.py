@@ -15,11 +15,14 @@ import pytest
 import otel_rl
 from otel_rl import entry
 from otel_rl.flusher.thread import Flusher
+from otel_rl.journal.files import Journal
 from otel_rl.journal.read import Run, open_run
 from otel_rl.journal.views import SpanView
 from otel_rl.probes.memory import UNREAD, probes
 from otel_rl.process.state import state
 from otel_rl.records import Value
+from otel_rl.report.fold.folded_spans import FoldedSpans
+from otel_rl.report.fold.writer import fold, fold_writers
 
 WALL_NS = 1_700_000_000_000_000_000
 """The wall clock when the fake monotonic clock shows 0."""
@@ -183,3 +186,16 @@ def rank_1(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> Recording:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("OTEL_RL_RUN_ID")
     return stubbed.start()
+
+
+def folded_run(run: Run) -> FoldedSpans:
+    """Fold a run as the report does."""
+    return fold(run, run.open_stages())
+
+
+def folded_spans(spans: list[SpanView]) -> FoldedSpans:
+    """Fold spans that no journal has."""
+    by_writer: dict[str, list[SpanView]] = {}
+    for span in spans:
+        by_writer.setdefault(span.journal.identity.writer, []).append(span)
+    return fold_writers((Journal(listed[0].journal.identity, []), listed) for listed in by_writer.values())

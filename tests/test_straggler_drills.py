@@ -18,15 +18,13 @@ import pytest
 pytest.importorskip("torch")
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.stage_calls import StageCall
-from otel_rl.analysis.waits import transfers
 from otel_rl.journal.read import Run, open_run
 from otel_rl.report.read.average import average
-from otel_rl.report.read.collect import collect
-from otel_rl.report.read.span_attributes import KEYS
-from otel_rl.runs.calls import Calls, is_work, matched
+from otel_rl.runs.symmetric import Calls, is_work, matched
+from tests.fixtures import folded_run
 from tests.programs.launch import HERE, launcher, run
 from tests.programs.straggle import SKEW_NS, SLOW_RANK
+from tests.tables.made import StageCall, part_of
 from tests.timelines import slow_ranks
 
 pytestmark = pytest.mark.slow
@@ -54,10 +52,10 @@ class Drill:
         (one,) = [one for one in self.report["findings"]["time"] if one["rule"] in SLOW_RULES]
         return one["values"]["rank"], one["values"]["stage"]
 
-    def steps(self) -> list[list[StageCall[int]]]:
+    def steps(self) -> list[list[StageCall]]:
         """The calls of all ranks in each step that averages are made of."""
         found: defaultdict[int, dict[int, Calls]] = defaultdict(dict)
-        for record in average(collect(self.run.closed_spans(KEYS)).steps).steady:
+        for record in average(folded_run(self.run).steps).steady:
             found[record.step.iteration][record.rank.rank] = record.calls
         return [[call for call in matched(calls) if is_work(call)] for calls in found.values()]
 
@@ -109,7 +107,7 @@ def test_slow_communication_is_no_ranks_fault(tmp_path: Path) -> None:
     found = drill(tmp_path, "fsdp2", "collective")
     steps = found.steps()
     assert STEPS == len(steps)
-    transfer_s = [sum(transfers(calls).values()) / 1e9 for calls in steps]
+    transfer_s = [sum(part_of(calls).transfers_ns.values()) / 1e9 for calls in steps]
     blamed_s = [sum(one.excess_s for one in slow_ranks(calls).values()) for calls in steps]
     assert 0.9 * STEPS <= sum(comm > blamed for comm, blamed in zip(transfer_s, blamed_s, strict=True))
     efficiency = found.report["efficiency"]
@@ -122,7 +120,7 @@ def test_nobody_is_blamed_where_all_are_slow(tmp_path: Path) -> None:
     """Four ranks on however few cores, late alike in their rewards, with clocks that are 330 ms apart."""
     found = drill(tmp_path, "fsdp2", "everywhere")
     begins: defaultdict[int, dict[int, int]] = defaultdict(dict)
-    for record in collect(found.run.closed_spans(KEYS)).steps:
+    for record in folded_run(found.run).steps:
         begins[record.step.iteration][record.rank.rank] = record.step.begin_ns
     apart_ns = median(begin[1] - begin[SLOW_RANK] for begin in begins.values())
     assert apart_ns == pytest.approx(SKEW_NS[1] - SKEW_NS[SLOW_RANK], rel=0.2), "the clocks are not wrong"

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from otel_rl.analysis.many_steps import ManySteps
-from otel_rl.analysis.stage_calls import Key, Met, StageCall
-from otel_rl.analysis.stragglers import Slowest, own_times, slow_in
-from otel_rl.analysis.waits import call_waits
+from otel_rl.analysis.stragglers import Slowest, slow_in
+from tests.tables.made import CallKey, MetRow, StageCall, part_of, waits_of
 
 MS = 1_000_000
 
@@ -35,7 +34,7 @@ class Timeline:
     def run(self, step: int = 0, *, hidden: bool = False) -> Played:
         """Play the step: ranks work, then meet; what they record are differences of their own clock."""
         now = [0] * len(self.clocks)
-        calls: list[StageCall[int]] = []
+        calls: list[StageCall] = []
         wait = [0] * len(now)
         for phase in self.phases:
             began = [time + clock for time, clock in zip(now, self.clocks, strict=True)]
@@ -54,7 +53,7 @@ class Timeline:
 class Played:
     """What the ranks recorded, and the truth of an all-seeing clock."""
 
-    calls: list[StageCall[int]]
+    calls: list[StageCall]
     wait: list[int]
     end: list[int]
 
@@ -88,7 +87,7 @@ class Meetings:
             begin, key = now, (stage, numbers[stage])
             numbers[stage] += 1
             wait, transfer = [0] * self.ranks, [0] * self.ranks
-            rows: list[list[Met]] = [[] for _ in now]
+            rows: list[list[MetRow]] = [[] for _ in now]
             for meeting in meetings:
                 arrived = [time + own for time, own in zip(now, meeting.own, strict=True)]
                 last = max(arrived[rank] for rank in meeting.members)
@@ -99,7 +98,7 @@ class Meetings:
                     wait[rank] += last - arrived[rank]
                     transfer[rank] += meeting.transfer
                     duration = now[rank] - arrived[rank]
-                    rows[rank].append(Met(group, "all_reduce", len(meeting.members), numbers[group], duration))
+                    rows[rank].append(MetRow(group, "all_reduce", len(meeting.members), numbers[group], duration))
             found.wait[key], found.transfer[key] = dict(enumerate(wait)), dict(enumerate(transfer))
             found.calls.extend(
                 _call(rank, stage, now[rank] - begin[rank], rows[rank], most) for rank in range(self.ranks)
@@ -108,7 +107,7 @@ class Meetings:
         return found
 
 
-def _call(rank: int, stage: str, duration: int, rows: list[Met], most: int) -> StageCall[int]:
+def _call(rank: int, stage: str, duration: int, rows: list[MetRow], most: int) -> StageCall:
     kept = tuple(sorted(rows, key=lambda row: -row.duration_ns)[:most])
     comm = sum(row.duration_ns for row in rows)
     return StageCall(0, rank, stage, duration, comm, count=len(rows), omitted=len(rows) - len(kept), rows=kept)
@@ -118,10 +117,10 @@ def _call(rank: int, stage: str, duration: int, rows: list[Met], most: int) -> S
 class Recorded:
     """What the ranks recorded of their meetings, and the truth of an all-seeing clock by call and rank."""
 
-    calls: list[StageCall[int]]
+    calls: list[StageCall]
     end: list[int]
-    wait: dict[Key, dict[int, int]]
-    transfer: dict[Key, dict[int, int]]
+    wait: dict[CallKey, dict[int, int]]
+    transfer: dict[CallKey, dict[int, int]]
 
 
 MOST_MEETINGS = 5
@@ -153,10 +152,10 @@ def timelines(draw: st.DrawFn, *, ranks: int = 4) -> Timeline:
     return Timeline(tuple(draw(st.lists(phases, min_size=1, max_size=6))), draw(clocks))
 
 
-def spent_by(calls: Iterable[StageCall[int]]) -> dict[int, tuple[int, int, int]]:
+def spent_by(calls: Iterable[StageCall]) -> dict[int, tuple[int, int, int]]:
     """Add up own time, waits and transfers of each rank in one step."""
     listed = list(calls)
-    waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in call_waits(listed).by_stage().items()}
+    waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in waits_of(listed).by_stage().items()}
     found: dict[int, tuple[int, int, int]] = {}
     for rank, wait_ns in waited_ns.items():
         own = [call for call in listed if call.rank == rank]
@@ -165,7 +164,7 @@ def spent_by(calls: Iterable[StageCall[int]]) -> dict[int, tuple[int, int, int]]
     return found
 
 
-def step_ns(calls: Iterable[StageCall[int]]) -> int:
+def step_ns(calls: Iterable[StageCall]) -> int:
     """Say how long the stages of one step took on the rank where they took longest."""
     total: Counter[int] = Counter()
     for call in calls:
@@ -173,17 +172,20 @@ def step_ns(calls: Iterable[StageCall[int]]) -> int:
     return max(total.values(), default=0)
 
 
-def slow_ranks(calls: Iterable[StageCall[int]]) -> dict[str, Slowest[int]]:
+def slow_ranks(calls: Iterable[StageCall]) -> dict[str, Slowest[int]]:
     """Name the slow ranks of one step."""
     listed = list(calls)
-    return slow_in(own_times(listed), step_ns(listed))
+    return slow_in(part_of(listed).own_s, step_ns(listed))
 
 
-def many(calls: Iterable[StageCall[int]]) -> ManySteps[int]:
+def many(calls: Iterable[StageCall]) -> ManySteps[int]:
     """Fold the steps of some calls."""
     found: ManySteps[int] = ManySteps()
     listed = list(calls)
     for number in dict.fromkeys(call.step for call in listed):
         step = [call for call in listed if call.step == number]
-        found.add(step, step_ns(step), call_waits(step), {})
+        part = part_of(step)
+        found.add(
+            part.own_s, step_ns(step), counts=part.counts, inseparable=part.inseparable, transfers_ns=part.transfers_ns
+        )
     return found

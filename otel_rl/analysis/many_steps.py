@@ -11,9 +11,7 @@ from statistics import median
 from typing import Final, Generic
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.stage_calls import RankT, StageCall, keyed
-from otel_rl.analysis.stragglers import EXCESS_SHARE, compared_with, own_times, slow_ranks_in
-from otel_rl.analysis.waits import Waited, transfers
+from otel_rl.analysis.stragglers import EXCESS_SHARE, RankT, compared_with, slow_ranks_in
 
 PERSISTENT_SHARE: Final = 0.5
 """A rank is a straggler of the run if it is slow in this share of the steps that have the stage."""
@@ -84,19 +82,22 @@ class ManySteps(Generic[RankT]):
         self._counts: Counter[str] = Counter()
 
     def add(
-        self, calls: Iterable[StageCall[RankT]], time_ns: int, waited: Waited[RankT], between_s: Mapping[RankT, float]
+        self,
+        own_s: Mapping[str, Mapping[RankT, float]],
+        time_ns: int,
+        *,
+        counts: Mapping[str, int],
+        inseparable: Iterable[str],
+        transfers_ns: Mapping[str, int],
     ) -> None:
-        """Add a step, with the results of ``call_waits`` and ``between_stages``."""
-        listed = list(calls)
-        own = own_times(listed, between_s)
+        """Add a step: own times by stage and rank, with ``v.OTHER``, its time, and what ``tables.peers.Part`` has."""
         self._steps_ns.append(time_ns)
-        for ranks in keyed(listed).values():
-            self._counts.update({call.stage: call.count for call in [max(ranks.values(), key=lambda one: one.count)]})
-        self._inseparable.update(call.stage for call in listed if not call.is_separable)
-        for stage, times in own.items():
+        self._counts.update(counts)
+        self._inseparable.update(inseparable)
+        for stage, times in own_s.items():
             self._keep(stage, times)
-        self._slow.update(slow_ranks_in(own, time_ns))
-        for stage, transfer in transfers(listed, waited).items():
+        self._slow.update(slow_ranks_in(own_s, time_ns))
+        for stage, transfer in transfers_ns.items():
             self._transfers[stage].append((transfer, time_ns))
 
     def comparable(self) -> dict[str, dict[RankT, array[float]]]:

@@ -1,8 +1,4 @@
-"""How slow a rank is, as a score (NVRx), and what its slowness costs the whole job, as a ratio (what-if).
-
-Sources: the section scores of nvidia-resiliency-ext's straggler detection; the slowdowns S and S_w of ByteDance's
-what-if analysis (arXiv 2505.05713), here for ranks that share collectives and have no pipeline between them.
-"""
+"""How slow a rank is, as a score: the section scores of straggler detection in nvidia-resiliency-ext (NVRx)."""
 
 from __future__ import annotations
 
@@ -10,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import fsum, isnan
-from statistics import fmean, median
-from typing import Final, Generic
+from statistics import median
+from typing import Final
 
-from otel_rl.analysis.stage_calls import Key, RankT, StageCall, keyed
+from otel_rl.analysis.stragglers import RankT
 
 REPORTS: Final = 10
 """A rank's calls are cut into at most this many parts of equally many calls, to compare the last with its best."""
@@ -33,16 +29,6 @@ class SectionTime:
         known = [time_s for time_s in times_s if not isnan(time_s)]
         total_s = fsum(known)
         return cls(median(known), total_s) if total_s else None
-
-
-@dataclass(frozen=True, slots=True)
-class WhatIf(Generic[RankT]):
-    """One step if every rank were like the mean of the ranks."""
-
-    actual_s: float
-    ideal_s: float
-    alone_s: dict[RankT, float]
-    """Its time with this rank as it is and the others ideal."""
 
 
 def score(median_s: float, reference_s: float) -> float:
@@ -87,7 +73,7 @@ def weighted_scores(sections: Mapping[RankT, Mapping[str, SectionTime]]) -> dict
 
     A rank whose sections took no time scores 1. Without a common section the result is empty.
     """
-    common = set.intersection(*(set(one) for one in sections.values())) if sections else set()
+    common = [name for name in next(iter(sections.values()), {}) if all(name in one for one in sections.values())]
     if not common:
         return {}
     scores = {name: relative_scores({rank: one[name].median_s for rank, one in sections.items()}) for name in common}
@@ -97,42 +83,3 @@ def weighted_scores(sections: Mapping[RankT, Mapping[str, SectionTime]]) -> dict
         total = sum(scores[name][rank] * one[name].total_s for name in common)
         found[rank] = total / weight if weight else 1.0
     return found
-
-
-def what_if(calls: Iterable[StageCall[RankT]]) -> WhatIf[RankT] | None:
-    """Compare a step with an ideal one, in which each rank takes the mean of the ranks.
-
-    A call with time in collectives ends a stretch: there the ranks wait for the slowest. That is exact if a stage's
-    collectives come at its end. Transfers are the same in both.
-
-    Returns:
-        None if a stage's collectives cannot be separated, if ranks lack each other's calls, or if no time passed.
-    """
-    step = list(calls)
-    ranks = {call.rank for call in step}
-    actual = ideal = 0.0
-    alone = dict.fromkeys(ranks, 0.0)
-    for own, transfer in _stretches(keyed(step), ranks):
-        mean = fmean(own.values())
-        actual += transfer + max(own.values())
-        ideal += transfer + mean
-        for rank, value in own.items():
-            alone[rank] += transfer + max(value, mean)
-    return WhatIf(actual / 1e9, ideal / 1e9, {rank: time / 1e9 for rank, time in alone.items()}) if ideal else None
-
-
-def _stretches(
-    matched: Mapping[Key, Mapping[RankT, StageCall[RankT]]], ranks: set[RankT]
-) -> list[tuple[dict[RankT, int], int]]:
-    """Return own time by rank and the transfer after it, ns, of each stretch between collectives; none if unknown."""
-    found: list[tuple[dict[RankT, int], int]] = []
-    own: dict[RankT, int] = dict.fromkeys(ranks, 0)
-    for calls in matched.values():
-        if set(calls) != ranks or any(call.own_ns is None for call in calls.values()):
-            return []
-        for rank, call in calls.items():
-            own[rank] += call.own_ns or 0
-        if any(call.inside_ns for call in calls.values()):
-            found.append((own, min(call.inside_ns for call in calls.values())))
-            own = dict.fromkeys(ranks, 0)
-    return [*found, (own, 0)] if ranks else []

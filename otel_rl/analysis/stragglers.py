@@ -5,14 +5,12 @@ The ranks given are peers: they share role and pipeline stage, and do the same w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Final, Generic
+from typing import Final, Generic, TypeVar
 
-from otel_rl import vocabulary as v
-from otel_rl.analysis.stage_calls import RankT, StageCall
-
+RankT = TypeVar("RankT", bound=Hashable)
 STRAGGLER_RATIO: Final = 1.2
 """A rank is slow in a stage from this multiple of the median of the others."""
 EXCESS_SHARE: Final = 0.02
@@ -76,17 +74,13 @@ def slow_ranks_in(own_s: Mapping[str, Mapping[RankT, float]], whole_ns: int) -> 
     return found
 
 
-def costs(
-    calls: Iterable[StageCall[RankT]], whole_ns: int, between_s: Mapping[RankT, float] | None = None
-) -> dict[tuple[RankT, str], float]:
+def costs(own_s: Mapping[str, Mapping[RankT, float]], whole_ns: int) -> dict[tuple[RankT, str], float]:
     """Return by rank and stage what slow ranks of one step take longer than the median of the rest, s.
 
     Args:
-        calls: of one step.
+        own_s: own time by stage and rank; under ``v.OTHER`` that under no stage, from ``between_stages``.
         whole_ns: duration of the step.
-        between_s: own time under no stage by rank, from ``between_stages``.
     """
-    own_s = own_times(list(calls), between_s)
     found: dict[tuple[RankT, str], float] = {}
     for stage, one in slow_in(own_s, whole_ns).items():
         own = own_s[stage]
@@ -106,21 +100,6 @@ def between_stages(other_ns: Mapping[RankT, int], waited_ns: Mapping[RankT, int]
     least = min(other_ns.values(), default=0)
     longest = max((waited_ns.get(rank, 0) for rank in other_ns), default=0)
     return {rank: min(other, least + longest - waited_ns.get(rank, 0)) / 1e9 for rank, other in other_ns.items()}
-
-
-def own_times(
-    calls: Sequence[StageCall[RankT]], between_s: Mapping[RankT, float] | None = None
-) -> dict[str, dict[RankT, float]]:
-    """Add up own time by stage and rank of one step, s; a rank without the stage has 0."""
-    ranks = list(dict.fromkeys(call.rank for call in calls))
-    own_ns: dict[str, dict[RankT, int]] = {}
-    for call in calls:
-        own_ns.setdefault(call.stage, dict.fromkeys(ranks, 0))[call.rank] += call.own_ns or 0
-    unknown = {call.stage for call in calls if not call.is_separable}
-    found = {
-        stage: {rank: time / 1e9 for rank, time in own.items()} for stage, own in own_ns.items() if stage not in unknown
-    }
-    return {**found, v.OTHER: dict(between_s)} if between_s else found
 
 
 def slow_in(own_s: Mapping[str, Mapping[RankT, float]], whole_ns: int) -> dict[str, Slowest[RankT]]:

@@ -27,6 +27,8 @@ from otel_rl.report.data.report import (
 )
 from otel_rl.report.data.roles import RoleRow, Trajectories
 from otel_rl.report.data.time_use import Efficiency
+from otel_rl.report.fold.folded_spans import FoldedSpans
+from otel_rl.report.fold.writer import fold
 from otel_rl.report.read.attempts import (
     add_now,
     add_open,
@@ -45,16 +47,12 @@ from otel_rl.report.read.average import (
     stages_of_step,
     step_times,
 )
-from otel_rl.report.read.collect import FoldedSpans, collect
 from otel_rl.report.read.last_points import LastPoints
 from otel_rl.report.read.late_loops import EventLoopPoints
-from otel_rl.report.read.memory_readings import KEYS as MEMORY_KEYS
-from otel_rl.report.read.request_spans import KEYS as REQUEST_KEYS
 from otel_rl.report.read.said_settings import settings
 from otel_rl.report.read.single_controller.guest_steps import DRIVER, drivers_first
 from otel_rl.report.read.single_controller.held_steps import trajectories
-from otel_rl.report.read.single_controller.trajectories import KEYS as ROLLOUT_KEYS
-from otel_rl.report.read.span_attributes import KEYS, rank_of
+from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.report.sections.caveats import COUNTED, damage_rows, disagreements, loss_rows
 from otel_rl.report.sections.flops_rates import FlopsPoints
 from otel_rl.report.sections.ledger_faults import ledger
@@ -135,8 +133,7 @@ class Source:
         # a step journals its points after its spans: the spans of each are there if a run goes on
         self.points: Points = points or read_points(run)
         self.opened: list[OpenView] = run.open_stages()
-        keys = {*KEYS, *MEMORY_KEYS, *REQUEST_KEYS, *ROLLOUT_KEYS}
-        found = collect(self.run.closed_spans(keys, self.opened))
+        found = fold(self.run, self.opened)
         self.found: FoldedSpans = found
         add_open(found, self.opened)
         self.moved: set[str] = {journal.identity.writer for journal in run.journals if journal.is_left()}

@@ -7,8 +7,6 @@ from math import isfinite
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.goodput import is_background
-from otel_rl.analysis.stages import Comm, RankSpan
 from otel_rl.journal.views import SpanView
 from otel_rl.records import Value
 
@@ -109,40 +107,6 @@ def own_stages(spans: Sequence[SpanView]) -> Sequence[SpanView]:
         if parent != span.parent_id:
             kept[index] = span._replace(parent_id=parent)
     return kept
-
-
-def in_front(spans: Sequence[SpanView]) -> Sequence[SpanView]:
-    """Leave out asynchronous checkpoints of one trace and their collectives, but not the staging that delays a step."""
-    background = {span.span_id: span.parent_id for span in spans if is_background(span.name, span.attributes)}
-    if not background:  # as in most steps
-        return spans
-    staged = [
-        span._replace(parent_id=background[span.parent_id])
-        for span in spans
-        if span.name == v.CHECKPOINT_STAGING and span.parent_id in background
-    ]
-    return staged + [span for span in spans if span.span_id not in background and span.parent_id not in background]
-
-
-def rank_span(span: SpanView) -> RankSpan:
-    return RankSpan(
-        key=span.span_id,
-        parent=span.parent_id,
-        label=label(span.name, span.attributes),
-        begin_ns=span.start_ns,
-        end_ns=span.end_ns,
-        is_comm=span.name == v.COMM,
-        comm=_comm(span.attributes),
-        is_hidden=span.attributes.get(v.COMM_HIDDEN) is True,
-        is_host_clock=span.attributes.get(v.CLOCK) == "host",
-        device_ns=nanoseconds(span.attributes.get(v.DEVICE_TIME)),
-    )
-
-
-def _comm(attributes: Mapping[str, Value]) -> Comm | None:
-    """Return the sum of a stage's collectives, which its writer computed."""
-    time_ns = nanoseconds(attributes.get(v.COMM_TIME))
-    return None if time_ns is None else Comm(integer(attributes, v.COMM_COUNT), time_ns)
 
 
 def nanoseconds(time_s: Value | None) -> int | None:

@@ -24,7 +24,7 @@ from otel_rl.metrics.record import Fold
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
-from otel_rl.runs.calls import shows_waits
+from otel_rl.runs.symmetric import shows_waits
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 from otel_rl.trace.tree import close_phase

@@ -11,15 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.analysis.goodput import Goodput
+from otel_rl.analysis.goodput import Goodput, Kind
 from otel_rl.analysis.stages import Comm, StageTimes
 from otel_rl.journal.read import SpanView, open_run
 from otel_rl.records import Value
 from otel_rl.report.build import build_report
 from otel_rl.report.data.time_use import GoodputRow
-from otel_rl.report.read.containers import moved, skipped, time_by_kind, twice, without
+from otel_rl.report.read.containers import moved, skipped, twice, without
 from otel_rl.report.read.step_stages import PackedStages, Shapes
+from tests.fixtures import Recording
 from tests.made_runs import BEGIN_NS, MS, Plan, write_run
 from tests.peers import Did, Met, Peer
 from tests.watched import DEAD
@@ -34,9 +36,6 @@ def span(name: str, begin: int, end: int, **attributes: Value) -> SpanView:
     return SpanView(name, bytes(16), bytes(8), bytes(8), begin, end, 0, named, {}, JOURNAL)
 
 
-STEP = span("rl.rank 0", 0, 100)
-
-
 def test_the_update_that_was_skipped_is_wasted() -> None:
     """That since the optimizer's last step, in a stage around it too; an earlier one is not."""
     spans = [
@@ -47,21 +46,29 @@ def test_the_update_that_was_skipped_is_wasted() -> None:
         span(v.BACKWARD, 55, 70),
         span(v.OPTIMIZER, 70, 80, OPTIMIZER_SKIPPED=True),
     ]
-    assert Goodput(60, 0, 0, 30, 10) == time_by_kind(STEP, spans, is_step=True)
     assert [(50, 80), (55, 70), (70, 80)] == list(skipped(spans, 0))
 
 
-def test_set_up_is_overhead_whatever_runs_in_it() -> None:
+def test_set_up_is_overhead_whatever_runs_in_it(recording: Recording) -> None:
     """But for waits."""
-    spans = [span(v.SAMPLE, 0, 50), span(v.IDLE, 60, 70)]
-    assert Goodput(0, 90, 10, 0, 0) == time_by_kind(STEP, spans, is_step=False)
+    with otel_rl.stage(v.SAMPLE):
+        recording.tick(50)
+    with otel_rl.stage(v.IDLE):
+        recording.tick(10)
+    recording.tick(40)
+    with otel_rl.step(1), otel_rl.stage(v.SAMPLE):
+        recording.tick(30)
+    [goodput, _] = build_report(recording.stop(), BEGIN_NS).efficiency.goodput
+    assert {"overhead": 90 * MS, "idle": 10 * MS, "productive": 30 * MS} == {
+        part.kind: part.time_ns for part in goodput.parts if part.time_ns
+    }
 
 
 def test_waits_are_taken_from_the_kind_of_their_stage() -> None:
     """Never more than there is."""
-    waits = [(v.REWARD, 5), (v.SYNC, 30), (v.COMM, 3), (v.IDLE, 4)]
+    waits = {Kind.PRODUCTIVE: 5, Kind.OVERHEAD: 30, Kind.OTHER: 3, Kind.IDLE: 4}
     assert Goodput(45, 0, 38, 0, 17) == moved(PARTS, waits)
-    assert Goodput(42, 20, 18, 9, 20) == moved(Goodput(50, 20, 10, 9, 20), [(v.BACKWARD, 7), (v.REWARD, 1)])
+    assert Goodput(42, 20, 18, 9, 20) == moved(Goodput(50, 20, 10, 9, 20), {Kind.PRODUCTIVE: 8})
 
 
 @pytest.mark.parametrize(

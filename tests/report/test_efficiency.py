@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.stage_calls import StageCall
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.time_use import (
@@ -26,12 +25,13 @@ from otel_rl.report.data.time_use import (
     StragglerRow,
 )
 from otel_rl.report.read.average import average
-from otel_rl.report.read.collect import collect
 from otel_rl.report.sections.rank_activity import efficiency
 from tests import made_runs
+from tests.fixtures import folded_spans
 from tests.made_runs import BEGIN_NS, MS, Plan, write_run
 from tests.peers import Did, Met, Peer
 from tests.played import KINDS, Call, Game, PlayedStep, Start, Truth, games, play
+from tests.tables.made import StageCall
 from tests.timelines import many
 from tests.watched import DEAD
 
@@ -40,7 +40,7 @@ fewer = settings(max_examples=30)
 
 def found_in(game: Game) -> tuple[Efficiency, set[tuple[str, int]]]:
     """Report on a game; with attempt and number of the steps that averages are made of."""
-    found = collect(game.spans)
+    found = folded_spans(game.spans)
     averaged = average(found.steps)
     steady = {(record.attempt, record.step.iteration) for record in averaged.steady}
     return efficiency(found, averaged), steady

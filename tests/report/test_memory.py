@@ -15,10 +15,9 @@ from otel_rl.journal.read import open_run
 from otel_rl.journal.write import Writer
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import MemoryPeak
-from otel_rl.report.read.collect import FoldedSpans, collect
+from otel_rl.report.fold.folded_spans import FoldedSpans
 from otel_rl.report.read.memory_course import StepMemory
-from otel_rl.report.read.memory_readings import KEYS
-from otel_rl.report.read.span_attributes import KEYS as SPAN_KEYS
+from tests.fixtures import folded_run
 from tests.made_runs import BEGIN_NS, MS, Attributes, FakeSpan, Plan, resource
 from tests.peers import Did, Peer
 
@@ -161,7 +160,7 @@ def grown(root: Path, sizes: Sequence[int], *, backwards: bool = False) -> Folde
     other = Peer(root / "run", 0, 1)
     for spans in reversed(steps) if backwards else steps:
         other.write(spans[::-1])
-    return collect(open_run(root / "run").closed_spans({*SPAN_KEYS, *KEYS}))
+    return folded_run(open_run(root / "run"))
 
 
 @pytest.mark.parametrize("backwards", [False, True])

@@ -17,12 +17,10 @@ from otel_rl.journal.page import PageView
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.details import OpenCollective
-from otel_rl.report.read.collect import collect
-from otel_rl.report.read.span_attributes import KEYS
 from otel_rl.report.section import Line
 from otel_rl.report.sections.open_now import HANGING, open_rows
 from otel_rl.report.terminal import render
-from tests.fixtures import WALL_NS, Recording
+from tests.fixtures import WALL_NS, Recording, folded_run
 from tests.made_runs import BEGIN_NS, MS, SETUP_MS, Plan, write_run
 from tests.peers import ALIVE, Did, Peer
 
@@ -77,7 +75,7 @@ def test_a_rank_between_its_stages_is_in_its_step(tmp_path: Path, name: str) -> 
 def test_a_step_is_not_measured_by_the_set_up(tmp_path: Path) -> None:
     """Both are a container of the rank, but loading a model takes minutes: a hang would be named after three of it."""
     run = open_run(write_run(tmp_path, Plan(killed_in=f"{v.RANK_SPAN} 0", is_alive=True)))
-    longest_ns = collect(run.closed_spans(KEYS)).longest_ns
+    longest_ns = folded_run(run).longest_ns
     assert [SETUP_MS * MS, 300 * MS] == [longest_ns[f"{name}{v.RANK_SPAN} 0"] for name in (f"{v.SETUP} ", "")]
 
 

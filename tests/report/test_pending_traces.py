@@ -10,11 +10,12 @@ import pytest
 
 import otel_rl
 from otel_rl import vocabulary as v
+from otel_rl.journal import files
 from otel_rl.journal.read import open_run
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import probes
 from otel_rl.report.build import build_report
-from otel_rl.report.read import collect
+from otel_rl.report.fold import writer
 from tests.fake_cuda import FakeCuda
 from tests.fixtures import Recording
 from tests.peers import BEGIN_NS, Did, Met, Peer
@@ -59,7 +60,9 @@ def test_a_step_waits_for_its_stages_by_time_and_by_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: int, step_ms: int, most: int, expected: int
 ) -> None:
     """Twelve seconds of its writer's own clock, four steps at least and so many at most."""
-    monkeypatch.setattr(collect, "MOST_PENDING", most)
+    monkeypatch.setattr(writer, "MOST_PENDING", most)
+    monkeypatch.setattr(writer, "ROWS", 1)
+    monkeypatch.setattr(files, "BATCH_BYTES", 1)
     rank = Peer(tmp_path, 0, 1)
     late = []
     for number in range(1, 29):
@@ -69,20 +72,6 @@ def test_a_step_waits_for_its_stages_by_time_and_by_number(
         if number == 4 + behind + 1:
             rank.write(late)
     assert {v.REWARD: expected} == calls_of(open_run(tmp_path))
-
-
-def test_journals_that_are_read_wait_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a writer behind whose spans another's come only the last traces wait, for stages that a death left open."""
-    ranks = [Peer(tmp_path, rank) for rank in range(3)]
-    for number in range(1, 21):
-        for rank in ranks:
-            rank.step(number, [Did(v.REWARD, 10)])
-    waiting: list[int] = []
-    collector = collect._Collector()
-    for span in open_run(tmp_path).spans():
-        collector.add(span)
-        waiting.append(len(collector._groups))
-    assert 2 * collect.PENDING_STEPS + 20 == max(waiting)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), -1.0])

@@ -10,9 +10,9 @@ import pytest
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run, open_run
 from otel_rl.report.data.report import Loss, RankStep, StepDisagreement
-from otel_rl.report.read.collect import StepRecord, collect
-from otel_rl.report.read.span_attributes import KEYS
+from otel_rl.report.fold.folded_spans import StepRecord
 from otel_rl.report.sections.caveats import disagreements
+from tests.fixtures import folded_run
 from tests.made_runs import Plan, write_run
 
 Off = tuple[Run, list[StepRecord]]
@@ -22,7 +22,7 @@ Off = tuple[Run, list[StepRecord]]
 def off(tmp_path: Path) -> Off:
     """Three steps of three ranks, of which the last one is one ahead."""
     run = open_run(write_run(tmp_path, Plan(steps=3, ranks=3)))
-    records = collect(run.closed_spans(KEYS)).steps
+    records = folded_run(run).steps
     return run, [
         replace(record, step=replace(record.step, iteration=record.step.iteration + (record.rank.rank == 2)))
         for record in records
@@ -40,7 +40,7 @@ def test_the_first_step_with_two_names_is_given(off: Off) -> None:
 def test_ranks_that_agree(off: Off) -> None:
     """Nothing is said."""
     run, _ = off
-    assert [] == disagreements(collect(run.closed_spans(KEYS)).steps, run.journals, [])
+    assert [] == disagreements(folded_run(run).steps, run.journals, [])
 
 
 def test_lost_spans_leave_it_open(off: Off) -> None:
@@ -66,7 +66,7 @@ def test_the_step_in_which_a_rank_died_has_no_place(tmp_path: Path) -> None:
         replace(record, step=replace(record.step, iteration=8))
         if record.is_truncated and record.rank.rank == 0
         else replace(record, is_truncated=False, is_open=False)  # the span of rank 1 is there
-        for record in collect(run.closed_spans(KEYS)).steps
+        for record in folded_run(run).steps
     ]
     assert [1, 1, 2, 2, 3, 8] == sorted(record.step.iteration for record in records)
     assert [] == disagreements(records, run.journals, [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,19 +12,18 @@ from otel_rl.analysis.stages import Comm, StageTimes
 from otel_rl.analysis.steps import Step
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import BalanceRow, CommRow, LongStep, RankComm
+from otel_rl.report.fold.folded_spans import FoldedSpans, StepRecord
 from otel_rl.report.read.average import Averaged, average, set_aside
-from otel_rl.report.read.collect import FoldedSpans, StepRecord
 from otel_rl.report.read.containers import NOTHING as NO_TIME
 from otel_rl.report.read.span_attributes import WorkSums
 from otel_rl.report.read.step_stages import PackedStages
 from otel_rl.report.sections.rank_activity import efficiency
 from otel_rl.report.sections.stage_ranks import balance_rows, comm_rows
 from otel_rl.report.sections.stage_shares import stage_rows
-from otel_rl.runs.calls import Calls
+from tests.tables.made import StageCall, calls_of_steps
 
 MS = 1_000_000
 NOTHING = Comm(0, 0)
-NO_CALLS = Calls((), (), array("q"), (), array("q"))
 
 
 def averaged(*ranks: Sequence[float], comm: Comm = NOTHING) -> Averaged:
@@ -41,15 +39,13 @@ def averaged(*ranks: Sequence[float], comm: Comm = NOTHING) -> Averaged:
             reward = StageTimes((round(ms * MS),), round(ms * MS), round(ms * MS), NOTHING, False, False)
             slices = {(v.REWARD,): reward} if ms else {}
             step = Step(now_ns, now_ns + time_ns, "train", number)
-            reward_ns = array("q", (round(ms * MS),))
-            calls = Calls((v.REWARD,), (), reward_ns, (), array("q")) if ms else NO_CALLS
-            records.append(record(rank, step, slices, comm, calls))
+            records.append(record(rank, step, slices, comm, len(records)))
             now_ns += time_ns
     return average(records)
 
 
 def record(
-    rank: int, step: Step, slices: dict[tuple[str, ...], StageTimes], comm: Comm = NOTHING, calls: Calls = NO_CALLS
+    rank: int, step: Step, slices: dict[tuple[str, ...], StageTimes], comm: Comm = NOTHING, number: int = 0
 ) -> StepRecord:
     """Make a step of a rank in which everything lies under stages."""
     return StepRecord(
@@ -62,7 +58,7 @@ def record(
         direct_comm=comm,
         work=WorkSums(),
         is_truncated=False,
-        calls=calls,
+        number=number,
         bubbles=(0, 0, 0, 0, 0),
         goodput=NO_TIME,
     )
@@ -70,7 +66,12 @@ def record(
 
 def rewards(steps: Averaged) -> BalanceRow:
     """Compare the ranks in their rewards."""
-    slow = efficiency(FoldedSpans(), steps).stragglers
+    calls: list[list[StageCall]] = [[] for _ in range(1 + max(one.number for one in steps.finished))]
+    for one in steps.finished:
+        calls[one.number] = [
+            StageCall(0, one.rank.rank, stage, times.busy_ns) for (stage,), times in one.stages.items()
+        ]
+    slow = efficiency(FoldedSpans(calls=[calls_of_steps(calls)]), steps).stragglers
     return balance_rows(steps, stage_rows(steps), slow)[0]
 
 

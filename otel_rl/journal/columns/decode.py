@@ -106,12 +106,20 @@ class SpanColumns(Columns):
         lists.append(self.others["value"][self.others["type"] == LIST].view("u8"))
         return self._can_read(resource_of, self.rows["resource"]) and self._can_read(list_of, np.concatenate(lists))
 
-    def views(self, journal: Journal, keys: Collection[str] | None = None) -> Iterator[SpanView]:
-        """Return the spans one by one, with the attributes that ``keys`` name; None is all.
+    def views(
+        self, journal: Journal, keys: Collection[str] | None = None, kept: NDArray[np.bool_] | None = None
+    ) -> Iterator[SpanView]:
+        """Return the spans one by one.
+
+        Args:
+            journal: their writer's.
+            keys: the attributes that they have; None for all.
+            kept: which spans; None for all.
 
         Cost: 1 us a span, and 0.1 us for each attribute.
         """
-        column = {name: self.rows[name].tolist() for name in SPAN.names or ()}
+        rows = self.rows if kept is None else self.rows[kept]
+        column = {name: rows[name].tolist() for name in SPAN.names or ()}
         resources = {code: journal.resource(self.blobs[code]) for code in set(column["resource"])}
         return map(
             SpanView,
@@ -122,23 +130,27 @@ class SpanColumns(Columns):
             column["start"],
             column["end"],
             column["status"],
-            repeat(_EMPTY) if keys is not None and not keys else self._attributes(keys),
+            repeat(_EMPTY) if keys is not None and not keys else self._attributes(keys, kept),
             map(resources.__getitem__, column["resource"]),
             repeat(journal),
             map(bool, column["is_own"]),
         )
 
-    def _attributes(self, keys: Collection[str] | None) -> list[dict[str, Value]]:
-        attributes: list[dict[str, Value]] = [{} for _ in range(len(self.rows))]
+    def _attributes(self, keys: Collection[str] | None, kept: NDArray[np.bool_] | None) -> list[dict[str, Value]]:
+        kept = np.ones(len(self.rows), bool) if kept is None else kept
+        place = np.cumsum(kept) - 1
+        attributes: list[dict[str, Value]] = [{} for _ in range(int(kept.sum()))]
         types = dict(KEYS)
         for key, (rows, values) in self.known.items():
             if keys is None or key in keys:
-                for row, value in zip(rows.tolist(), self._values(types[key], values), strict=True):
+                is_kept = kept[rows]
+                at = place[rows[is_kept]].tolist()
+                for row, value in zip(at, self._values(types[key], values[is_kept]), strict=True):
                     attributes[row][key] = value
-        for row, code, type, cell in self.others.tolist():
+        for row, code, type, cell in self.others[kept[self.others["row"]]].tolist():
             key = self.texts[code]
             if keys is None or key in keys:
-                (attributes[row][key],) = self._values(type, np.frombuffer(cell, WIDE[type]))
+                (attributes[place[row]][key],) = self._values(type, np.frombuffer(cell, WIDE[type]))
         return attributes
 
     def _values(self, type: int, values: NDArray[Any]) -> list[Any]:

@@ -10,8 +10,8 @@ from otel_rl.findings.causes import Follows
 from otel_rl.journal.read import OpenView
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Attempt, State
+from otel_rl.report.fold.folded_spans import FoldedSpans, StepRecord
 from otel_rl.report.read.average import Averaged
-from otel_rl.report.read.collect import FoldedSpans, StepRecord
 from otel_rl.report.read.containers import Bounds, without
 from otel_rl.report.read.single_controller.guest_steps import is_driver
 from otel_rl.report.read.span_attributes import begun_ns, clock_set_ns, rank_of

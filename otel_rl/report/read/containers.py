@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.goodput import Goodput, Kind, goodput, kind_of
+from otel_rl.analysis.goodput import Goodput, Kind
 from otel_rl.analysis.intervals import Interval, clip
-from otel_rl.analysis.stage_calls import Key
 from otel_rl.journal.read import SpanView
+from otel_rl.tables.peers import CallKey
 
 UPDATE: Final = frozenset((v.TRAIN, v.FORWARD, v.BACKWARD, v.CLIP, v.OPTIMIZER))
 NOTHING: Final = Goodput(0, 0, 0, 0, 0)
-NO_CALLS: Final[frozenset[Key]] = frozenset()
+NO_CALLS: Final[frozenset[CallKey]] = frozenset()
 """One for all of a run's steps: an empty one takes 216 bytes."""
 
 
@@ -37,15 +37,6 @@ class Wall(Bounds):
     phases: list[tuple[Interval, Goodput]] = field(default_factory=list)
 
 
-def time_by_kind(container: SpanView, inside: Sequence[SpanView], *, is_step: bool) -> Goodput:
-    """Split a container by kind; all of set-up and tear-down is overhead."""
-    within = container.start_ns, container.end_ns
-    times = [(kind_of(span.name), (span.start_ns, span.end_ns)) for span in inside]
-    wasted = [(Kind.WASTED, interval) for interval in skipped(inside, container.start_ns)]
-    rest = [] if is_step else [(Kind.OVERHEAD, within)]
-    return goodput([*times, *wasted, *rest], *within)
-
-
 def skipped(spans: Iterable[SpanView], begin_ns: int) -> Iterator[Interval]:
     """Return what a step did for updates that the optimizer skipped: the update since its last step."""
     update = [span for span in spans if span.name in UPDATE]
@@ -55,11 +46,11 @@ def skipped(spans: Iterable[SpanView], begin_ns: int) -> Iterator[Interval]:
         begin_ns = max(begin_ns, optimizer.end_ns)
 
 
-def skipped_calls(container: SpanView, inside: Iterable[SpanView]) -> frozenset[Key]:
+def skipped_calls(container: SpanView, inside: Iterable[SpanView]) -> frozenset[CallKey]:
     """Return the calls of a step that lie in skipped updates as a whole: waits in them stay wasted."""
     update = [span for span in inside if span.name in UPDATE]
     wasted = set(skipped(update, container.start_ns))
-    found: set[Key] = set()
+    found: set[CallKey] = set()
     counts: Counter[str] = Counter()
     for span in sorted(update, key=lambda span: span.start_ns) if wasted else ():
         if span.parent_id == container.span_id:
@@ -69,12 +60,11 @@ def skipped_calls(container: SpanView, inside: Iterable[SpanView]) -> frozenset[
     return frozenset(found) if found else NO_CALLS
 
 
-def moved(parts: Goodput, waits_ns: Iterable[tuple[str, int]]) -> Goodput:
+def moved(parts: Goodput, waits_ns: Mapping[Kind, int]) -> Goodput:
     """Count the waits in the collectives of stages as idle."""
     left = {Kind.PRODUCTIVE: parts.productive_ns, Kind.OVERHEAD: parts.overhead_ns, Kind.OTHER: parts.other_ns}
     idle_ns = parts.idle_ns
-    for stage, wait_ns in waits_ns:
-        kind = kind_of(stage)
+    for kind, wait_ns in waits_ns.items():
         if kind in left:
             moved_ns = min(left[kind], wait_ns)
             left[kind] -= moved_ns

@@ -44,8 +44,22 @@ class MemoryPeaks:
     def add(self, trace: TraceMemory) -> None:
         for keys in trace.kinds():
             for span in trace.spans:
-                self._reach(span, keys, trace)
-            self._raised[trace.rank, keys.kind] += _raises(keys, trace)
+                self._add_span(span, keys, trace)
+            self.add_raises(trace.rank, keys.kind, _raises(keys, trace))
+
+    def add_raises(self, rank: Rank, kind: MemoryKind, raises: Iterable[Raise]) -> None:
+        self._raised[rank, kind] += raises
+
+    def may_exceed(self, size: int, rank: Rank, kind: MemoryKind) -> bool:
+        """Return whether a reading may be the highest so far; most are not."""
+        seen = self._peaks.get((rank, kind))
+        return seen is None or size * (1 + _slack(kind)) >= seen.bytes
+
+    def reach(self, peak: MemoryPeak) -> None:
+        """Keep a reading if it is the highest so far."""
+        key = Rank(peak.role, peak.rank), peak.kind
+        if peak.bytes and _is_higher(peak.bytes, peak.is_exact, self._peaks.get(key), peak.kind):
+            self._peaks[key] = peak
 
     def rows(self) -> list[MemoryPeak]:
         """List the peaks by rank; each names the stage that last raised it, or the span of the peak if none did."""
@@ -55,22 +69,20 @@ class MemoryPeaks:
             found.append(peak if last is None else replace(peak, stage=last.stage, iteration=last.iteration))
         return found
 
-    def _reach(self, span: SpanView, keys: MemoryKeys, trace: TraceMemory) -> None:
+    def _add_span(self, span: SpanView, keys: MemoryKeys, trace: TraceMemory) -> None:
         own = integer(span.attributes, keys.peak)
         size = max(own, integer(span.attributes, keys.ends[0]), integer(span.attributes, keys.ends[1]))
-        is_exact, seen = (
-            own >= size and span.attributes.get(keys.exact) is True,
-            self._peaks.get((trace.rank, keys.kind)),
-        )
-        if size and _is_higher(size, is_exact, seen, keys.kind):
-            self._peaks[trace.rank, keys.kind] = MemoryPeak(
-                role=trace.rank.role,
-                rank=trace.rank.rank,
-                kind=keys.kind,
-                bytes=size,
-                is_exact=is_exact,
-                stage=trace.label(span),
-                iteration=trace.iteration,
+        if self.may_exceed(size, trace.rank, keys.kind):
+            self.reach(
+                MemoryPeak(
+                    role=trace.rank.role,
+                    rank=trace.rank.rank,
+                    kind=keys.kind,
+                    bytes=size,
+                    is_exact=own >= size and span.attributes.get(keys.exact) is True,
+                    stage=trace.label(span),
+                    iteration=trace.iteration,
+                )
             )
 
 
@@ -126,8 +138,12 @@ def _is_higher(size: int, is_exact: bool, seen: MemoryPeak | None, kind: MemoryK
     """Compare with the peak so far; an exact one gives way to a reading only beyond the slack."""
     if seen is None or is_exact == seen.is_exact:
         return seen is None or size > seen.bytes
-    slack = 1 + (SLACK_SHARE if kind == "host rss" else 0)
+    slack = 1 + _slack(kind)
     return size * slack >= seen.bytes if is_exact else size > seen.bytes * slack
+
+
+def _slack(kind: MemoryKind) -> float:
+    return SLACK_SHARE if kind == "host rss" else 0.0
 
 
 MOST: Final = 0.5
@@ -212,7 +228,7 @@ class MemoryGrowth:
         """
         whole = next((edge.span for edge in trace.edges if trace.is_whole(edge.span)), None)
         if step is not None and whole is not None:
-            self._steps[whole.trace_id] = step
+            self.know_step(whole.trace_id, step)
         elif trace.has_container:
             return
         for keys in trace.kinds():
@@ -225,6 +241,9 @@ class MemoryGrowth:
                     self._workers.append((last.trace_id, key, last.end_ns, size, rises))
                 else:
                     self.ranks.setdefault(key, StepMemory()).add(last.end_ns, step, size, rises)
+
+    def know_step(self, trace_id: bytes, step: int) -> None:
+        self._steps[trace_id] = step
 
     def finish(self) -> None:
         """Place what processes did whose traces were read before the steps that these are."""

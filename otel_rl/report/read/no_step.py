@@ -7,7 +7,7 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import OpenView, Run
-from otel_rl.report.read.collect import FoldedSpans
+from otel_rl.report.fold.folded_spans import FoldedSpans
 from otel_rl.runs.spans import is_container, iteration_of
 
 HOW_TO_BEGIN: Final = (

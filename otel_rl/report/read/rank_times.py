@@ -9,16 +9,15 @@ from math import inf
 from statistics import median
 from typing import Final
 
+from otel_rl import vocabulary as v
 from otel_rl.analysis.many_steps import ManySteps
-from otel_rl.analysis.scores import SectionTime, own_score, weighted_scores, what_if
-from otel_rl.analysis.stage_calls import StageCall
+from otel_rl.analysis.scores import SectionTime, own_score, weighted_scores
 from otel_rl.analysis.stragglers import EXCESS_SHARE, between_stages, inside_collectives, is_starved, slow_rank
-from otel_rl.analysis.waits import Waited
 from otel_rl.report.data import time_use
 from otel_rl.report.data.ranks import Rank
-from otel_rl.report.read.collect import StepRecord
-from otel_rl.runs.calls import is_work
+from otel_rl.report.fold.folded_spans import StepRecord
 from otel_rl.runs.spans import UNKNOWN
+from otel_rl.tables.peers import Part, RankWaits
 
 PeersKey = tuple[str, int]
 PARTS: Final = ("step", "active", "wait", "transfer", "inseparable", "idle", "other")
@@ -67,11 +66,10 @@ class _Peers:
     alone_s: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Steps with this rank as it is and the others ideal."""
 
-    def add(
-        self, calls: Sequence[StageCall[int]], time_ns: int, waited: Waited[int], between_s: Mapping[int, float]
-    ) -> None:
-        self.many.add(calls, time_ns, waited, between_s)
-        found = what_if(calls) if len({call.rank for call in calls}) > 1 else None
+    def add(self, part: Part, time_ns: int, between_s: Mapping[int, float]) -> None:
+        own_s = {**part.own_s, v.OTHER: between_s} if between_s else part.own_s
+        self.many.add(own_s, time_ns, counts=part.counts, inseparable=part.inseparable, transfers_ns=part.transfers_ns)
+        found = part.what_if
         if found is None:
             return
         self.steps += 1
@@ -90,10 +88,15 @@ class RankTimes:
         self._peers_of: dict[Rank, PeersKey] = {}
         """The last peers of each rank; another attempt may have other ones."""
 
-    def add(self, records: Sequence[StepRecord], calls: Sequence[StageCall[int]], waited: Waited[int]) -> None:
-        waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in waited.by_stage().items()}
-        inexact = waited.inexact()
-        inseparable = {call.rank for call in calls if call.hidden_ns is None}
+    def add(self, records: Sequence[StepRecord], waited: Mapping[int, RankWaits], part: Part) -> None:
+        """Add a step of peers.
+
+        Args:
+            records: one of each rank.
+            waited: how each waited.
+            part: what they did.
+        """
+        waited_ns = {rank: one.ns for rank, one in waited.items()}
         other_ns: dict[int, int] = {}
         for record in records:
             rank = record.rank.rank
@@ -105,8 +108,8 @@ class RankTimes:
             if record.cpu_ns is not None:
                 times.cpu_ns += record.cpu_ns
                 times.timed_ns += record.step.time_ns
-            times.is_exact &= rank not in inexact
-            times.is_separable &= rank not in inseparable
+            times.is_exact &= not waited[rank].is_least
+            times.is_separable &= not waited[rank].is_hidden
             times.sums.update(
                 step=record.step.time_ns,
                 active=active_ns,
@@ -121,11 +124,10 @@ class RankTimes:
                 has_responses=record.work.has_responses,
             )
             times.bubbles.update(dict(zip(BUBBLES, (*record.bubbles, wait_ns), strict=True)))
-        work = [call for call in calls if is_work(call)]
         key = records[0].rank.role, records[0].pipeline
         self._peers_of.update((record.rank, key) for record in records)
         called_ns = max(record.step.time_ns - record.bubbles[CONTROLLER] for record in records)
-        self._peers[key].add(work, called_ns, waited, between_stages(other_ns, waited_ns))
+        self._peers[key].add(part, called_ns, between_stages(other_ns, waited_ns))
 
     def stragglers(self, median_step_s: float, mean_step_s: float) -> list[time_use.StragglerRow]:
         """Return the slow ranks, the costliest first; each costs at most what its peers are seen to wait."""

@@ -17,8 +17,8 @@ from otel_rl.journal.write import MOVED
 from otel_rl.report.data.details import LedgerMismatch, OpenStageRow, StallRow
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Attempt, Failure, Loss, MemoryKind
+from otel_rl.report.fold.folded_spans import StepRecord
 from otel_rl.report.read.average import stages_of_step
-from otel_rl.report.read.collect import StepRecord
 from otel_rl.report.read.single_controller.guest_steps import DRIVER
 from otel_rl.report.sections.caveats import other_numbers
 from otel_rl.report.sections.ledger_faults import sample_names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from otel_rl import vocabulary as v
-from otel_rl.report.read.collect import FoldedSpans
+from otel_rl.report.fold.folded_spans import FoldedSpans
 from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.runs.spans import number
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import lru_cache, reduce
+from collections.abc import Mapping
+from functools import lru_cache
 from operator import add
 from typing import Final, NamedTuple
 
@@ -79,14 +79,6 @@ def rank_of(resource: Mapping[str, Value]) -> Rank:
 _rank: Final = lru_cache(maxsize=4096)(Rank)
 
 
-def work_in(spans: Iterable[SpanView]) -> WorkSums:
-    """Read what a step handled; if no forward says what it trained, the stages around them count."""
-    found = [(span.name, work) for span in spans if (work := work_of(span)) is not None]
-    has_forwards = any(work.has_trained for name, work in found if name == v.FORWARD)
-    counted = (work for name, work in found if name != v.TRAIN or not has_forwards)
-    return reduce(WorkSums.plus, counted, WorkSums())
-
-
 def sampled(attributes: Mapping[str, Value], samples: int, *, is_said: bool = True) -> WorkSums:
     """Return what a rollout, or one trajectory, says of its samples and tokens."""
     return WorkSums(
@@ -99,28 +91,3 @@ def sampled(attributes: Mapping[str, Value], samples: int, *, is_said: bool = Tr
         has_responses=v.TOKENS_RESPONSE in attributes,
         has_environment=v.TOKENS_ENVIRONMENT in attributes,
     )
-
-
-def work_of(span: SpanView) -> WorkSums | None:
-    """Read what a training stage handled: rollouts count each sample once, training counts every forward.
-
-    Nothing counts of a stage that did not return: it may be tried again.
-    """
-    attributes = span.attributes
-    if attributes.get(v.MODE) == "eval" or span.status_code == ERROR or v.TRUNCATED in attributes:
-        return None
-    if span.name == v.SAMPLE:
-        samples = integer(attributes, v.SAMPLE_BATCH_SIZE) or integer(attributes, v.BATCH_SIZE)
-        return sampled(attributes, samples, is_said=v.SAMPLE_BATCH_SIZE in attributes or v.BATCH_SIZE in attributes)
-    if span.name in (v.FORWARD, v.TRAIN):
-        tokens = integer(attributes, v.TOKENS)
-        unused = integer(attributes, v.TOKENS_PROMPT) + integer(attributes, v.TOKENS_ENVIRONMENT)
-        return WorkSums(
-            forward_tokens=tokens,
-            train_tokens=integer(attributes, v.TOKENS_RESPONSE) or max(0, tokens - unused),
-            padding_tokens=integer(attributes, v.TOKENS_PADDING) if v.TOKENS in attributes else 0,
-            padded_tokens=tokens if v.TOKENS_PADDING in attributes else 0,
-            has_trained=v.TOKENS in attributes or v.TOKENS_RESPONSE in attributes,
-            has_generated=v.TOKENS_RESPONSE in attributes,
-        )
-    return None

@@ -26,9 +26,9 @@ from otel_rl.findings.time_spent import (
 from otel_rl.report.data.ranks import OfRank, Rank
 from otel_rl.report.data.report import LongStep, StageRow
 from otel_rl.report.data.time_use import Efficiency, SlowCommunication, SlowRankRow
+from otel_rl.report.fold.folded_spans import StepKey, StepRecord
 from otel_rl.report.read.average import step_times
 from otel_rl.report.read.awaited import Awaited, awaited
-from otel_rl.report.read.collect import StepKey, StepRecord
 from otel_rl.report.read.no_step import no_step
 from otel_rl.report.read.single_controller.driver_waits import (
     beside_turns,

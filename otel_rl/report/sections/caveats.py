@@ -12,7 +12,7 @@ from otel_rl.findings.causes import place
 from otel_rl.journal.read import Journal, PointView
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import ClockSet, DamagedFile, Loss, RankStep, Report, StepDisagreement
-from otel_rl.report.read.collect import StepRecord
+from otel_rl.report.fold.folded_spans import StepRecord
 from otel_rl.report.read.last_points import LastPoints
 from otel_rl.report.section import Block, Line, Section, attempt_name, notes, rank_name
 from otel_rl.runs.format import count, listed, plural, seconds

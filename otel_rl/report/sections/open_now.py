@@ -16,9 +16,9 @@ from otel_rl.journal.read import JournalNotFound, OpenView, Run, SpanView, open_
 from otel_rl.process.identity import is_made_up
 from otel_rl.report.data.details import OpenCollective, OpenStageRow, PendingRun
 from otel_rl.report.data.report import Attempt, Report
-from otel_rl.report.read.collect import collect
+from otel_rl.report.fold.writer import fold
 from otel_rl.report.read.single_controller.guest_steps import is_driver
-from otel_rl.report.read.span_attributes import KEYS, begun_ns, rank_of
+from otel_rl.report.read.span_attributes import begun_ns, rank_of
 from otel_rl.report.section import Block, Line, Section, attempt_name, notes, rank_name
 from otel_rl.runs.format import clock, count, seconds
 from otel_rl.runs.locate import PENDING as PENDING_RUNS
@@ -196,9 +196,7 @@ def pending(run: Run, attempts: Iterable[Attempt], now_ns: int) -> list[PendingR
     return [
         PendingRun(
             path=str(other.path),
-            open_stages=open_rows(
-                other.open_stages(), now_ns, collect(other.spans(KEYS)).longest_ns, find_pages(other.path)
-            ),
+            open_stages=open_rows(other.open_stages(), now_ns, fold(other, []).longest_ns, find_pages(other.path)),
         )
         for other in (_runs(path.parent / PENDING_RUNS) if times else ())
         if hosts & _hosts(other)

@@ -6,20 +6,22 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Final
 
+import numpy as np
+
 from otel_rl import vocabulary as v
 from otel_rl.analysis.summary import summarize
-from otel_rl.analysis.waits import call_waits
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report, WorkRow
 from otel_rl.report.data.time_use import WAITS_UNKNOWN, Efficiency, RankTime, SlowRankRow
+from otel_rl.report.fold.folded_spans import FoldedSpans, StepKey, StepRecord
 from otel_rl.report.read.average import Averaged, of_ranks
-from otel_rl.report.read.collect import FoldedSpans, StepKey, StepRecord
 from otel_rl.report.read.rank_times import CONTROLLER, RankTimes
 from otel_rl.report.read.span_attributes import WorkSums
 from otel_rl.report.section import Block, Line, Section, Table, cell, foremost, more, notes, rank_name
 from otel_rl.report.sections.wall_time import Goodputs
-from otel_rl.runs.calls import matched_peers
 from otel_rl.runs.format import count, percent, plural, seconds
+from otel_rl.tables.calls import join
+from otel_rl.tables.peers import NO_PART, RankSteps, RankWaits, compare, parts
 
 MOST_SLOW: Final = 16
 COLUMNS: Final[tuple[tuple[str, Callable[[RankTime], float | None], Callable[[float], str]], ...]] = (
@@ -52,19 +54,29 @@ def efficiency(found: FoldedSpans, averaged: Averaged) -> Efficiency:
     """Fold the steps: goodput takes all of them, everything else the averaged ones."""
     steady = set(map(id, averaged.steady))
     times, goodputs = RankTimes(), Goodputs(found)
+    calls = join(found.calls)
+    met = set(calls.rank_step[calls.has_others & ~calls.is_idle].tolist())
     for record in of_ranks(found.steps):
         if record.is_truncated:
-            goodputs.add(record, None)
-    for records in _roles(averaged):
-        pipeline = {record.rank.rank: record.pipeline for record in records}
-        parted = matched_peers({record.rank.rank: record.calls for record in records}, pipeline)
-        waited = call_waits(*parted.values())
-        for record in records:
-            goodputs.add(record, waited)
-        for stage, calls in parted.items():
-            peers = [record for record in records if record.pipeline == stage]
-            if all(id(record) in steady for record in peers):
-                times.add(peers, calls, waited)
+            goodputs.add_cut(record, may_wait=record.number in met)
+    rows = [(step, record) for step, records in enumerate(_roles(averaged)) for record in records]
+    numbers = np.array([record.number for _, record in rows], np.int64)
+    place = np.full(1 + max(numbers.max(initial=-1), calls.rank_step.max(initial=-1)), -1)
+    place[numbers] = np.arange(len(rows))
+    of_row = place[calls.rank_step]
+    columns = ((step, record.pipeline, record.rank.rank) for step, record in rows)
+    steps = RankSteps(*np.array(list(columns), np.int64).reshape(-1, 3).T)
+    compared = compare(calls.take(of_row >= 0, of_row), steps)
+    waits = compared.by_rank_step([record.skipped for _, record in rows])
+    of_part: defaultdict[tuple[int, int], list[tuple[StepRecord, RankWaits]]] = defaultdict(list)
+    for (step, record), waited in zip(rows, waits, strict=True):
+        goodputs.add(record, waited)
+        of_part[step, record.pipeline].append((record, waited))
+    known = parts(compared)
+    for key, peers in of_part.items():
+        if all(id(record) in steady for record, _ in peers):
+            waited_by = {record.rank.rank: waited for record, waited in peers}
+            times.add([record for record, _ in peers], waited_by, known.get(key, NO_PART))
     called_s = [(record.step.time_ns - record.bubbles[CONTROLLER]) / 1e9 for record in averaged.steady]
     stragglers = times.stragglers(summarize(called_s).median, sum(called_s) / len(called_s) if called_s else 0.0)
     return Efficiency(

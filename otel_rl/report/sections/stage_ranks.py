@@ -14,8 +14,8 @@ from otel_rl.analysis.stragglers import STRAGGLER_RATIO, slowest
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import BalanceRow, CommRow, RankComm, RankSeconds, Report, StageRow
 from otel_rl.report.data.time_use import StragglerRow
+from otel_rl.report.fold.folded_spans import StepRecord
 from otel_rl.report.read.average import Averaged
-from otel_rl.report.read.collect import StepRecord
 from otel_rl.report.read.single_controller.guest_steps import CONTROLLER
 from otel_rl.report.section import Block, Column, Line, Section, Table, by_rank, cell, foremost, more, notes, rank_name
 from otel_rl.runs.format import number, seconds, shorten

@@ -12,8 +12,8 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.stages import Path, StageTimes
 from otel_rl.analysis.summary import summarize
 from otel_rl.report.data.report import Report, StageRow
+from otel_rl.report.fold.folded_spans import StepRecord
 from otel_rl.report.read.average import Averaged
-from otel_rl.report.read.collect import StepRecord
 from otel_rl.report.section import Block, Column, Picture, Section, Table, more, notes
 from otel_rl.runs.format import count, listed, percent, plural, seconds
 

@@ -8,18 +8,18 @@ from dataclasses import replace
 from functools import reduce
 from typing import Final
 
-from otel_rl.analysis.goodput import Goodput, Kind, kind_of, redone, total
+from otel_rl.analysis.goodput import Goodput, Kind, redone, total
 from otel_rl.analysis.intervals import Interval
 from otel_rl.analysis.steps import Step
-from otel_rl.analysis.waits import Waited
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
 from otel_rl.report.data.time_use import GoodputKind, GoodputPart, GoodputRow
-from otel_rl.report.read.collect import FoldedSpans, StepRecord
+from otel_rl.report.fold.folded_spans import FoldedSpans, StepRecord
 from otel_rl.report.read.containers import NOTHING, moved, twice, without
 from otel_rl.report.read.span_attributes import WorkSums
 from otel_rl.report.section import Block, Section, Table, notes
 from otel_rl.runs.format import percent, plural, seconds
+from otel_rl.tables.peers import RankWaits
 
 NOTES: Final[dict[GoodputKind, str]] = {
     "productive": "rollout to update",
@@ -49,24 +49,24 @@ class Goodputs:
         self._work: defaultdict[str, WorkSums] = defaultdict(WorkSums)
         self._inexact: set[str] = set()
 
-    def add(self, record: StepRecord, waited: Waited[int] | None) -> None:
-        """Add a step of a rank, and the waits for its slower peers in it; None if it was not compared with theirs."""
+    def add(self, record: StepRecord, waited: RankWaits) -> None:
+        """Add a step of a rank, and the waits for its slower peers in it."""
+        self._add(record, waited.by_kind, is_exact=not waited.is_least_kept)
+
+    def add_cut(self, record: StepRecord, *, may_wait: bool) -> None:
+        """Add a step that did not end, which is compared with no other; the rank may have waited in it."""
+        self._add(record, {}, is_exact=not may_wait)
+
+    def _add(self, record: StepRecord, waits_ns: Mapping[Kind, int], *, is_exact: bool) -> None:
         key = record.attempt, record.rank
         begin_ns = record.step.begin_ns
         self._first_step_ns[key] = min(begin_ns, self._first_step_ns.get(key, begin_ns))
         parts = self._once(key, (begin_ns, begin_ns + record.goodput.wall_ns), record.goodput)
         if _key(record) in self._again:
             parts = Goodput(0, 0, 0, parts.wall_ns, 0)
-        elif waited is None:
-            calls = record.calls.of(record.rank.rank)
-            if any(call.has_others for call in calls if kind_of(call.stage) is not Kind.IDLE):
-                self._inexact.add(record.attempt)
         else:
-            rank = record.rank.rank
-            own = [call for call, by_rank in waited.ns.items() if rank in by_rank and call not in record.skipped]
-            parts = moved(parts, ((call[0], waited.ns[call][rank]) for call in own))
-            if any((call, rank) in waited.least for call in own if kind_of(call[0]) is not Kind.IDLE):
-                self._inexact.add(record.attempt)
+            parts = moved(parts, waits_ns)
+            self._inexact |= set() if is_exact else {record.attempt}
         self._steps[key] = total([self._steps[key], parts])
         self._work[record.attempt] = self._work[record.attempt].plus(record.work)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +13,6 @@ from otel_rl import ids
 from otel_rl import vocabulary as v
 from otel_rl.analysis.bubbles import DENOMINATOR
 from otel_rl.analysis.stragglers import between_stages, costs
-from otel_rl.analysis.waits import call_waits
 from otel_rl.journal.files import Journal
 from otel_rl.journal.frame import Frame
 from otel_rl.journal.identity import WriterIdentity
@@ -21,7 +20,6 @@ from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.otlp.wire import OtlpRequest
 from otel_rl.journal.views import PointView
 from otel_rl.records import Attributes, MetricPoints, Number
-from otel_rl.runs.calls import is_work, matched_peers
 from otel_rl.runs.made_spans import MadeSpan
 from otel_rl.runs.spans import SKEW, UNKNOWN, integer, text
 from otel_rl.sidecar.compare.rank_step import ComparedStep, Role
@@ -78,6 +76,11 @@ class Emitter:
         self, steps: Mapping[int, ComparedStep], readable: Collection[int], known: Mapping[str, Collection[int]]
     ) -> None:
         """Make the records of one step; ``known`` are the ranks that were ever seen in each process group."""
+        import numpy as np  # a command does without it
+
+        from otel_rl.tables.calls import join
+        from otel_rl.tables.peers import NO_PART, RankSteps, compare, parts
+
         world_size = max(step.world_size for step in steps.values())
         scope = "run" if 0 < world_size <= len(readable) else "node"
         waits: defaultdict[int, list[Wait]] = defaultdict(list)
@@ -87,15 +90,19 @@ class Emitter:
         if any(step.pipeline == UNKNOWN for step in steps.values()):
             self._unsaid.add(role)
         stages = {rank: UNKNOWN if role in self._unsaid else step.pipeline for rank, step in steps.items()}
-        of_peers = matched_peers({rank: steps[rank].calls for rank in sorted(steps)}, stages)
-        in_stages = call_waits(*of_peers.values()).by_stage()
-        waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in in_stages.items()}
+        ranks = sorted(steps)
+        listed = [steps[rank].calls for rank in ranks]
+        calls = join([replace(one, rank_step=one.rank_step + at) for at, one in enumerate(listed)])
+        rows = np.array([(0, stages[rank], rank) for rank in ranks], np.int64)
+        compared = compare(calls, RankSteps(*rows.T))
+        waited_ns = {rank: one.ns for rank, one in zip(ranks, compared.by_rank_step([()] * len(ranks)), strict=True)}
+        part_of = parts(compared)
         slow: dict[tuple[int, str], float] = {}
-        for pipeline, calls in of_peers.items():
+        for pipeline in dict.fromkeys(stages[rank] for rank in ranks):
             steps_ns = {rank: step.end_ns - step.begin_ns for rank, step in steps.items() if stages[rank] == pipeline}
-            other_ns = {rank: steps[rank].other_ns for rank in steps_ns}
-            work = filter(is_work, calls)
-            slow |= costs(work, max(steps_ns.values()), between_stages(other_ns, waited_ns))
+            between_s = between_stages({rank: steps[rank].other_ns for rank in steps_ns}, waited_ns)
+            own_s = part_of.get((0, pipeline), NO_PART).own_s
+            slow |= costs({**own_s, v.OTHER: between_s}, max(steps_ns.values()))
         of_named = self._costs(role, slow)
         for rank in sorted(steps):
             step = steps[rank]

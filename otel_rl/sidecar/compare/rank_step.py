@@ -5,25 +5,16 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.goodput import NO_STAGE, Kind, kind_of
-from otel_rl.analysis.stages import SpanTree
+from otel_rl.analysis.goodput import NO_STAGE
 from otel_rl.journal.views import SpanView
 from otel_rl.records import Attributes
-from otel_rl.runs.calls import Calls, Known, calls_in, shows_waits
-from otel_rl.runs.spans import (
-    in_front,
-    integer,
-    is_container,
-    is_request,
-    iteration_of,
-    own_stages,
-    place,
-    rank_span,
-    text,
-)
+from otel_rl.runs.spans import integer, is_container, is_request, iteration_of, place, text
+
+if TYPE_CHECKING:
+    from otel_rl.tables.calls import Calls
 
 KEYS: Final = frozenset((
     v.ITERATION, v.LOOP_NAME, v.IDLE_REASON, v.LOGPROB_KIND, v.COMM_COUNT, v.COMM_TIME, v.COMM_HIDDEN, v.CLOCK,
@@ -40,7 +31,6 @@ KEPT_SPANS: Final = 200_000
 KEPT_PASSED: Final = 256
 """Traces of one writer that are remembered once they were removed: the container of a failed step is mostly read before
 its stages, which come within 10 s. That is so many steps of 40 ms."""
-KEPT_LABELS: Final = 1000
 
 
 class Role(NamedTuple):
@@ -86,6 +76,7 @@ class ComparedStep:
     other_ns: int
     """Time under no stage."""
     calls: Calls
+    """Its own alone: ``rank_step`` is 0."""
     collectives: tuple[RankCollective, ...]
     """Those that can be compared."""
     comm_count: int
@@ -133,7 +124,6 @@ class StepCollector:
         """The traces that were removed last, by writer, and whether the step's container was still to come."""
         self._steps: Counter[str] = Counter()
         """Whole steps that ended, by writer."""
-        self._known = Known()
         self._reached_ns: dict[str, int] = {}
         """End of the container that was read last, by writer and by its clock."""
         self._on_device: set[str] = set()
@@ -191,9 +181,8 @@ class StepCollector:
                 or key[0] in finished
             )
         ]
-        self._known.clear(KEPT_LABELS)
-        for key, container in sorted(done, key=lambda item: item[1].start_ns):
-            yield _compared_step(container, self._drop(key), self._known)
+        done.sort(key=lambda item: item[1].start_ns)
+        yield from _compared_steps([(container, self._drop(key)) for key, container in done])
 
     def forget(self, writer: str) -> None:
         """Forget what a writer left without an end."""
@@ -225,7 +214,7 @@ class StepCollector:
         if trace.container is None:
             self._passed[key[0]][key[1]] = True
         elif self._steps[key[0]] - trace.steps >= LAST_SPANS_STEPS and key[0] not in self._on_device:
-            self._early.append(_compared_step(trace.container, spans, self._known))
+            self._early += _compared_steps([(trace.container, spans)])
         else:
             self.overflown += 1
 
@@ -236,44 +225,58 @@ def _is_whole_step(container: SpanView) -> bool:
     return iteration_of(container.attributes) is not None and not is_cut
 
 
-def _compared_step(container: SpanView, spans: Sequence[SpanView], known: Known) -> ComparedStep:
-    resource = container.resource
-    whole = rank_span(container)
-    spans = in_front(own_stages(spans))
-    rank_spans = [rank_span(span) for span in spans]
-    tree = SpanTree(rank_spans)
-    stages = [one for one in rank_spans if one.parent == whole.key and not one.is_comm]
-    idle_spans = [one for one in rank_spans if kind_of(one.label) is Kind.IDLE]
-    idle = {below.key for one in idle_spans for below in tree.below(one.key)}
-    return ComparedStep(
-        role=role_of(resource),
-        rank=integer(resource, v.RANK),
-        loop=text(container.attributes, v.LOOP_NAME),
-        number=iteration_of(container.attributes) or 0,
-        trace_id=container.trace_id,
-        begin_ns=container.start_ns,
-        end_ns=container.end_ns,
-        other_ns=tree.activities(whole)[NO_STAGE],
-        calls=calls_in(whole, tree, spans, known),
-        collectives=tuple(_collectives(spans, idle)),
-        comm_count=tree.direct_comm(whole).count + sum(tree.comm(one).count for one in stages),
-        resource=resource,
+def _compared_steps(steps: Sequence[tuple[SpanView, Sequence[SpanView]]]) -> list[ComparedStep]:
+    """Sum up steps, each a container and the other spans of its trace. Cost: 3 ms, and 5 us a span."""
+    if not steps:
+        return []
+    import numpy as np
+
+    from otel_rl.tables.calls import calls_of, split
+    from otel_rl.tables.span_table import table_of_steps
+
+    table = table_of_steps(steps)
+    stages, within = table.stages, table.within
+    other_ns = within.activities()[:, NO_STAGE].tolist()
+    is_stage = (within.inside.level == 1) & ~within.column(stages.is_comm)
+    counts = stages.direct[0][within.roots]
+    np.add.at(counts, within.inside.root[is_stage], within.column(stages.total[0])[is_stage])
+    shown = np.flatnonzero(stages.shows_waits & ~table.is_behind)
+    in_idle = stages.forest.is_below(stages.is_idle)[shown].tolist()
+    collectives: list[list[RankCollective]] = [[] for _ in steps]
+    for row, is_idle in zip(stages.forest.order[shown].tolist(), in_idle, strict=True):
+        collectives[int(table.step[row])].append(_collective(table.spans[row], is_idle=is_idle))
+    return [
+        ComparedStep(
+            role=role_of(container.resource),
+            rank=integer(container.resource, v.RANK),
+            loop=text(container.attributes, v.LOOP_NAME),
+            number=iteration_of(container.attributes) or 0,
+            trace_id=container.trace_id,
+            begin_ns=container.start_ns,
+            end_ns=container.end_ns,
+            other_ns=other,
+            calls=calls,
+            collectives=tuple(sorted(of_step, key=lambda one: one.begin_ns)),
+            comm_count=count,
+            resource=container.resource,
+        )
+        for (container, _), other, calls, of_step, count in zip(
+            steps, other_ns, split(calls_of(within), len(steps)), collectives, counts.tolist(), strict=True
+        )
+    ]
+
+
+def _collective(span: SpanView, *, is_idle: bool) -> RankCollective:
+    """Return a collective whose durations show who waited."""
+    attributes = span.attributes
+    return RankCollective(
+        text(attributes, v.COMM_OPERATION),
+        text(attributes, v.COMM_GROUP),
+        integer(attributes, v.COMM_GROUP_SIZE),
+        integer(attributes, v.COMM_SEQUENCE),
+        span.start_ns,
+        max(0, span.end_ns - span.start_ns),
+        span.span_id,
+        span.parent_id,
+        is_idle,
     )
-
-
-def _collectives(spans: Sequence[SpanView], idle: Collection[bytes]) -> Iterator[RankCollective]:
-    """Return the collectives whose durations show who waited, in order of time."""
-    for span in sorted((span for span in spans if span.name == v.COMM), key=lambda span: span.start_ns):
-        attributes = span.attributes
-        if shows_waits(attributes):
-            yield RankCollective(
-                text(attributes, v.COMM_OPERATION),
-                text(attributes, v.COMM_GROUP),
-                integer(attributes, v.COMM_GROUP_SIZE),
-                integer(attributes, v.COMM_SEQUENCE),
-                span.start_ns,
-                max(0, span.end_ns - span.start_ns),
-                span.span_id,
-                span.parent_id,
-                span.span_id in idle,
-            )

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from otel_rl.analysis.waits import waits
 from otel_rl.sidecar.compare.rank_step import ComparedStep, RankCollective
 
 LEAST_WAIT_NS: Final = 1_000_000
@@ -47,15 +46,12 @@ def longest_waits(
     be read, a rank without a span may be of the group, unless all its collectives are spans.
     """
     found: defaultdict[int, list[Wait]] = defaultdict(list)
-    cut = {
-        rank
-        for rank, step in steps.items()
-        if len(readable) < step.world_size and any(call.omitted for call in step.calls.of(rank))
-    }
+    cut = {rank for rank, step in steps.items() if len(readable) < step.world_size and step.calls.omitted.any()}
     for collectives in _matched(steps).values():
         if not _is_complete(collectives, steps, readable, known) or _may_lack(collectives, cut):
             continue
-        waited = waits({rank: collective.duration_ns for rank, collective in collectives.items()})
+        least_ns = min(collective.duration_ns for collective in collectives.values())
+        waited = {rank: collective.duration_ns - least_ns for rank, collective in collectives.items()}
         last = min(rank for rank, wait_ns in waited.items() if wait_ns == 0)
         for rank, wait_ns in waited.items():
             if wait_ns >= LEAST_WAIT_NS and not collectives[rank].is_idle:

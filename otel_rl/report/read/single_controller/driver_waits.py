@@ -17,7 +17,7 @@ from otel_rl.runs.format import plural
 from otel_rl.runs.role_words import role_in_words
 
 if TYPE_CHECKING:
-    from otel_rl.report.read.collect import StepRecord
+    from otel_rl.report.fold.folded_spans import StepRecord
     from otel_rl.report.source import Source
 
 QUEUE: Final = f"{v.IDLE} queue"

@@ -11,8 +11,8 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.summary import summarize
 from otel_rl.journal.read import Run, SpanView
 from otel_rl.report.data.roles import HeldStep, Trajectories
+from otel_rl.report.fold.folded_spans import FoldedSpans, StepRecord
 from otel_rl.report.read.average import Averaged
-from otel_rl.report.read.collect import FoldedSpans, StepRecord
 from otel_rl.report.read.single_controller.trajectories import StepRollouts, Trajectory, TrajectorySpans
 from otel_rl.report.read.span_attributes import WorkSums, rank_of
 from otel_rl.runs.role_words import role_in_words

@@ -1,0 +1,165 @@
+"""What is kept of the spans of a run: steps, set-ups, memory; it grows with the steps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.goodput import Goodput
+from otel_rl.analysis.intervals import Interval
+from otel_rl.analysis.stages import Comm
+from otel_rl.analysis.steps import Step
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.read import SpanView
+from otel_rl.records import Value
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import Failure
+from otel_rl.report.read.containers import Bounds, Wall
+from otel_rl.report.read.failures import PhaseFailure
+from otel_rl.report.read.memory_course import MemoryGrowth, MemoryPeaks
+from otel_rl.report.read.request_spans import RequestSpans
+from otel_rl.report.read.single_controller.role_times import RoleTimes
+from otel_rl.report.read.single_controller.trajectories import TrajectorySpans
+from otel_rl.report.read.span_attributes import WorkSums, rank_of
+from otel_rl.report.read.step_stages import PackedStages
+from otel_rl.runs.spans import (
+    UNKNOWN,
+    integer,
+    text,
+)
+from otel_rl.tables.calls import Calls
+from otel_rl.tables.peers import CallKey
+
+StepKey = tuple[str, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step of one rank."""
+
+    attempt: str
+    rank: Rank
+    step: Step
+    covered_ns: int
+    activities: tuple[int, ...]
+    """What this rank did, by ``ACTIVITIES``, ns: as the metric `rl.step.activity` says."""
+    stages: PackedStages
+    direct_comm: Comm
+    work: WorkSums
+    is_truncated: bool
+    """Its writer died in it or an exception ended it, so its time is no step time."""
+    number: int
+    """That of its calls in ``FoldedSpans.calls``."""
+    bubbles: tuple[int, ...]
+    """Waits of this rank by ``REASONS``, ns."""
+    goodput: Goodput
+    skipped: frozenset[CallKey] = frozenset()
+    pipeline: int = UNKNOWN
+    """The pipeline stage: peers share it; UNKNOWN where one rank of the role and attempt does not say its own."""
+    samples: int = UNKNOWN
+    """The data-parallel group whose ranks share their samples; UNKNOWN where this rank has its own, or NOT_TOLD."""
+    is_open: bool = False
+    """Its writer died in it, as far as is recorded; spans of steps that ended before it may be missing."""
+    clock_set_ns: int = 0
+    """By how much its process's wall clock had been set when it began; `step` is by the clock before that."""
+    restart_of: str = ""
+    cpu_ns: int | None = None
+    """CPU time of the training thread; None if it is not known."""
+    algorithm: str = ""
+    model: str = ""
+    is_guest: bool = False
+    """It is the step of a driver, in which this rank only gets calls."""
+    waits: tuple[Interval, ...] = ()
+    """A driver waits for rollouts, a guest for its next call."""
+
+    @property
+    def other_ns(self) -> int:
+        return max(0, self.step.time_ns - self.covered_ns)
+
+    @property
+    def key(self) -> StepKey:
+        return self.attempt, self.step.loop, self.step.iteration
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The machine of a rank."""
+
+    name: str
+    memory_limit: int
+    """Bytes that all its processes have together; 0 if unknown."""
+    device: str
+    """The device of the rank, as its driver names it; empty if unknown."""
+
+
+@dataclass(slots=True)
+class FoldedSpans:
+    """A run after one pass over its spans."""
+
+    steps: list[StepRecord] = field(default_factory=list)
+    """In order of their begins, each by the clock of its process as that began."""
+    calls: list[Calls] = field(default_factory=list)
+    """The calls of all steps; ``rank_step`` is the number of the record."""
+    phases: dict[str, list[SpanView]] = field(default_factory=lambda: defaultdict(list))
+    attempts: dict[str, Bounds] = field(default_factory=dict)
+    ranks: dict[str, set[Rank]] = field(default_factory=lambda: defaultdict(set))
+    worlds: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
+    writers: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    holders: set[str] = field(default_factory=set)
+    """Writers with a container of their own; the others are workers."""
+    resources: dict[str, dict[str, Value]] = field(default_factory=lambda: defaultdict(dict))
+    """By attempt: the attributes of all its processes together."""
+    peaks: MemoryPeaks = field(default_factory=MemoryPeaks)
+    growth: MemoryGrowth = field(default_factory=MemoryGrowth)
+    hosts: dict[tuple[str, Rank], Host] = field(default_factory=dict)
+    """Where each rank of an attempt runs."""
+    failures: list[Failure] = field(default_factory=list)
+    outside: list[PhaseFailure] = field(default_factory=list)
+    """Exceptions in set-up and tear-down, in order of time."""
+    longest_ns: dict[str, int] = field(default_factory=dict)
+    """Longest finished call by ``call_of``."""
+    walls: dict[tuple[str, Rank], Wall] = field(default_factory=dict)
+    clock_set_ns: dict[str, int] = field(default_factory=dict)
+    """By how much the wall clock of each writer had been set when its last container began."""
+    set_in: set[str] = field(default_factory=set)
+    """Attempts in which a clock was set; their times are those of containers, which alone say by how much."""
+    clocks: dict[tuple[str, Rank], set[str]] = field(default_factory=lambda: defaultdict(set))
+    """By attempt and rank: name and boot of the host, which identify its clock."""
+    requests: RequestSpans = field(default_factory=RequestSpans)
+    drivers: dict[bytes, SpanView] = field(default_factory=dict)
+    """The containers of single controllers, by trace."""
+    led: set[str] = field(default_factory=set)
+    """Attempts with a single controller."""
+    guests: set[tuple[str, Rank]] = field(default_factory=set)
+    """By attempt: the ranks that only get calls of one."""
+    roles: RoleTimes = field(default_factory=RoleTimes)
+    trajectories: TrajectorySpans = field(default_factory=TrajectorySpans)
+
+    def widen(self, attempt: str, bounds: Bounds) -> None:
+        self.attempts.setdefault(attempt, replace(bounds)).widen(bounds.begin_ns, bounds.end_ns)
+
+    def ended_outside(self, attempt: str) -> list[PhaseFailure]:
+        """Return the exceptions that may have ended an attempt outside of its steps; one that has steps went on."""
+        has_steps = any(record.attempt == attempt for record in self.steps)
+        return [one for one in self.outside if one.attempt == attempt and (one.is_end or not has_steps)]
+
+    def know(self, resource: Mapping[str, Value], writer: WriterIdentity) -> None:
+        attempt, rank = text(resource, v.ATTEMPT_ID), rank_of(resource)
+        self.ranks[attempt].add(rank)
+        self.worlds[attempt, rank.role] = max(self.worlds[attempt, rank.role], integer(resource, v.WORLD_SIZE))
+        self.clocks[attempt, rank] |= {text(resource, v.HOST_NAME), writer.boot_id} - {""} or {""}
+        self.hosts[attempt, rank] = Host(
+            text(resource, v.HOST_NAME), integer(resource, v.MEMORY_LIMIT), text(resource, v.HW_ID)
+        )
+        self.writers[attempt].add(writer.writer)
+        self.resources[attempt].update(resource)
+
+
+def with_peers(records: Sequence[StepRecord]) -> Iterator[StepRecord]:
+    """Forget the pipeline stages of a role and attempt if not all of its ranks say theirs."""
+    unsaid = {(record.attempt, record.rank.role) for record in records if record.pipeline == UNKNOWN}
+    for record in records:
+        is_unsaid = (record.attempt, record.rank.role) in unsaid
+        yield replace(record, pipeline=UNKNOWN) if is_unsaid and record.pipeline != UNKNOWN else record

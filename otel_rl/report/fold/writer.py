@@ -1,0 +1,319 @@
+"""One pass over the spans of a run: some thousands of a writer at a time, and the traces that are over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import inf
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.files import Journal
+from otel_rl.journal.read import OpenView, Run, SpanView, span_columns
+from otel_rl.report.data.report import Failure
+from otel_rl.report.fold.folded_spans import FoldedSpans, StepRecord, with_peers
+from otel_rl.report.fold.traces import Traces
+from otel_rl.report.read.containers import Bounds
+from otel_rl.report.read.failures import failures_of_called
+from otel_rl.report.read.memory_readings import KEYS as MEMORY_KEYS
+from otel_rl.report.read.request_spans import KEYS as REQUEST_KEYS
+from otel_rl.report.read.single_controller.guest_steps import (
+    TRAINING,
+    has_container,
+    is_driver,
+    with_container,
+)
+from otel_rl.report.read.single_controller.shared_devices import SharedDevices
+from otel_rl.report.read.single_controller.trajectories import KEYS as ROLLOUT_KEYS
+from otel_rl.report.read.span_attributes import ERROR, KEYS, clock_set_ns, rank_of
+from otel_rl.report.read.step_stages import Shapes
+from otel_rl.runs.spans import (
+    SKEW,
+    call_of,
+    is_container,
+    own_stages,
+    text,
+)
+from otel_rl.tables.span_table import (
+    STAGE_KEYS,
+    SpanTable,
+    Texts,
+    join,
+    table_of_columns,
+    table_of_views,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from otel_rl.journal.columns.decode import SpanColumns
+    from otel_rl.tables.forest import Ints
+
+ROWS: Final = 100_000
+"""So many spans of a writer are folded at once."""
+PENDING_STEPS: Final = 4
+PENDING_NS: Final = 12_000_000_000
+MOST_PENDING: Final = 256
+VIEWED: Final = frozenset((*KEYS, *MEMORY_KEYS, *REQUEST_KEYS, *ROLLOUT_KEYS))
+COLUMNS: Final = (
+    *STAGE_KEYS, v.SUBMISSION, v.CLOCK_SET, v.TRUNCATED, v.ITERATION, v.MODE, v.TOKENS,
+    v.TOKENS_PROMPT, v.TOKENS_RESPONSE, v.TOKENS_ENVIRONMENT, v.TOKENS_PADDING, v.SAMPLE_BATCH_SIZE, v.BATCH_SIZE,
+    v.OPTIMIZER_SKIPPED, *MEMORY_KEYS,
+)  # fmt: skip
+
+
+@dataclass(eq=False)
+class Shared:
+    """What the writers of a run have in common."""
+
+    found: FoldedSpans = field(default_factory=FoldedSpans)
+    steps: int = 0
+    """Steps that have a number, of all ranks."""
+    shapes: Shapes = field(default_factory=dict)
+    failed: list[tuple[int, Failure]] = field(default_factory=list)
+    """When steps failed."""
+    bounds: dict[str, Bounds] = field(default_factory=dict)
+    """By attempt: the bounds of its records, whether a clock was set or not."""
+    errors: list[SpanView] = field(default_factory=list)
+    """Spans that failed in processes that are called."""
+    devices: SharedDevices = field(default_factory=SharedDevices)
+
+    def count_steps(self, count: int) -> int:
+        """Return the first of some numbers that no step has."""
+        self.steps += count
+        return self.steps - count
+
+
+def fold(run: Run, opened: Sequence[OpenView]) -> FoldedSpans:
+    """Fold the spans of a run, whose drivers come first; stages in which dead processes ended are closed."""
+    closed = [one.closed(VIEWED) for one in opened if not one.alive]
+    return fold_writers((journal, [one for one in closed if one.journal is journal]) for journal in run.journals)
+
+
+def fold_writers(writers: Iterable[tuple[Journal, Sequence[SpanView]]]) -> FoldedSpans:
+    """Fold the spans of journals, each with further ones of its writer."""
+    shared = Shared()
+    found = shared.found
+    for journal, more in writers:
+        WriterFold(shared, journal, more).read()
+    for attempt, widest in shared.bounds.items():
+        if attempt not in found.set_in:
+            found.widen(attempt, widest)
+    found.growth.finish()
+    steps = (_of_use(record, shared) for record in with_peers(found.steps))
+    found.steps = sorted(steps, key=lambda record: record.step)
+    shared.failed += failures_of_called(shared.errors, found.trajectories.step_of)
+    found.failures = [failure for _, failure in sorted(shared.failed, key=itemgetter(0))]
+    found.outside.sort(key=lambda failure: failure.end_ns)
+    found.attempts = dict(sorted(found.attempts.items(), key=lambda item: item[1].begin_ns))
+    return found
+
+
+def _of_use(record: StepRecord, shared: Shared) -> StepRecord:
+    """Return a step of a guest with what rollout servers did on its device meanwhile."""
+    if not record.is_guest:
+        return record
+    host = shared.found.hosts[record.attempt, record.rank].name
+    return replace(record, goodput=shared.devices.with_rollouts(record.goodput, record.waits, record.attempt, host))
+
+
+class WriterFold:
+    """Folds the spans of one writer."""
+
+    def __init__(self, shared: Shared, journal: Journal, more: Sequence[SpanView]) -> None:
+        self.shared, self.found, self.journal = shared, shared.found, journal
+        self.is_training = False
+        """It trains in the steps of a driver."""
+        self.lent: set[bytes] = set()
+        self.writer = journal.identity.writer
+        self.more = more
+        self.texts = Texts()
+        self.resources: list[Any] = []
+        self.numbers: dict[int, int] = {}
+        self.stepped = inf
+        self.pending: list[SpanTable] = []
+
+    def read(self) -> None:
+        rows = 0
+        for batch in span_columns(self.journal):
+            table = self._add(self._table(batch))
+            self.pending.append(table)
+            rows += len(table)
+            if rows >= ROWS:
+                rows = self._close(is_end=False)
+        if self.more:
+            table = table_of_views(self.more, self.texts, COLUMNS, [self._resource(one.resource) for one in self.more])
+            self.pending.append(self._add(table))
+        if self.pending:
+            self._close(is_end=True)
+
+    def _resource(self, resource: Any) -> int:
+        number = self.numbers.setdefault(id(resource), len(self.resources))
+        if number == len(self.resources):
+            self.resources.append(resource)
+        return number
+
+    def _table(self, batch: SpanColumns) -> SpanTable:
+        codes = np.unique(batch.rows["resource"]).tolist()
+        known = {code: self._resource(self.journal.resource(batch.blobs[code])) for code in codes}
+        resource = np.array([known.get(code, 0) for code in range(max(codes, default=-1) + 1)], np.int64)
+        is_comm = np.array([name == v.COMM for name in batch.texts] or [False], bool)[batch.rows["name"]]
+        if self.found.drivers:  # a rank that is called
+            is_comm[:] = False
+        kept = ~is_comm | (batch.rows["status"] == ERROR)
+        views = np.full(len(batch.rows), None, object)
+        views[kept] = _objects(list(batch.views(self.journal, VIEWED, kept)))
+        return table_of_columns(batch, self.texts, COLUMNS, views, resource[batch.rows["resource"]])
+
+    # --- each span ----------------------------------------------------------------------------------------------------
+
+    def _add(self, table: SpanTable) -> SpanTable:
+        """Note what each span says, and return the stages."""
+        is_derived = table.is_text("name", v.IDLE) & table.is_text(v.IDLE_REASON, SKEW)
+        if is_derived.any():
+            table = table.take(~is_derived)
+        if not len(table):
+            return table
+        self._note_bounds(table)
+        self._note_longest(table)
+        is_request = table.has(v.SUBMISSION)
+        for view in table["view"][is_request].tolist():
+            self.found.requests.add(view)
+        table = table.take(~is_request) if is_request.any() else table
+        for view in table["view"].tolist():
+            if view is not None:
+                self._note_role(view)
+        return table
+
+    def _note_role(self, span: SpanView) -> None:
+        """Note what a driver did, or a process that is called: drivers are read before."""
+        found, shared = self.found, self.shared
+        if is_driver(span):
+            if is_container(span.name):
+                found.drivers[span.trace_id] = span
+                found.led.add(text(span.resource, v.ATTEMPT_ID))
+                found.trajectories.add_step(span)
+            else:
+                shared.devices.add(span)
+        elif found.drivers and not is_container(span.name):
+            driver = found.drivers.get(span.trace_id)
+            self.is_training |= span.name in TRAINING
+            if span.status_code == ERROR:
+                shared.errors.append(span)
+            if driver is None or v.ITERATION in driver.attributes:
+                found.roles.add(span)
+            if span.name == v.TRAJECTORY:
+                found.trajectories.add(span)
+            shared.devices.add(span)
+
+    def _note_bounds(self, table: SpanTable) -> None:
+        codes = np.unique(table["resource"], return_index=True)
+        for number, _ in sorted(zip(*(one.tolist() for one in codes), strict=True), key=itemgetter(1)):
+            resource, of = self.resources[number], table["resource"] == number
+            begin_ns, end_ns = int(table["begin"][of].min()), int(table["end"][of].max())
+            bounds = self.shared.bounds.setdefault(text(resource, v.ATTEMPT_ID), Bounds(begin_ns, end_ns))
+            bounds.widen(begin_ns, end_ns)
+            self.found.know(resource, self.journal.identity)
+
+    def _note_longest(self, table: SpanTable) -> None:
+        table = table.take(~table.has(v.TRUNCATED))
+        texts = self.texts.listed
+        keys = (v.LOGPROB_KIND, v.IDLE_REASON, v.CHECKPOINT_LOAD)
+        columns = [table["name"], *(table[key] for key in keys), table.has(v.ITERATION).astype(np.int64)]
+        if not len(table):
+            return
+        combined = np.zeros(len(table), np.int64)
+        for column in columns:
+            _, of = np.unique(column, return_inverse=True)
+            combined = combined * (int(of.max()) + 1) + of
+        _, first, group = np.unique(combined, return_index=True, return_inverse=True)
+        longest = np.full(len(first), -(1 << 62))
+        np.maximum.at(longest, group, table["end"] - table["begin"])
+        for row, time_ns in zip(
+            zip(*(column[first].tolist() for column in columns), strict=True), longest.tolist(), strict=True
+        ):
+            name, kind, reason, load, has_iteration = row
+            attributes: dict[str, Any] = {v.CHECKPOINT_LOAD: load == 1}
+            attributes |= {v.ITERATION: 0} if has_iteration else {}
+            attributes |= {v.LOGPROB_KIND: texts[kind]} if kind >= 0 else {}
+            attributes |= {v.IDLE_REASON: texts[reason]} if reason >= 0 else {}
+            call = call_of(texts[name], attributes)
+            self.found.longest_ns[call] = max(self.found.longest_ns.get(call, 0), time_ns)
+
+    # --- traces that are over -----------------------------------------------------------------------------------------
+
+    def _close(self, *, is_end: bool) -> int:
+        """Fold the traces that are over; return how many spans are left."""
+        table = join(self.pending)
+        traces, first, trace = np.unique(table["trace"], return_index=True, return_inverse=True)
+        is_root = self.containers(table) & table["is_own"]
+        rows = np.flatnonzero(is_root)
+        order = list(dict.fromkeys(trace[rows].tolist()))
+        ends = {}
+        for row in rows.tolist():
+            ends[int(trace[row])] = int(table["end"][row]) - clock_set_ns(table["view"][row])
+        if self.found.drivers and not len(rows):  # a called process: its traces are over with its driver's
+            latest = np.zeros(len(traces), np.int64)
+            np.maximum.at(latest, trace, table["end"])
+            order = np.argsort(first, kind="stable").tolist()
+            ends = {one: int(latest[one]) for one in order}
+        if is_end:
+            closed = order + [one for one in np.argsort(first).tolist() if one not in ends]
+        else:
+            newest = max(ends.values(), default=0)
+            most = order[: max(0, len(order) - PENDING_STEPS)]
+            closed = [
+                one
+                for place, one in enumerate(most)
+                if len(order) - place > MOST_PENDING or ends[one] < newest - PENDING_NS
+            ]
+        is_closed = np.zeros(len(traces), bool)
+        is_closed[closed] = True
+        turn = np.zeros(len(traces), np.int64)
+        turn[closed] = np.arange(len(closed))
+        kept = is_closed[trace]
+        if closed:
+            Traces(self, *self._with_guests(table.take(kept), turn[trace[kept]], len(closed))).fold()
+        self.pending = [table.take(~kept)]
+        return len(self.pending[0])
+
+    def _with_guests(self, table: SpanTable, trace: Ints, count: int) -> tuple[SpanTable, Ints, int, set[int]]:
+        """Give what a rank recorded in a step of its driver a container of its own, and the waits between its calls."""
+        guests: set[int] = set()
+        if not self.found.drivers or not self.is_training:
+            return table, trace, count, guests
+        tables, traces = [], []
+        order = np.argsort(trace, kind="stable")
+        bounds = np.searchsorted(trace[order], np.arange(count + 1)).tolist()
+        is_kept = np.ones(len(table), bool)
+        for number, (first, last) in enumerate(pairwise(bounds)):
+            rows = order[first:last]
+            spans = list(own_stages(table["view"][rows].tolist()))
+            driver = self.found.drivers.get(spans[0].trace_id) if spans else None
+            if driver is None or driver.trace_id in self.lent or has_container(spans):
+                continue
+            self.lent.add(driver.trace_id)
+            self.found.guests.add((text(spans[0].resource, v.ATTEMPT_ID), rank_of(spans[0].resource)))
+            made = with_container(spans, driver)
+            is_kept[rows] = False
+            tables.append(table_of_views(made, self.texts, COLUMNS, [self._resource(one.resource) for one in made]))
+            traces.append(np.full(len(made), number))
+            guests.add(number)
+        if not guests:
+            return table, trace, count, guests
+        whole = join([table.take(is_kept), *tables])
+        return whole, np.concatenate([trace[is_kept], *traces]), count, guests
+
+    def containers(self, table: SpanTable) -> NDArray[np.bool_]:
+        flags = np.array([is_container(one) for one in self.texts.listed] or [False], bool)
+        return flags[table["name"]]
+
+
+def _objects(values: list[Any]) -> NDArray[Any]:
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
