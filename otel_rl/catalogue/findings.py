@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from otel_rl.catalogue.markdown import code, section
-from otel_rl.findings.health import HEALTH
-from otel_rl.findings.learning import LEARN
-from otel_rl.findings.rule import Rule
-from otel_rl.findings.timing import TIME
+from otel_rl.report.findings.health import HEALTH
+from otel_rl.report.findings.learning import LEARN
+from otel_rl.report.findings.rule import Rule
+from otel_rl.report.findings.timing import TIME
 
 HEAD: Final = """\
 # Findings
 
-Written by `python -m otel_rl.catalogue` from the rules in `otel_rl/findings/`.
+Written by `python -m otel_rl.catalogue` from the rules in `otel_rl/report/findings/`.
 
 A report begins with three findings: **TIME**, **LEARN** and **HEALTH**. Each is made by the rules of its table, alarms
 before warnings before notes. An alarm asks you to act now, a warning to look at something. A note says that nothing is

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from otel_rl.findings.unmade import Making, Unmade
+from otel_rl.report.data.finding import Unmade
 from otel_rl.report.data.report import Report
+from otel_rl.report.findings.unmade import Making
 from otel_rl.report.section import Block, Line, Section, more, notes
 from otel_rl.report.sections.caveats import CAVEATS, DISAGREEMENTS, FAILURES, UNSEEN_STEPS
 from otel_rl.report.sections.flops_rates import FLOPS

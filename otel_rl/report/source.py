@@ -9,7 +9,6 @@ from functools import cached_property
 from time import monotonic_ns
 
 from otel_rl import vocabulary as v
-from otel_rl.findings.unmade import Making
 from otel_rl.journal.page import PageView, find_pages
 from otel_rl.journal.read import OpenView, Run
 from otel_rl.records import Attributes, Value
@@ -27,6 +26,7 @@ from otel_rl.report.data.report import (
 )
 from otel_rl.report.data.roles import RoleRow, Trajectories
 from otel_rl.report.data.time_use import Efficiency
+from otel_rl.report.findings.unmade import Making
 from otel_rl.report.fold.folded_spans import FoldedSpans
 from otel_rl.report.fold.writer import fold
 from otel_rl.report.read.attempts import (

@@ -7,10 +7,10 @@ import random
 from collections.abc import Callable, Sequence
 
 from otel_rl import vocabulary as v
-from otel_rl.findings.curves import Learning, Numbers
-from otel_rl.findings.judge import apply
-from otel_rl.findings.learning import LEARN
-from otel_rl.findings.rule import Finding
+from otel_rl.report.data.finding import Finding
+from otel_rl.report.findings.curves import Learning, Numbers
+from otel_rl.report.findings.judge import apply
+from otel_rl.report.findings.learning import LEARN
 
 Course = Callable[[int], float]
 """The value of a step, without its noise."""

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from otel_rl import vocabulary as v
-from otel_rl.findings.causes import Died, Failed, follows
-from otel_rl.findings.health import HEALTH
-from otel_rl.findings.judge import apply
-from otel_rl.findings.memory import RankMemory
-from otel_rl.findings.mishaps import DataFault, Hang, Health, LateLoop, RequestsOf, Updates
+from otel_rl.report.findings.causes import Died, Failed, follows
+from otel_rl.report.findings.health import HEALTH
+from otel_rl.report.findings.judge import apply
+from otel_rl.report.findings.memory import RankMemory
+from otel_rl.report.findings.mishaps import DataFault, Hang, Health, LateLoop, RequestsOf, Updates
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_rl import vocabulary as v
-from otel_rl.findings.curves import Learning, Numbers
-from otel_rl.findings.judge import apply
-from otel_rl.findings.learning import LEARN
-from otel_rl.findings.rule import Finding
+from otel_rl.report.data.finding import Finding
+from otel_rl.report.findings.curves import Learning, Numbers
+from otel_rl.report.findings.judge import apply
+from otel_rl.report.findings.learning import LEARN
 from tests.findings.synthetic import first, healthy, learn, numbers, since
 
 NAN = math.nan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_rl.findings.rule import LONGEST, say
+from otel_rl.report.findings.rule import LONGEST, say
 
 
 def test_a_long_text_is_cut_in_its_middle() -> None:

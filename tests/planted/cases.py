@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from otel_rl.findings.rule import Finding
 from otel_rl.report.build import build_report
+from otel_rl.report.data.finding import Finding
 from otel_rl.runs.locate import open_whole
 from tests.planted.problems import BY_NAME, CLEAN, PROBLEMS, Problem
 from tests.programs.launch import environment, launcher

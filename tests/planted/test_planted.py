@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("trl")
 
-from otel_rl.findings.rule import Finding
+from otel_rl.report.data.finding import Finding
 from tests.planted import plants
 from tests.planted.cases import Case, Judged, cases, judge, record
 from tests.planted.problems import CLEAN, PROBLEMS, Shape

@@ -15,12 +15,12 @@ from rich.console import Console
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.findings.curves import Learning, Numbers
-from otel_rl.findings.judge import apply
-from otel_rl.findings.learning import LEARN
 from otel_rl.journal.read import PointView, Run, open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Report
+from otel_rl.report.findings.curves import Learning, Numbers
+from otel_rl.report.findings.judge import apply
+from otel_rl.report.findings.learning import LEARN
 from otel_rl.report.schema import to_json
 from otel_rl.report.screen import PARTS
 from otel_rl.report.sections.step_series import NAMES, SeriesPoints

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from otel_rl import vocabulary as v
-from otel_rl.findings.rule import Finding
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
+from otel_rl.report.data.finding import Finding
 from tests.peers import BEGIN_NS, Did, Met, Peer
 from tests.watched import DEAD
 
@@ -109,7 +109,7 @@ MORE = "spends 60.0 ms more than they do"
 def test_for_whom_the_ranks_wait(tmp_path: Path, world: int, did: Step, expected: str, rank: int | None) -> None:
     """Whatever it does meanwhile: one rank again and again is never called now one, now another."""
     found = judged(tmp_path, world, did)[0]
-    assert (expected, rank) == (found.sentence, found.values.get("rank"))
+    assert (expected, rank) == (found.sentence, (found.values.get("ranks") or [None])[0])
 
 
 def test_for_whom_ranks_wait_where_not_all_waits_are_known(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_for_whom_ranks_wait_where_not_all_waits_are_known(tmp_path: Path) -> No
 
     named = f"The other ranks wait at least 60.0 ms per step (60 %) for rank 0, which {MORE} in write samples."
     found = [judged(tmp_path / did.__name__, 2, did)[0] for did in (late_once, by_turns)]
-    assert (named, 0, "largest") == (found[0].sentence, found[0].values["rank"], found[1].rule)
+    assert (named, [0], "largest") == (found[0].sentence, found[0].values["ranks"], found[1].rule)
 
 
 def test_the_step_that_is_left_aside_holds_nobody_up(tmp_path: Path) -> None:

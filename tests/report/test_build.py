@@ -251,7 +251,7 @@ def test_a_slow_rank_is_named_by_own_time(tmp_path: Path) -> None:
     assert pytest.approx([one.own_s for one in found.own]) == [0.01, 0.02]
     assert [("trainer", 0), ("trainer", 1)] == [(one.role, one.rank) for one in found.own]
     found = report.findings.time[0]
-    assert ("slow_stage", 1, v.REWARD) == (found.rule, found.values["rank"], found.values["stage"])
+    assert ("slow_stage", [1], v.REWARD) == (found.rule, found.values["ranks"], found.values["stage"])
 
 
 def test_collectives_are_counted_by_rank_and_stage(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from otel_rl.journal.files import Journal
 from otel_rl.journal.read import open_run
 from otel_rl.process.state import state
 from otel_rl.report.build import build_report
-from otel_rl.report.read.no_step import HOW_TO_BEGIN
+from otel_rl.report.findings.no_step import HOW_TO_BEGIN
 from otel_rl.report.terminal import document, render
 from tests.fixtures import Recording
 from tests.made_runs import Plan, write_run

@@ -19,11 +19,11 @@ from rich.console import Console
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.summary import trend
-from otel_rl.findings.judge import Findings
-from otel_rl.findings.rule import Finding, Found, Rule, Severity
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
+from otel_rl.report.data.finding import Finding, Findings, Severity
 from otel_rl.report.data.report import Report, Series
+from otel_rl.report.findings.rule import Found, Rule
 from otel_rl.report.screen import PARTS, Part
 from otel_rl.report.sections import learning_table
 from otel_rl.report.terminal import render

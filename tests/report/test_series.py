@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.summary import mean
-from otel_rl.findings.unmade import Making
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import Journal, PointView, open_run
 from otel_rl.records import Attributes
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Series
+from otel_rl.report.findings.unmade import Making
 from otel_rl.report.sections.step_series import SeriesPoints
 from otel_rl.report.source import Source
 from tests.made_runs import BEGIN_NS, Plan, write_run

@@ -18,7 +18,8 @@ from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
-from otel_rl.report.read.single_controller.driver_waits import has_turns
+from otel_rl.report.findings.rollout_rules import has_turns
+from otel_rl.report.read.gather_time import time_rows
 from otel_rl.report.source import Source
 from otel_rl.report.terminal import render
 from tests.driver_runs import ACTORS, AGENT, RESPONSE, REWARD, RUN, SERVERS, DrivenPlan, write_driven
@@ -117,7 +118,9 @@ def test_slow_rewards_are_named_before_the_poll(tmp_path: Path, stage: str) -> N
 @pytest.mark.parametrize(("turns", "has"), [(1, False), (3, True)])
 def test_of_several_turns_the_last_request_is_not_the_longest(tmp_path: Path, turns: int, has: bool) -> None:
     """So the tail of the requests says nothing of lengths."""
-    assert has is has_turns(Source(open_run(write_driven(tmp_path, DrivenPlan(turns=turns))), BEGIN_NS, None))
+    assert has is has_turns(
+        time_rows(Source(open_run(write_driven(tmp_path, DrivenPlan(turns=turns))), BEGIN_NS, None))
+    )
 
 
 def test_a_stage_that_grows_is_named(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from otel_rl import vocabulary as v
-from otel_rl.findings.time_spent import Use
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Report, StageRow
-from otel_rl.report.read.timing_evidence import uses
+from otel_rl.report.data.time_rows import TimeRows
+from otel_rl.report.findings.uses import Use, uses
+from otel_rl.report.read.gather_time import stage_shares
 from tests.peers import BEGIN_NS, Did, Met, Peer
 from tests.watched import DEAD
 
@@ -132,7 +133,7 @@ def test_steps_that_take_longer_from_one_on(tmp_path: Path) -> None:
         sample = [Did(v.SAMPLE, 30 if number < 31 else 110)] * (number % 2)
         return [*sample, Did(v.FORWARD, 20 + number % 3)]
 
-    expected = "Steps take 2.1 times as long since step 31 (36.0 ms to 76.0 ms), above all rl.sample."
+    expected = "Steps take 2.1 times as long since step 31 (36.0 ms to 76.0 ms), above all in rl.sample."
     assert expected == said(reported(tmp_path, 1, 58, did))[0]
 
 
@@ -180,7 +181,7 @@ def test_what_the_step_goes_into_has_plain_names() -> None:
         Use("waiting for data", 0.08),
         Use("judging", 0.06),
         Use("a stage without a name", 0.04),
-    ] == sorted(uses(rows), key=lambda use: -round(use.share, 3))
+    ] == sorted(uses(TimeRows(shares=stage_shares(rows))), key=lambda use: -round(use.share, 3))
 
 
 @pytest.mark.parametrize(
@@ -205,4 +206,6 @@ def test_a_stage_of_another_kind_counts_for_itself(outer: str, inner: str, said:
     """Of a log that lasts 50 % of a step and evaluates for 45 %, 5 % are logging."""
     shares = (0.45, pytest.approx(0.05)) if len(said) > 1 else (0.5,)
     rows = [stage(outer, 0.5), replace(stage(inner, 0.45), inside=outer)]
-    assert [Use(name, share) for name, share in zip(said, shares, strict=True)] == uses(rows)
+    assert [Use(name, share) for name, share in zip(said, shares, strict=True)] == uses(
+        TimeRows(shares=stage_shares(rows))
+    )

@@ -13,14 +13,14 @@ from rich.console import Console
 
 from otel_rl import guard
 from otel_rl import vocabulary as v
-from otel_rl.findings import judge
-from otel_rl.findings.health import HEALTH
-from otel_rl.findings.learning import LEARN
-from otel_rl.findings.unmade import Unmade
 from otel_rl.journal.read import open_run
 from otel_rl.report import screen
 from otel_rl.report.build import build_report, empty
+from otel_rl.report.data.finding import Unmade
 from otel_rl.report.data.report import Report
+from otel_rl.report.findings import judge
+from otel_rl.report.findings.health import HEALTH
+from otel_rl.report.findings.learning import LEARN
 from otel_rl.report.read import evidence
 from otel_rl.report.schema import to_json
 from otel_rl.report.screen import PARTS
@@ -76,7 +76,7 @@ def test_nothing_is_called_fine_that_could_not_be_looked_at(tmp_path: Path, monk
 
 def test_evidence_that_fails_costs_the_findings_that_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No rule judges what is not there."""
-    monkeypatch.setattr(evidence, "timing", fail)
+    monkeypatch.setattr(evidence, "time_rows", fail)
     report = made(tmp_path)
     assert [Unmade(part="finding", name="TIME")] == report.unmade
     assert ([], 1, 1) == (report.findings.time, len(report.findings.learn), len(report.findings.health))

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from otel_rl.findings.causes import Follows
-from otel_rl.findings.judge import Findings
-from otel_rl.findings.unmade import Unmade
 from otel_rl.report.data.details import Flops, Ledger, MemoryParts, OpenStageRow, PendingRun, Requests, StallRow
+from otel_rl.report.data.finding import Findings, Unmade
 from otel_rl.report.data.ranks import OfRank, Rank
 from otel_rl.report.data.roles import RoleRow, Trajectories
 from otel_rl.report.data.time_use import Efficiency
@@ -19,6 +17,8 @@ FORMAT: Final = "otel_rl.report/2"
 State = Literal["alive", "finished", "failed", "killed", "interrupted", "unwritten", "moved", "unknown"]
 Wall = Literal["step", "stage"]
 MemoryKind = Literal["host rss", "device allocated", "device reserved"]
+Follows = Literal["", "failure", "loss"]
+"""What an exception followed, by its kind: the failure of a process that was called, or the loss of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 
 from otel_rl import vocabulary as v
-from otel_rl.findings.causes import Follows
 from otel_rl.journal.read import OpenView
 from otel_rl.report.data.ranks import Rank
-from otel_rl.report.data.report import Attempt, State
+from otel_rl.report.data.report import Attempt, Follows, State
 from otel_rl.report.fold.folded_spans import FoldedSpans, StepRecord
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.containers import Bounds, without

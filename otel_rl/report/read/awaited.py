@@ -4,28 +4,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.time_rows import Awaited
 from otel_rl.report.data.time_use import RankTime
 from otel_rl.report.read.average import Averaged
 
 AWAITED_SHARE: Final = 0.5
 """A rank is waited for if it makes up this part of the longest wait; a stage explains it from this part of that."""
-
-
-@dataclass(frozen=True, slots=True)
-class Awaited:
-    """The ranks for which the others wait in their mean step."""
-
-    ranks: list[Rank] = field(default_factory=list)
-    """The one that is waited for longest first; empty if no rank makes up half of the longest wait."""
-    stage: str | None = None
-    more_s: float = 0.0
-    is_spread: bool = False
-    """Every rank waits at least half as long as the one that waits longest: now for one rank, now for another."""
 
 
 def awaited(averaged: Averaged, times: Iterable[RankTime]) -> Awaited:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.series.robust import median
-from otel_rl.findings.curves import Learning, Numbers
-from otel_rl.findings.judge import Findings, judge
 from otel_rl.journal.read import PointView
+from otel_rl.report.data.finding import Findings
+from otel_rl.report.findings.curves import Learning, Numbers
+from otel_rl.report.findings.judge import judge
+from otel_rl.report.read.gather_time import time_rows
 from otel_rl.report.read.run_health import health
-from otel_rl.report.read.timing_evidence import timing
 from otel_rl.report.sections.step_series import last_loop
 from otel_rl.runs.spans import text
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 def findings(source: Source) -> Findings:
     make = source.making.make
     return judge(
-        make("finding", "TIME", None, timing, source),
+        make("finding", "TIME", None, time_rows, source),
         make("finding", "LEARN", None, learning, source),
         make("finding", "HEALTH", None, health, source),
         source.making,

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from otel_rl import vocabulary as v
-from otel_rl.findings.causes import Follows, follows
 from otel_rl.journal.read import SpanView
 from otel_rl.report.data.ranks import Rank
-from otel_rl.report.data.report import Failure
+from otel_rl.report.data.report import Failure, Follows
+from otel_rl.report.findings.causes import follows
 from otel_rl.report.read.span_attributes import ERROR, rank_of
 from otel_rl.runs.spans import is_container, text
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.ledger import Fault as Mismatch
-from otel_rl.findings.causes import Died, Failed, by_cause, called_error, place
-from otel_rl.findings.memory import Of, RankMemory
-from otel_rl.findings.mishaps import DataFault, Hang, Health, LateLoop, RequestsOf, Stalled, Updates
 from otel_rl.journal.write import MOVED
 from otel_rl.report.data.details import LedgerMismatch, OpenStageRow, StallRow
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Attempt, Failure, Loss, MemoryKind
+from otel_rl.report.findings.causes import Died, Failed, by_cause, called_error, place
+from otel_rl.report.findings.memory import Of, RankMemory
+from otel_rl.report.findings.mishaps import DataFault, Hang, Health, LateLoop, RequestsOf, Stalled, Updates
 from otel_rl.report.fold.folded_spans import StepRecord
 from otel_rl.report.read.average import stages_of_step
 from otel_rl.report.read.single_controller.guest_steps import DRIVER

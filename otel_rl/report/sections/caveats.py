@@ -8,10 +8,10 @@ from typing import Final, Literal
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.steps import Name, disagreement
-from otel_rl.findings.causes import place
 from otel_rl.journal.read import Journal, PointView
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import ClockSet, DamagedFile, Loss, RankStep, Report, StepDisagreement
+from otel_rl.report.findings.causes import place
 from otel_rl.report.fold.folded_spans import StepRecord
 from otel_rl.report.read.last_points import LastPoints
 from otel_rl.report.section import Block, Line, Section, attempt_name, notes, rank_name

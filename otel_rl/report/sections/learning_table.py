@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from otel_rl import vocabulary as v
-from otel_rl.findings.health import HEALTH
-from otel_rl.findings.learning import LEARN
-from otel_rl.findings.rule import Finding, Rule
+from otel_rl.report.data.finding import Finding
 from otel_rl.report.data.report import Report, Series
+from otel_rl.report.findings.health import HEALTH
+from otel_rl.report.findings.learning import LEARN
+from otel_rl.report.findings.rule import Rule
 from otel_rl.report.section import Block, Section, Severity, Table, foremost, more, notes
 from otel_rl.report.sections.step_series import TITLES, add_series, is_shown, of_last_loop, series_table, title_of
 from otel_rl.runs.format import brief, percent, plural

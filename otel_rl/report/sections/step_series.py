@@ -15,10 +15,10 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.summary import mean, sparkline, trend
-from otel_rl.findings.unmade import Making
 from otel_rl.journal.read import PointView
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report, Series
+from otel_rl.report.findings.unmade import Making
 from otel_rl.report.fold.folded_spans import StepRecord
 from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.report.section import Block, Column, Line, Picture, Section, Severity, Table, foremost, more

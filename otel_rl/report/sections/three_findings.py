@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_rl.findings.rule import Finding
+from otel_rl.report.data.finding import Finding
 from otel_rl.report.data.report import Report
 from otel_rl.report.read.evidence import findings
 from otel_rl.report.section import Block, Line, Paragraph, Section, Severity

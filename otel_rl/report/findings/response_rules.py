@@ -9,8 +9,8 @@ from otel_rl.analysis.series.correlation import step_by_step, together
 from otel_rl.analysis.series.onset import onset
 from otel_rl.analysis.series.robust import median
 from otel_rl.analysis.summary import mean
-from otel_rl.findings.curves import Curve, Learning
-from otel_rl.findings.rule import Found
+from otel_rl.report.findings.curves import Curve, Learning
+from otel_rl.report.findings.rule import Found
 
 FEW: Final = 15
 TOGETHER: Final = 0.8

@@ -6,10 +6,10 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.series.growth import LEAST, MUCH
-from otel_rl.findings import mishaps
-from otel_rl.findings.memory import HORIZON, LEAST_BYTES, LEAST_SHARE
-from otel_rl.findings.mishaps import FAILED, FEW, HALF, LATE_S, ROW, SKIPPED, Health
-from otel_rl.findings.rule import Rule, whole
+from otel_rl.report.findings import mishaps
+from otel_rl.report.findings.memory import HORIZON, LEAST_BYTES, LEAST_SHARE
+from otel_rl.report.findings.mishaps import FAILED, FEW, HALF, LATE_S, ROW, SKIPPED, Health
+from otel_rl.report.findings.rule import Rule, whole
 
 GROWS: Final = "{grows} by {per_step:size} per step ({first:size} to {last:size} in {steps:plural step}){where}{full}."
 MEMORY_KEYS: Final = (v.RSS_END, v.ALLOCATED_END, v.RESERVED_END, v.MEMORY_LIMIT)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from otel_rl import vocabulary as v
+from otel_rl.report.data.report import Follows
 from otel_rl.runs.format import listed
 from otel_rl.runs.spans import is_container
-
-Follows = Literal["", "failure", "loss"]
-"""What an exception followed, by its kind: the failure of a process that was called, or the loss of one."""
 
 LOSSES: Final = frozenset((
     "DistError", "DistBackendError", "DistNetworkError", "DistStoreError",

@@ -9,7 +9,8 @@ from typing import Final, Literal
 
 from otel_rl.analysis.series.growth import Growth, growth
 from otel_rl.analysis.stages import LOADING
-from otel_rl.findings.rule import Found, Value
+from otel_rl.report.data.finding import Value
+from otel_rl.report.findings.rule import Found
 from otel_rl.runs.format import count, percent, size
 
 LEAST_SHARE: Final = 0.05

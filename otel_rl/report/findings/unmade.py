@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from otel_rl.guard import guard
+from otel_rl.report.data.finding import Part, Unmade
 
-Part = Literal["section", "curve", "finding"]
 T = TypeVar("T")
 Default = TypeVar("Default")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unmade:
-    """A part of the report that is missing because of an error in otel_rl."""
-
-    part: Part
-    name: str
-    """Name of the rule, the metric or the section; `TIME`, `LEARN` or `HEALTH` for all findings of one kind."""
 
 
 class Making:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final, Literal
 
-from otel_rl.findings.causes import INTERRUPTS, Died, Failed, and_others, by_cause, place
-from otel_rl.findings.memory import RankMemory, found, growing, is_soon
-from otel_rl.findings.rule import Found, Value
+from otel_rl.report.data.finding import Value
+from otel_rl.report.findings.causes import INTERRUPTS, Died, Failed, and_others, by_cause, place
+from otel_rl.report.findings.memory import RankMemory, found, growing, is_soon
+from otel_rl.report.findings.rule import Found
 from otel_rl.runs.format import listed, seconds, size
 
 OUT_OF_MEMORY: Final = ("OutOfMemory", "MemoryError", "out of memory")

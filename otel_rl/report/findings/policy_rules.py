@@ -11,8 +11,8 @@ from otel_rl.analysis.series.change import change
 from otel_rl.analysis.series.correlation import monotony
 from otel_rl.analysis.series.onset import onset
 from otel_rl.analysis.series.robust import high, level, mad, median
-from otel_rl.findings.curves import Curve, Learning
-from otel_rl.findings.rule import Found
+from otel_rl.report.findings.curves import Curve, Learning
+from otel_rl.report.findings.rule import Found
 from otel_rl.runs.format import brief, plural
 
 FEWEST: Final = 5

@@ -10,8 +10,8 @@ from otel_rl.analysis.series.correlation import monotony
 from otel_rl.analysis.series.onset import first_above, onset
 from otel_rl.analysis.series.robust import high, level, median, noise
 from otel_rl.analysis.summary import mean
-from otel_rl.findings.curves import Curve, Learning
-from otel_rl.findings.rule import Found
+from otel_rl.report.findings.curves import Curve, Learning
+from otel_rl.report.findings.rule import Found
 from otel_rl.runs.format import brief, count, listed, plural, shorten, significant
 
 FEW: Final = 15

@@ -4,37 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, TypeGuard
 
-from otel_rl.findings.curves import Learning
-from otel_rl.findings.health import HEALTH
-from otel_rl.findings.learning import LEARN
-from otel_rl.findings.mishaps import Health
-from otel_rl.findings.rule import Evidence, Finding, Kind, Rule, Severity, Value, say
-from otel_rl.findings.time_spent import Timing
-from otel_rl.findings.timing import TIME
-from otel_rl.findings.unmade import Making
+from otel_rl.report.data.finding import Finding, Findings, Kind, Severity, Value
+from otel_rl.report.data.time_rows import TimeRows
+from otel_rl.report.findings.curves import Learning
+from otel_rl.report.findings.health import HEALTH
+from otel_rl.report.findings.learning import LEARN
+from otel_rl.report.findings.mishaps import Health
+from otel_rl.report.findings.rule import Rows, Rule, say
+from otel_rl.report.findings.timing import TIME
+from otel_rl.report.findings.unmade import Making
 
 ORDER: Final[tuple[Severity, ...]] = ("alarm", "warning", "note")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
-    """What the rules say, the worst first in each list."""
-
-    time: list[Finding]
-    """Where the time goes, and what would gain most."""
-    learn: list[Finding]
-    """Whether the model learns."""
-    health: list[Finding]
-    """Memory, errors, losses, missing ranks."""
-
-
-def judge(timing: Timing | None, learning: Learning | None, health: Health | None, making: Making) -> Findings:
+def judge(timing: TimeRows | None, learning: Learning | None, health: Health | None, making: Making) -> Findings:
     """Apply all rules. While learning or health has an alarm, no finding of time gives advice.
 
-    Without the evidence of a kind, there is no finding of this kind.
+    Without the rows of a kind, there is no finding of this kind.
     """
     learn = apply(LEARN, "learn", learning, making) if learning is not None else []
     healthy = apply(HEALTH, "health", health, making) if health is not None else []
@@ -44,16 +33,14 @@ def judge(timing: Timing | None, learning: Learning | None, health: Health | Non
     return Findings(time=time, learn=learn, health=healthy)
 
 
-def apply(
-    rules: Sequence[Rule[Evidence]], kind: Kind, evidence: Evidence, making: Making | None = None
-) -> list[Finding]:
+def apply(rules: Sequence[Rule[Rows]], kind: Kind, rows: Rows, making: Making | None = None) -> list[Finding]:
     """Return what the rules of one table find, the worst first.
 
     What a rule would have found that fails is not known, so no fallback says that nothing is wrong.
     """
     making = making or Making()
     failed = len(making.unmade)
-    made = [(rule, making.make("finding", rule.name, None, _find, rule, kind, evidence)) for rule in rules]
+    made = [(rule, making.make("finding", rule.name, None, _find, rule, kind, rows)) for rule in rules]
     found = [(rule, *one) for rule, one in made if one is not None]
     names = {rule.name for rule, *_ in found}
     found = [one for one in found if names.isdisjoint(one[0].silenced_by)]
@@ -63,9 +50,9 @@ def apply(
     return [finding for _, finding, _ in found]
 
 
-def _find(rule: Rule[Evidence], kind: Kind, evidence: Evidence) -> tuple[Finding, float] | None:
+def _find(rule: Rule[Rows], kind: Kind, rows: Rows) -> tuple[Finding, float] | None:
     """Return what one rule finds, and its weight."""
-    found = rule.find(evidence)
+    found = rule.find(rows)
     if found is None:
         return None
     finding = Finding(
@@ -74,10 +61,10 @@ def _find(rule: Rule[Evidence], kind: Kind, evidence: Evidence) -> tuple[Finding
         severity=rule.severity,
         sentence=say(rule.sentence, found.values),
         advice=say(rule.advice, found.values),
-        values={name: value for name, value in found.values.items() if _is_finite(value)},
+        values={name: value for name, value in found.values.items() if _is_written(value)},
     )
     return finding, found.weight
 
 
-def _is_finite(value: Value) -> bool:
-    return not isinstance(value, float) or math.isfinite(value)
+def _is_written(value: Value | None) -> TypeGuard[Value]:
+    return value is not None and (not isinstance(value, float) or math.isfinite(value))

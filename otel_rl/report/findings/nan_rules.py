@@ -9,8 +9,8 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.analysis.series.onset import onset
 from otel_rl.analysis.series.robust import median
-from otel_rl.findings.curves import Learning, Numbers
-from otel_rl.findings.rule import Found
+from otel_rl.report.findings.curves import Learning, Numbers
+from otel_rl.report.findings.rule import Found
 from otel_rl.runs.format import brief, plural, shorten
 
 UPDATE: Final = (v.LOSS, v.GRAD_NORM, v.LOSS_TERM, v.KL_REFERENCE, v.KL_POLICY, v.ENTROPY)

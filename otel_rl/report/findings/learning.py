@@ -6,9 +6,9 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.series.change import LEVELS
-from otel_rl.findings import nan_rules, policy_rules, response_rules, reward_rules
-from otel_rl.findings.curves import Learning
-from otel_rl.findings.rule import Found, Rule, whole
+from otel_rl.report.findings import nan_rules, policy_rules, response_rules, reward_rules
+from otel_rl.report.findings.curves import Learning
+from otel_rl.report.findings.rule import Found, Rule, whole
 from otel_rl.runs.format import percent
 
 

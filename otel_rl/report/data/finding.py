@@ -1,0 +1,49 @@
+"""What the rules find in a run, as data, and what could not be made of its report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["time", "learn", "health"]
+Severity = Literal["alarm", "warning", "note"]
+"""`alarm`: act now, tuning can wait; `warning`: look at it; `note`: nothing is wrong."""
+Value = bool | float | int | str | list[int] | list[str]
+Part = Literal["section", "curve", "finding"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one rule says of this run."""
+
+    rule: str
+    """Name of the rule; docs/findings.md lists them."""
+    kind: Kind
+    severity: Severity
+    """`alarm`: act now; `warning`: look at it; `note`: nothing is wrong."""
+    sentence: str
+    advice: str
+    """What to look at or to do next; empty if there is nothing, or if an alarm comes first."""
+    values: dict[str, Value]
+    """The values of the sentence: finite numbers in seconds, bytes, shares 0..1; ranks, stages and other names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What the rules say, the worst first in each list."""
+
+    time: list[Finding]
+    """Where the time goes, and what would gain most."""
+    learn: list[Finding]
+    """Whether the model learns."""
+    health: list[Finding]
+    """Memory, errors, losses, missing ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unmade:
+    """A part of the report that is missing because of an error in otel_rl."""
+
+    part: Part
+    name: str
+    """Name of the rule, the metric or the section; `TIME`, `LEARN` or `HEALTH` for all findings of one kind."""

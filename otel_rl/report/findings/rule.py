@@ -1,0 +1,130 @@
+"""What a rule is, what it finds, and how its sentence is written."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+
+from otel_rl import vocabulary as v
+from otel_rl.report.data.finding import Severity, Value
+from otel_rl.runs.format import brief, count, listed, number, percent, plural, seconds, shorten, size, times
+
+Rows = TypeVar("Rows")
+
+LONGEST: Final = 400
+"""Cells of a text in a sentence: a stage may have a prompt for its name."""
+OPTIONAL: Final = re.compile(r"\[([^\]]*)\]")
+"""What is left out of a sentence if it is not known."""
+NO_STAGE: Final = (v.OTHER, v.COMM)
+PLURAL: Final = ("checkpoints", "log-probabilities", "rewards", "values")
+"""Names that are followed by "take", and not by "takes"."""
+
+
+def stage_name(stage: str) -> str:
+    return {v.OTHER: "what runs under no stage", v.COMM: "collectives under no stage"}.get(stage, stage)
+
+
+def inside(stage: str) -> str:
+    return "under no stage" if stage in NO_STAGE else f"in {stage}"
+
+
+WRITERS: Final[dict[str, Callable[[Any], str]]] = {
+    "brief": brief,
+    "count": count,
+    "inside": inside,
+    "number": number,
+    "percent": percent,
+    "seconds": seconds,
+    "size": size,
+    "stage": stage_name,
+    "times": times,
+}
+"""How `{name:percent}` in a sentence is written."""
+
+
+def whole(share: float) -> str:
+    """Write a limit in a condition."""
+    return f"{share * 100:.0f} %"
+
+
+def upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a rule found: the values of its sentence."""
+
+    values: Mapping[str, Value | None] = field(default_factory=dict)
+    """By name: numbers in seconds, bytes, shares 0..1; names of ranks, stages and others; None is not known."""
+    weight: float = 0.0
+    """The heaviest finding of a severity comes first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule(Generic[Rows]):
+    """One rule. Reports, live alerts and Prometheus rules are made from the tables of rules."""
+
+    name: str
+    severity: Severity
+    reads: tuple[str, ...]
+    """Names of the metrics and stages that it reads."""
+    condition: str
+    """When it holds, in words; docs/findings.md prints it."""
+    window: str
+    """The steps that it looks at, in words."""
+    find: Callable[[Rows], Found | None]
+    sentence: str
+    """A template for ``say``."""
+    advice: str = ""
+    """Another one."""
+    is_fallback: bool = False
+    """It speaks only if its table found no alarm and no warning."""
+    silenced_by: tuple[str, ...] = ()
+    """Rules of its table that find the cause of what it finds: then it is silent."""
+
+
+def rule(severity: Severity, **parts: Any) -> Callable[[Callable[[Rows], Found | None]], Rule[Rows]]:
+    """Make a rule of the function below, which has its name; the parts are the other fields of `Rule`."""
+    return lambda find: Rule(name=find.__name__, severity=severity, find=find, **parts)
+
+
+def _is_one(value: Value) -> bool:
+    if isinstance(value, str):
+        return value not in PLURAL
+    return (len(value) if isinstance(value, list) else value) == 1
+
+
+class _Sentence(string.Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if "|" in format_spec:
+            return format_spec.split("|")[not _is_one(value)]
+        if format_spec[:1].isupper():
+            return upper(self.format_field(value, format_spec.lower()))
+        if format_spec.startswith("plural "):
+            return plural(value, format_spec.removeprefix("plural "))
+        write = WRITERS.get(format_spec)
+        if isinstance(value, list):
+            return listed([str(one) if write is None else write(one) for one in value])
+        if write is not None:
+            return write(value)
+        return shorten(value, LONGEST) if isinstance(value, str) else format(value, format_spec)
+
+
+def say(template: str, values: Mapping[str, Value | None]) -> str:
+    """Return a sentence: a template with its values.
+
+    `{share:percent}` is written by one of `WRITERS`, `{steps:plural step}` as `1 step` or `3 steps`, and each of a
+    list. `{ranks:is|are}` chooses by number: the first word is that of 1, of a list with one name, and of True.
+    `{stage:Text}` begins with a capital. `[ in {stage}]` is left out if a value in it is None or empty.
+    """
+    sentence = _Sentence()
+
+    def kept(part: re.Match[str]) -> str:
+        names = [name for _, name, _, _ in sentence.parse(part[1]) if name]
+        return "" if any(values.get(name) in (None, "", []) for name in names) else part[1]
+
+    return sentence.vformat(OPTIONAL.sub(kept, template), (), values)
