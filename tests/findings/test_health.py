@@ -1,4 +1,4 @@
-"""What is said of the health of a run, by made-up evidence."""
+"""What is said of the health of a run, by made-up rows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from otel_rl import vocabulary as v
-from otel_rl.report.findings.causes import Died, Failed, follows
+from otel_rl.report.data.details import Ledger, LedgerMismatch, OpenStageRow, RequestRow, StallRow
+from otel_rl.report.data.health_rows import EndedEarly, FailedRank, HealthRows, LateLoop, RankMemory, Updates
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import Attempt, Loss, RankStep, StepDisagreement
+from otel_rl.report.findings.causes import follows
 from otel_rl.report.findings.health import HEALTH
 from otel_rl.report.findings.judge import apply
-from otel_rl.report.findings.memory import RankMemory
-from otel_rl.report.findings.mishaps import DataFault, Hang, Health, LateLoop, RequestsOf, Updates
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -22,8 +24,8 @@ def memory(per_step: float, rank: int = 0, steps: int = 55, **changes: Any) -> R
     """Return the memory of a rank that grows by so many MiB in each step."""
     sizes = [round((900 + per_step * step) * MIB) for step in range(steps)]
     known = RankMemory(
-        who=f"rank {rank}",
-        of="host",
+        rank=Rank("trainer", rank),
+        kind="host rss",
         place="box",
         limit=24 * GIB,
         steps=range(6, 6 + steps),
@@ -34,9 +36,17 @@ def memory(per_step: float, rank: int = 0, steps: int = 55, **changes: Any) -> R
     return replace(known, **changes)
 
 
-def said(**evidence: Any) -> list[tuple[str, str]]:
+ATTEMPT = Attempt(id="a", state="finished", begin_ns=0, end_ns=1, steps=60, ranks=3, setup_s=None)
+
+
+def rows_of(**rows: Any) -> HealthRows:
+    """Return the rows of a run of three ranks with 60 steps."""
+    return HealthRows(**{"attempt": ATTEMPT, "ranks": [Rank("trainer", rank) for rank in range(3)], **rows})
+
+
+def said(**rows: Any) -> list[tuple[str, str]]:
     """Return severity and sentence of what the rules find."""
-    return [(one.severity, one.sentence) for one in apply(HEALTH, "health", Health(**{"steps": 60, **evidence}))]
+    return [(one.severity, one.sentence) for one in apply(HEALTH, "health", rows_of(**rows))]
 
 
 def test_a_healthy_run_has_a_note_with_its_memory() -> None:
@@ -89,8 +99,8 @@ def test_ranks_of_a_host_fill_it_together() -> None:
 
 def test_memory_of_a_device_is_named_as_that() -> None:
     """What its allocator holds is not told beside what is live."""
-    device = memory(20, of="device", place="rank 0", limit=0)
-    reserved = memory(25, of="reserved", place="rank 0", limit=0)
+    device = memory(20, kind="device allocated", place="rank 0", limit=0)
+    reserved = memory(25, kind="device reserved", place="rank 0", limit=0)
     ((_, sentence),) = said(memory=[device, reserved])
     assert sentence.startswith("Device memory of rank 0 grows by 20.0 MiB per step")
     ((_, sentence),) = said(memory=[reserved])
@@ -101,8 +111,8 @@ def test_the_advice_names_who_keeps_it() -> None:
     """The data loader is no stage of its own."""
     stages = {"rl.reward digits": "rl.reward digits", "rl.idle data": "the data loader", "": "a step"}
     for stage, who in stages.items():
-        health = Health(steps=60, memory=[memory(20, stage=stage, share=0.9 if stage else 0.0)])
-        (found,) = apply(HEALTH, "health", health)
+        grows = memory(20, stage=stage, share=0.9 if stage else 0.0)
+        (found,) = apply(HEALTH, "health", rows_of(memory=[grows]))
         assert f"Find what {who} keeps from call to call: lists, caches, tensors with their graph." == found.advice
 
 
@@ -112,24 +122,90 @@ def test_growth_under_no_stage_names_none() -> None:
     assert "Memory of rank 0 grows by 20.0 MiB per step (920 MiB to 1.91 GiB in 55 steps)." == sentence
 
 
-HANG = Hang(who="rank 1", where="rl.reward, step 7", open_s=40.0, longest_s=1.2, is_comm=False)
-FAILED = Failed(who="rank 0", step=3, stage="rl.reward digits", error="LookupError", is_end=True)
-OUTSIDE = replace(FAILED, step=None, stage=v.SETUP, phase="set-up")
-FAULT = DataFault(
-    fault="tokens shifted by one",
-    boundary="rl.sample -> rl.train.forward",
-    who="rank 0",
-    steps=[2, 3, 4],
-    kind="tokens",
+HANG = OpenStageRow(
+    attempt="a",
+    role="trainer",
+    rank=1,
+    stage=v.REWARD,
+    inside=[],
+    since_ns=0,
+    open_s=40.0,
+    longest_s=1.2,
+    calls_known=True,
+    is_alive=True,
+    is_certain=True,
+    is_hanging=True,
+    iteration=7,
+    collective=None,
 )
+DIED = replace(HANG, is_alive=False, is_hanging=False, iteration=12)
+STALL = StallRow(
+    id="s",
+    cause="stage",
+    stage=v.REWARD,
+    role="trainer",
+    rank=1,
+    step=12,
+    chain="Rank 0 waits for rank 1.",
+    found_ns=0,
+    age_s=20.0,
+    normal_s=None,
+    is_over=True,
+    waiting=1,
+    evidence="",
+)
+REQUESTS = RequestRow(
+    engine="vllm",
+    models=[],
+    is_bulk=False,
+    is_evaluation=False,
+    count=100,
+    aborted=0,
+    timed_out=0,
+    clipped=None,
+    errors=0,
+    preemptions=None,
+    ttft_s=None,
+    queue_s=None,
+    prefill_s=None,
+    tpot_s=None,
+    duration_s=None,
+    prompt_tokens=None,
+    response_tokens=None,
+    cached_tokens=None,
+)
+FAILED = FailedRank(rank=Rank("trainer", 0), step=3, stage="rl.reward digits", error="LookupError", is_end=True)
+OUTSIDE = replace(FAILED, step=None, stage=v.SETUP, phase="set-up")
+FAULT = LedgerMismatch(
+    attempt="a",
+    loop="train",
+    step=2,
+    boundary="rl.sample -> rl.train.forward",
+    fault="tokens shifted by one",
+    ranks=[Rank("trainer", 0)],
+    of_ranks=3,
+    samples=[],
+    num_samples=0,
+)
+
+
+def ledger(**changes: Any) -> Ledger:
+    """Return a fault of three steps."""
+    faults = [replace(FAULT, step=step, **changes) for step in (2, 3, 4)]
+    return Ledger(steps=10, rows=10, mismatches=faults)
+
+
 UPDATES = Updates(steps=100, skipped=30, last_row=0, since=4)
 
 
 @pytest.mark.parametrize(
-    ("evidence", "severity", "sentence"),
+    ("rows", "severity", "sentence"),
     [
         (
-            {"hangs": [replace(HANG, who="rank 0", open_s=50.0, is_comm=True), HANG]},
+            {
+                "open_stages": [replace(HANG, rank=0, open_s=50.0, attempt="led", stage="rl.idle queue"), HANG],
+                "led": {"led"},
+            },
             "alarm",
             "Rank 1 may hang, like 1 more: in rl.reward, step 7 for 40.0 s; the longest call that ended took 1.20 s.",
         ),
@@ -174,51 +250,94 @@ UPDATES = Updates(steps=100, skipped=30, last_row=0, since=4)
             "The run was stopped early. KeyboardInterrupt ended it inside rl.reward digits, step 3.",
         ),
         (
-            {"is_interrupted": True},
+            {"attempt": replace(ATTEMPT, state="interrupted")},
             "warning",
             "The run was stopped early. It exited inside a step.",
         ),
         (
-            {"is_moved": True},
+            {"attempt": replace(ATTEMPT, state="moved")},
             "warning",
             "The folder of this run was moved while the run went on: what came after is not here.",
         ),
         (
-            {"died": [Died(who="rank 1", where="rl.sample, step 12"), Died(who="rank 2", where="step 12")]},
+            {"died": [replace(DIED, stage=v.SAMPLE), replace(DIED, rank=2, stage=v.LOOP)]},
             "alarm",
             "Rank 1, like 1 more, was killed, last seen in rl.sample, step 12: it ended without an exception.",
         ),
         (
-            {"ended_early": ["killed after 12 steps"]},
+            {"ended_early": [EndedEarly(replace(ATTEMPT, state="killed", steps=12), None)]},
             "warning",
             "1 attempt before this one ended early: killed after 12 steps.",
         ),
         (
-            {"missing_ranks": 1, "ranks": 3},
+            {"missing_ranks": 1},
             "warning",
             "Nothing was read of 1 of 4 ranks: what is said is about the others.",
         ),
         (
-            {"disagreeing": 7, "compared": 8, "other_numbers": "what rank 0 calls step 1 is step 3 on rank 1"},
+            {
+                "disagreements": [
+                    StepDisagreement(
+                        attempt="a",
+                        role="trainer",
+                        steps=7,
+                        compared=8,
+                        first=[RankStep(0, "train", 1), RankStep(1, "train", 3), RankStep(2, "train", 1)],
+                    )
+                ]
+            },
             "warning",
             "Ranks call 7 of 8 steps by different numbers: what rank 0 calls step 1 is step 3 on rank 1.",
         ),
         (
-            {"faults": [FAULT]},
+            {"ledger": ledger()},
             "alarm",
             "Training does not use what was sampled: tokens shifted by one (rl.sample -> rl.train.forward), rank 0, "
             "in 3 steps, first in step 2.",
         ),
         (
-            {"faults": [replace(FAULT, fault="logprobs of rollout and training far apart", kind="numbers")]},
+            {"ledger": ledger(fault="logprobs of rollout and training far apart")},
             "warning",
             "Logprobs of rollout and training far apart (rl.sample -> rl.train.forward), rank 0, in 3 "
             "steps, first in step 2.",
         ),
         (
-            {"lost": ["12 spans (queue_full)"]},
+            {"losses": [Loss(what="dropped", signal="traces", reason="queue_full", count=12)]},
             "warning",
             "Lost: 12 spans (queue_full). What depends on them may be too low.",
+        ),
+        (
+            {"stalls": [replace(STALL, is_over=False)]},
+            "alarm",
+            "Rank 0 waits for rank 1.",
+        ),
+        (
+            {"stalls": [STALL]},
+            "warning",
+            "The run stood still for 20.0 s: rl.reward of rank 1, step 12.",
+        ),
+        (
+            {"stalls": [STALL, replace(STALL, step=None, age_s=30.0)]},
+            "warning",
+            "The run stood still for 50.0 s in 2 stalls; the longest: rl.reward of rank 1, for 30.0 s.",
+        ),
+        (
+            {"ended_early": [EndedEarly(replace(ATTEMPT, state="failed", steps=3), FAILED)]},
+            "warning",
+            "1 attempt before this one ended early: failed after 3 steps (rank 0: LookupError inside rl.reward digits, "
+            "step 3).",
+        ),
+        (
+            {"ledger": ledger(samples=["s1"], num_samples=2)},
+            "alarm",
+            "Training does not use what was sampled: tokens shifted by one (rl.sample -> rl.train.forward), rank 0, s1 "
+            "and 5 more samples, in 3 steps, first in step 2.",
+        ),
+        (
+            {"unwritten": 1, "refused": {"traces": 3}},
+            "warning",
+            "Lost: what the process recorded last, which ended before all was written and 3 spans that the server "
+            "refused. What depends on them may be too low.",
         ),
         (
             {"updates": replace(UPDATES, last_row=20, since=81)},
@@ -231,68 +350,69 @@ UPDATES = Updates(steps=100, skipped=30, last_row=0, since=4)
             "The optimizer skipped its update in 30 of 100 steps, first in step 4.",
         ),
         (
-            {"requests": [RequestsOf(engine="vllm", count=100, errors=1, timed_out=2)]},
+            {"requests": [replace(REQUESTS, count=100, errors=1, timed_out=2)]},
             "warning",
             "3 of 100 requests of vllm failed (3.0 %), 2 of them timed out.",
         ),
         (
-            {"requests": [RequestsOf(engine="vllm", count=100, errors=60, timed_out=0)]},
+            {"requests": [replace(REQUESTS, count=100, errors=60, timed_out=0)]},
             "alarm",
             "60 of 100 requests of vllm failed (60 %), 0 of them timed out.",
         ),
         (
-            {"requests": [RequestsOf(engine="vllm", count=100, errors=0, timed_out=0, aborted=4)]},
+            {"requests": [replace(REQUESTS, count=100, errors=0, timed_out=0, aborted=4)]},
             "warning",
             "4 of 100 requests of vllm were aborted (4.0 %).",
         ),
         (
             {
                 "late_loops": [
-                    LateLoop(who="agent loop 1", lag_s=1.5, step=3),
-                    LateLoop(who="rollout server 0", lag_s=12.0, step=7),
-                ]
+                    LateLoop(Rank("agent_loop", 1), 1.5, 3),
+                    LateLoop(Rank("rollout", 0), 12.0, 7),
+                ],
+                "ranks": [Rank("agent_loop", 1), Rank("rollout", 0)],
             },
             "warning",
             "The event loop of rollout server 0, like 1 more, was late by up to 12.0 s, in step 7.",
         ),
     ],
 )
-def test_each_mishap_has_its_sentence(evidence: dict[str, Any], severity: str, sentence: str) -> None:
+def test_each_mishap_has_its_sentence(rows: dict[str, Any], severity: str, sentence: str) -> None:
     """And nothing else is said."""
-    assert [(severity, sentence)] == said(**evidence)
+    assert [(severity, sentence)] == said(**rows)
 
 
 @pytest.mark.parametrize(
-    "evidence",
+    "rows",
     [
         {"updates": replace(UPDATES, skipped=2)},
         {"updates": replace(UPDATES, skipped=4, last_row=1)},
-        {"requests": [RequestsOf(engine="vllm", count=10, errors=2, timed_out=0)]},
-        {"requests": [RequestsOf(engine="vllm", count=1000, errors=5, timed_out=4)]},
-        {"requests": [RequestsOf(engine="vllm", count=0, errors=0, timed_out=0)]},
-        {"requests": [RequestsOf(engine="vllm", count=10, errors=0, timed_out=0, aborted=2)]},
+        {"requests": [replace(REQUESTS, count=10, errors=2, timed_out=0)]},
+        {"requests": [replace(REQUESTS, count=1000, errors=5, timed_out=4)]},
+        {"requests": [replace(REQUESTS, count=0, errors=0, timed_out=0)]},
+        {"requests": [replace(REQUESTS, count=10, errors=0, timed_out=0, aborted=2)]},
         {"memory": [memory(0.3, steps=110)]},
         {"memory": [memory(20, steps=10)]},
     ],
 )
-def test_what_is_usual_is_no_warning(evidence: dict[str, Any]) -> None:
+def test_what_is_usual_is_no_warning(rows: dict[str, Any]) -> None:
     """A loss scale settles, an engine loses a request, a process creeps."""
-    assert ["note"] == [severity for severity, _ in said(**evidence)]
+    assert ["note"] == [severity for severity, _ in said(**rows)]
 
 
-LOSS = replace(FAILED, who="rank 1", stage=v.REWARD, error="RuntimeError", follows="loss")
-KILLED = Died(who="rank 2", where="step 3")
+LOSS = replace(FAILED, rank=Rank("trainer", 1), stage=v.REWARD, error="RuntimeError", follows="loss")
+KILLED = replace(DIED, rank=2, stage=v.LOOP, iteration=3)
 
 
 @pytest.mark.parametrize(
-    ("evidence", "sentences"),
+    ("rows", "sentences"),
     [
         (
             {"failures": [LOSS, FAILED]},
             ["Rank 0 failed with LookupError inside rl.reward digits, step 3; then rank 1 failed (RuntimeError)."],
         ),
         (
-            {"failures": [LOSS, replace(LOSS, who="rank 2"), replace(FAILED, error="OutOfMemoryError")]},
+            {"failures": [LOSS, replace(LOSS, rank=Rank("trainer", 2)), replace(FAILED, error="OutOfMemoryError")]},
             [
                 "Rank 0 ran out of memory inside rl.reward digits, step 3 (OutOfMemoryError); "
                 "then 2 more failed (RuntimeError)."
@@ -317,7 +437,7 @@ KILLED = Died(who="rank 2", where="step 3")
             ["Rank 0 failed with LookupError inside rl.reward digits, step 3; then 2 more were killed."],
         ),
         (
-            {"failures": [replace(FAILED, who="rank 1", error="KeyboardInterrupt"), FAILED]},
+            {"failures": [replace(FAILED, rank=Rank("trainer", 1), error="KeyboardInterrupt"), FAILED]},
             ["Rank 0 failed with LookupError inside rl.reward digits, step 3; then rank 1 failed (KeyboardInterrupt)."],
         ),
         (
@@ -327,21 +447,21 @@ KILLED = Died(who="rank 2", where="step 3")
         (
             {
                 "failures": [
-                    replace(FAILED, who="rank 1", host="a", step=4, error="KeyError"),
+                    replace(FAILED, rank=Rank("trainer", 1), host="a", step=4, error="KeyError"),
                     replace(FAILED, host="b"),
                 ]
             },
             ["Rank 0 failed with LookupError inside rl.reward digits, step 3; rank 1 failed (KeyError)."],
         ),
         (
-            {"failures": [LOSS, replace(LOSS, who="rank 2")]},
+            {"failures": [LOSS, replace(LOSS, rank=Rank("trainer", 2))]},
             ["Rank 1, like 1 more, failed with RuntimeError inside rl.reward, step 3."],
         ),
     ],
 )
-def test_the_cause_is_told_first(evidence: dict[str, Any], sentences: list[str]) -> None:
+def test_the_cause_is_told_first(rows: dict[str, Any], sentences: list[str]) -> None:
     """Order errors by kind, then by time within a host, then by step: no clocks of two hosts are compared."""
-    assert sentences == [sentence for _, sentence in said(**evidence)]
+    assert sentences == [sentence for _, sentence in said(**rows)]
 
 
 @pytest.mark.parametrize(
@@ -366,5 +486,5 @@ def test_what_an_exception_followed_is_told_by_its_kind(error: str, is_collectiv
 
 def test_sentences_and_advice_are_short() -> None:
     """They are read on one screen."""
-    found = apply(HEALTH, "health", Health(steps=60, memory=[memory(20)], hangs=[HANG], failures=[FAILED]))
+    found = apply(HEALTH, "health", rows_of(memory=[memory(20)], open_stages=[HANG], failures=[FAILED]))
     assert all(len(one.sentence) <= 160 and len(one.advice) <= 100 for one in found)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Final
 
 from otel_rl import vocabulary as v
+from otel_rl.report.data.details import OpenStageRow
+from otel_rl.report.data.health_rows import FailedRank
 from otel_rl.report.data.report import Follows
-from otel_rl.runs.format import listed
 from otel_rl.runs.spans import is_container
 
 LOSSES: Final = frozenset((
@@ -34,34 +34,6 @@ ORDER: Final[dict[Follows, int]] = {"": 0, "failure": 2, "loss": 3}
 OF_INTERRUPTS: Final = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
-    """An exception that ended a step of a rank, or its set-up."""
-
-    who: str
-    step: int | None
-    """None outside of any step."""
-    stage: str
-    error: str
-    is_end: bool
-    """It ended the last attempt, too."""
-    is_called: bool = False
-    """It ended a call of a process that a driver calls, and no step."""
-    follows: Follows = ""
-    phase: str = ""
-    """`set-up` or `tear-down`, outside of any step."""
-    host: str = ""
-    """By whose clock failures are in order; clocks of several hosts are not compared."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Died:
-    """A process of the last attempt that ended without an exception."""
-
-    who: str
-    where: str
-
-
 def follows(error: str, *, is_collective: bool) -> Follows:
     """Return what an exception followed by its kind.
 
@@ -81,7 +53,7 @@ def called_error(error: str) -> str:
     return error.removeprefix(OF_CALLED).removesuffix(")") if error.startswith(OF_CALLED) else ""
 
 
-def by_cause(failures: Iterable[Failed]) -> list[Failed]:
+def by_cause(failures: Iterable[FailedRank]) -> list[FailedRank]:
     """Return failures with the cause first, and what followed from others last.
 
     Of those that may be the cause it is the first of its host. Between hosts the lowest step decides.
@@ -90,7 +62,7 @@ def by_cause(failures: Iterable[Failed]) -> list[Failed]:
         failures: those of each host in order of time.
     """
     ordered = sorted(failures, key=_order)
-    firsts: dict[str, Failed] = {}
+    firsts: dict[str, FailedRank] = {}
     for one in ordered:
         if _order(one) == _order(ordered[0]):
             firsts.setdefault(one.host, one)
@@ -98,7 +70,7 @@ def by_cause(failures: Iterable[Failed]) -> list[Failed]:
     return [] if cause is None else [cause, *(one for one in ordered if one is not cause)]
 
 
-def _order(one: Failed) -> int:
+def _order(one: FailedRank) -> int:
     return OF_INTERRUPTS if one.error in INTERRUPTS else ORDER[one.follows]
 
 
@@ -110,10 +82,9 @@ def place(stage: str, step: int | None, phase: str = "") -> str:
     return f"inside {stage}, step {step}" if is_stage else f"in step {step}, in no stage"
 
 
-def and_others(cause: Failed | None, failed: Sequence[Failed], died: Sequence[Died]) -> str:
-    """Write what became of the others after a cause; None is the death of a process."""
-    names, errors = list(dict.fromkeys(one.who for one in failed)), listed(sorted({one.error for one in failed}))
-    parts = [f"{names[0] if len(names) == 1 else f'{len(names)} more'} failed ({errors})"] if names else []
-    parts += [f"{len(died)} more {'was' if len(died) == 1 else 'were'} killed"] if died else []
-    is_after = all(one.follows or (cause is not None and one.host == cause.host) for one in failed)
-    return f"; {'then ' if is_after else ''}{listed(parts)}" if parts else ""
+def seen_in(row: OpenStageRow) -> str:
+    """Write in which stage a process is, or was last seen."""
+    step = [f"step {row.iteration}"] if row.iteration is not None else []
+    is_stage = not is_container(row.stage) and row.stage != v.LOOP
+    outer = [f"in {row.inside[-1]}"] if is_stage and row.inside else []
+    return ", ".join([*([row.stage] if is_stage else []), *outer, *step]) or "no step"

@@ -1,289 +1,210 @@
-"""Whether a run is healthy: the rules."""
+"""Whether a run is healthy: the rules of HEALTH."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.series.growth import LEAST, MUCH
-from otel_rl.report.findings import mishaps
-from otel_rl.report.findings.memory import HORIZON, LEAST_BYTES, LEAST_SHARE
-from otel_rl.report.findings.mishaps import FAILED, FEW, HALF, LATE_S, ROW, SKIPPED, Health
-from otel_rl.report.findings.rule import Rule, whole
-
-GROWS: Final = "{grows} by {per_step:size} per step ({first:size} to {last:size} in {steps:plural step}){where}{full}."
-MEMORY_KEYS: Final = (v.RSS_END, v.ALLOCATED_END, v.RESERVED_END, v.MEMORY_LIMIT)
-STEADILY: Final = (
-    f"memory of a process grew steadily, by {whole(LEAST_SHARE)} and {LEAST_BYTES >> 20} MiB at the least; "
-    f"by {whole(MUCH)} in fewer than {LEAST} steps"
+from otel_rl.report.data.details import OpenStageRow
+from otel_rl.report.data.finding import Value
+from otel_rl.report.data.health_rows import HealthRows
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import RankStep, StepDisagreement
+from otel_rl.report.findings.causes import seen_in
+from otel_rl.report.findings.endings import (
+    call_failed,
+    failed,
+    failed_and_went_on,
+    killed,
+    moved,
+    out_of_memory,
+    restarted,
+    stopped,
 )
-SINCE: Final = "all steps but the first five; or their last half, or quarter"
+from otel_rl.report.findings.memory import healthy, memory_full, memory_grows
+from otel_rl.report.findings.mishaps import (
+    logprobs_apart,
+    no_update,
+    numbers_nonfinite,
+    other_data,
+    requests_aborted,
+    requests_fail,
+    some_requests_fail,
+    telemetry_lost,
+    updates_skipped,
+)
+from otel_rl.report.findings.rule import Found, Rule, rank_name, rule
 
-HEALTH: Final[tuple[Rule[Health], ...]] = (
-    Rule(
-        name="stalled",
-        severity="alarm",
-        reads=(v.STALL_ACTIVE,),
-        condition="a stage holds the run up for longer than docs/stalls.md allows, or did when its process ended",
-        window="now, or the end",
-        find=mishaps.stalled,
-        sentence="{chain}",
-        advice="`otel-rl report --json` has its stacks; `otel-rl stacks` shows where a live process is now.",
-    ),
-    Rule(
-        name="hanging",
-        silenced_by=("stalled",),
-        severity="alarm",
-        reads=(),
-        condition="a living process is in a stage for 10 s and three times as long as its longest call that ended",
-        window="now",
-        find=mishaps.hanging,
-        sentence="{hangs}: in {where} for {open:seconds}; the longest call that ended took {longest:seconds}.",
-        advice="Run `otel-rl stacks` to see where it is in the code.",
-    ),
-    Rule(
-        name="out_of_memory",
-        severity="alarm",
-        reads=(v.ERROR_TYPE,),
-        condition="the first error that ended the run is one of missing memory",
-        window="the last step of each rank, set-up, tear-down",
-        find=mishaps.out_of_memory,
-        sentence="{who} ran out of memory {where} ({error}){others}.",
-        advice="Make the batch or the responses smaller, or save activations: `gradient_checkpointing`.",
-    ),
-    Rule(
-        name="failed",
-        severity="alarm",
-        reads=(v.ERROR_TYPE,),
-        condition="the first error that ended the run is another one; that a rank is gone is no cause, but what it "
-        "failed with or that it was killed",
-        window="the last step of each rank, set-up, tear-down",
-        find=mishaps.failed,
-        sentence="{who} failed with {error} {where}{others}.",
-        advice="The traceback is in the output of the program.",
-    ),
-    Rule(
-        name="killed",
-        severity="alarm",
-        reads=(),
-        condition="a process of the last attempt is gone with open stages, and no exception came first",
-        window="the end",
-        find=mishaps.died,
-        sentence="{who} was killed, last seen in {where}: it ended without an exception{others}.",
-        advice="Look for a crash in its output; ask the scheduler and the kernel (`dmesg`) who sent a signal.",
-    ),
-    Rule(
-        name="memory_full",
-        severity="alarm",
-        reads=MEMORY_KEYS,
-        condition=f"{STEADILY}, and will be full within the planned steps, or {HORIZON} times the steps made so far",
-        window=SINCE,
-        find=mishaps.memory_full,
-        sentence=GROWS,
-        advice="Find what {stage} keeps from call to call: lists, caches, tensors with their graph.",
-    ),
-    Rule(
-        name="no_update",
-        severity="alarm",
-        reads=(v.OPTIMIZER_SKIPPED,),
-        condition=f"the optimizer skipped its updates in the last {ROW} steps or more",
-        window="the last steps",
-        find=mishaps.no_update,
-        sentence="The optimizer has skipped every update since step {since} ({row:plural step}): nothing is learned.",
-        advice="Look for infinite or NaN gradients; a loss scale that falls to 0 has the same cause.",
-    ),
-    Rule(
-        name="other_data",
-        severity="alarm",
-        reads=(v.LEDGER,),
-        condition="tokens, masks or logprobs change between rollout and training",
-        window="the steps that the ledger checked",
-        find=mishaps.other_data,
-        sentence="Training does not use what was sampled: {fault} ({boundary}), {who}, "
-        "in {steps:plural step}, first in step {first}.",
-        advice="Compare the batch at both ends; otel-rl report --json lists the steps.",
-    ),
-    Rule(
-        name="requests_fail",
-        severity="alarm",
-        reads=(v.REQUESTS, v.REQUEST_ERRORS, v.TIMED_OUT),
-        condition=f"{whole(HALF)} of the requests of an engine fail or time out",
-        window="all steps",
-        find=mishaps.most_requests,
-        sentence="{bad:count} of {count:count} requests of {engine} failed ({share:percent}), "
-        "{timed_out:count} of them timed out.",
-        advice="Read the log of the engine.",
-    ),
-    Rule(
-        name="stood_still",
-        severity="warning",
-        reads=(v.STALL_ACTIVE,),
-        condition="a stage held the run up for longer than docs/stalls.md allows, and ended by itself",
-        window="the last attempt",
-        find=mishaps.stood_still,
-        sentence="The run stood still for {lost:seconds}{how}.",
-        advice="Read the stacks in `otel-rl report --json`.",
-    ),
-    Rule(
-        name="memory_grows",
-        severity="warning",
-        reads=MEMORY_KEYS,
-        condition=f"{STEADILY}, and will fit for longer",
-        window=SINCE,
-        find=mishaps.memory_grows,
-        sentence=GROWS,
-        advice="Find what {stage} keeps from call to call: lists, caches, tensors with their graph.",
-    ),
-    Rule(
-        name="failed_and_went_on",
-        severity="warning",
-        reads=(v.ERROR_TYPE,),
-        condition="an exception ended a step, and further steps or a further attempt followed",
-        window="all steps",
-        find=mishaps.went_on,
-        sentence="{who} failed with {error} {where}, and went on ({times:plural failure} in all).",
-        advice="A step that fails is not counted; look at what was tried again.",
-    ),
-    Rule(
-        name="call_failed",
-        severity="warning",
-        reads=(v.ERROR_TYPE,),
-        condition="an exception ended a call in a process that a driver calls",
-        window="all steps",
-        find=mishaps.called_failed,
-        sentence="{who} failed with {error} {where} ({times:plural failure} in all).",
-        advice="See what its caller made of it: whether it tried again, or left the sample out.",
-    ),
-    Rule(
-        name="stopped",
-        severity="warning",
-        reads=(v.ERROR_TYPE,),
-        condition="the program was interrupted, or exited inside a step",
-        window="the end",
-        find=mishaps.stopped,
-        sentence="The run was stopped early. {what}.",
-    ),
-    Rule(
-        name="moved",
-        severity="warning",
-        reads=(v.ATTEMPT_ID,),
-        condition="the run's folder was moved while the run went on",
-        window="the end",
-        find=mishaps.moved,
-        sentence="The folder of this run was moved while the run went on: what came after is not here.",
-        advice="Look for a folder of the same name where this one was.",
-    ),
-    Rule(
-        name="restarted",
-        severity="warning",
-        reads=(v.ATTEMPT_ID,),
-        condition="an attempt before the last one failed or was killed",
-        window="all attempts",
-        find=mishaps.restarted,
-        sentence="{attempts:plural attempt} before this one ended early: {how}.",
-        advice="Steps since the last checkpoint were made twice; goodput has their time.",
-    ),
-    Rule(
-        name="missing_ranks",
-        severity="warning",
-        reads=(v.WORLD_SIZE,),
-        condition="ranks of the last attempt have no journal here",
-        window="the last attempt",
-        find=mishaps.missing,
-        sentence="Nothing was read of {missing} of {ranks:plural rank}: what is said is about the others.",
-        advice="Copy the journals of the other nodes into the folder of the run.",
-    ),
-    Rule(
-        name="steps_disagree",
-        severity="warning",
-        reads=(v.ITERATION,),
-        condition="ranks call the same step by different numbers",
-        window="all steps",
-        find=mishaps.disagree,
-        sentence="Ranks call {steps} of {compared:plural step} by different numbers: {other}.",
-        advice="Ranks are compared by these numbers: begin all with the same one.",
-    ),
-    Rule(
-        name="logprobs_apart",
-        severity="warning",
-        reads=(v.LEDGER,),
-        condition="rollout and training differ in numbers of the same tokens",
-        window="the steps that the ledger checked",
-        find=mishaps.far_apart,
-        sentence="{fault} ({boundary}), {who}, in {steps:plural step}, first in step {first}.",
-        advice="Compare precision and kernels of engine and trainer, and the age of the engine's weights.",
-    ),
-    Rule(
-        name="numbers_nonfinite",
-        severity="warning",
-        reads=(v.LEDGER,),
-        condition="log-probabilities, rewards, advantages or losses are NaN or infinite",
-        window="the steps that the ledger checked",
-        find=mishaps.nonfinite,
-        sentence="{fault} ({boundary}), {who}, in {steps:plural step}, first in step {first}.",
-        advice="Look at the batch of that step there, and at what computed the numbers.",
-    ),
-    Rule(
-        name="updates_skipped",
-        severity="warning",
-        reads=(v.OPTIMIZER_SKIPPED,),
-        condition=f"the optimizer skipped {whole(SKIPPED)} of the updates, and {FEW} or more",
-        window="all steps of the last attempt",
-        find=mishaps.skipped,
-        sentence="The optimizer skipped its update in {skipped} of {steps:plural step}, first in step {since}.",
-        advice="Look for infinite or NaN gradients.",
-    ),
-    Rule(
-        name="some_requests_fail",
-        severity="warning",
-        reads=(v.REQUESTS, v.REQUEST_ERRORS, v.TIMED_OUT),
-        condition=f"{whole(FAILED)} of the requests of an engine fail or time out, and {FEW} or more",
-        window="all steps",
-        find=mishaps.some_requests,
-        sentence="{bad:count} of {count:count} requests of {engine} failed ({share:percent}), "
-        "{timed_out:count} of them timed out.",
-        advice="Read the log of the engine.",
-    ),
-    Rule(
-        name="requests_aborted",
-        severity="warning",
-        reads=(v.REQUESTS, v.ABORTED, v.SAMPLE_LAG),
-        condition=f"{whole(FAILED)} of the requests of an engine are aborted, and {FEW} or more; not where rollouts "
-        "outlive their step",
-        window="all steps",
-        find=mishaps.aborted_requests,
-        sentence="{aborted:count} of {count:count} requests of {engine} were aborted ({share:percent}).",
-        advice="Find who aborts them, and what training makes of answers that are cut.",
-    ),
-    Rule(
-        name="event_loop_late",
-        severity="warning",
-        reads=(v.EVENT_LOOP_LAG,),
-        condition=f"a call waited {LATE_S:.0f} s or longer in an asyncio event loop, if that is measured",
-        window="inside the steps of the last attempt",
-        find=mishaps.late_loop,
-        sentence="The event loop of {who} was late by up to {lag:seconds}, in step {step}.",
-        advice="Find the call that blocks it: `otel-rl stacks RUN` while it does. Move it to a thread.",
-    ),
-    Rule(
-        name="telemetry_lost",
-        severity="warning",
-        reads=(v.SELF_DROPPED, v.SELF_ERRORS),
-        condition="records were dropped, errors happened inside otel_rl, or a journal is damaged",
-        window="all steps",
-        find=mishaps.lost,
-        sentence="Lost: {lost}. What depends on them may be too low.",
-        advice="`otel-rl doctor RUN` says more, and docs/failures.md names the causes.",
-    ),
-    Rule(
-        name="healthy",
-        severity="note",
-        reads=MEMORY_KEYS,
-        condition="no other rule of health holds",
-        window="all steps but the first five",
-        find=mishaps.healthy,
-        sentence="No error, no hang, nothing lost.{memory}",
-        is_fallback=True,
-    ),
+LATE_S: Final = 1.0
+"""An event loop that is late by so much serves nobody meanwhile."""
+CALLERS_WAITS: Final = (f"{v.IDLE} queue", f"{v.IDLE} controller")
+"""Waits of a driver and of its ranks for what others do."""
+OTHER_NUMBERS: Final = "what {who} calls {step} is {others}"
+
+
+@rule(
+    "alarm",
+    reads=(v.STALL_ACTIVE,),
+    condition="a stage holds the run up for longer than docs/stalls.md allows, or did when its process ended",
+    window="now, or the end",
+    sentence="{chain}",
+    advice="`otel-rl report --json` has its stacks; `otel-rl stacks` shows where a live process is now.",
+)
+def stalled(rows: HealthRows) -> Found | None:
+    """Find the longest stall that goes on, or ended with its process."""
+    longest = max((row for row in rows.stalls if not row.is_over), key=lambda row: row.age_s, default=None)
+    return Found({"chain": longest.chain, "age": longest.age_s}, longest.age_s) if longest is not None else None
+
+
+@rule(
+    "alarm",
+    reads=(),
+    condition="a living process is in a stage for 10 s and three times as long as its longest call that ended",
+    window="now",
+    sentence="{who:Text} may hang[, like {others} more]: in {where} for {open:seconds}; the longest call that ended "
+    "took {longest:seconds}.",
+    advice="Run `otel-rl stacks` to see where it is in the code.",
+    silenced_by=("stalled",),
+)
+def hanging(rows: HealthRows) -> Found | None:
+    """Find the process for which others wait: one that waits for nobody itself, and for the longest time."""
+    hanging = [row for row in rows.open_stages if row.is_hanging]
+    if not hanging:
+        return None
+    row = min(hanging, key=lambda row: (_waits(rows, row), -row.open_s))
+    return Found(
+        {
+            "who": rank_name(Rank(row.role, row.rank), rows.ranks),
+            "others": len(hanging) - 1 or None,
+            "where": seen_in(row),
+            "open": row.open_s,
+            "longest": row.longest_s or 0.0,
+        },
+        row.open_s,
+    )
+
+
+def _waits(rows: HealthRows, row: OpenStageRow) -> bool:
+    """Return whether it waits for another rank in a collective, or for what a driver's processes do."""
+    return row.collective is not None or (row.attempt in rows.led and row.stage in CALLERS_WAITS)
+
+
+@rule(
+    "warning",
+    reads=(v.STALL_ACTIVE,),
+    condition="a stage held the run up for longer than docs/stalls.md allows, and ended by itself",
+    window="the last attempt",
+    sentence="The run stood still for {lost:seconds}[ in {stalls} stalls; the longest]: {stage} of {who}[, step {step}]"
+    "[, for {longest:seconds}].",
+    advice="Read the stacks in `otel-rl report --json`.",
+)
+def stood_still(rows: HealthRows) -> Found | None:
+    over = [row for row in rows.stalls if row.is_over]
+    if not over:
+        return None
+    longest, lost_s, is_one = max(over, key=lambda row: row.age_s), sum(row.age_s for row in over), len(over) == 1
+    return Found(
+        {
+            "lost": lost_s,
+            "stalls": None if is_one else len(over),
+            "stage": longest.stage,
+            "who": rank_name(Rank(longest.role, longest.rank), rows.ranks),
+            "step": longest.step,
+            "longest": None if is_one else longest.age_s,
+        },
+        lost_s,
+    )
+
+
+@rule(
+    "warning",
+    reads=(v.WORLD_SIZE,),
+    condition="ranks of the last attempt have no journal here",
+    window="the last attempt",
+    sentence="Nothing was read of {missing} of {ranks:plural rank}: what is said is about the others.",
+    advice="Copy the journals of the other nodes into the folder of the run.",
+)
+def missing_ranks(rows: HealthRows) -> Found | None:
+    missing = rows.missing_ranks
+    return Found({"missing": missing, "ranks": len(rows.ranks) + missing}) if missing else None
+
+
+@rule(
+    "warning",
+    reads=(v.ITERATION,),
+    condition="ranks call the same step by different numbers",
+    window="all steps",
+    sentence=f"Ranks call {{steps}} of {{compared:plural step}} by different numbers: {OTHER_NUMBERS}.",
+    advice="Ranks are compared by these numbers: begin all with the same one.",
+)
+def steps_disagree(rows: HealthRows) -> Found | None:
+    if not rows.disagreements:
+        return None
+    steps, compared = (sum(of) for of in zip(*((row.steps, row.compared) for row in rows.disagreements), strict=True))
+    values = other_numbers(rows.disagreements[0], lambda rank: rank_name(rank, rows.ranks))
+    return Found({"steps": steps, "compared": compared, **values})
+
+
+def other_numbers(row: StepDisagreement, name: Callable[[Rank], str]) -> dict[str, Value]:
+    """Return the values of `OTHER_NUMBERS`: what a step is called on which ranks."""
+    ((usual, _),) = Counter(map(_step_name, row.first)).most_common(1)
+    names = {name(Rank(row.role, one.rank)): _step_name(one) for one in row.first}
+    return {
+        "who": next(who for who, step in names.items() if step == usual),
+        "step": usual,
+        "others": [f"{step} on {who}" for who, step in names.items() if step != usual],
+    }
+
+
+def _step_name(one: RankStep) -> str:
+    return f"step {one.iteration}" if one.loop == "train" else f"step {one.iteration} of {one.loop}"
+
+
+@rule(
+    "warning",
+    reads=(v.EVENT_LOOP_LAG,),
+    condition=f"a call waited {LATE_S:.0f} s or longer in an asyncio event loop, if that is measured",
+    window="inside the steps of the last attempt",
+    sentence="The event loop of {who}[, like {others} more,] was late by up to {lag:seconds}, in step {step}.",
+    advice="Find the call that blocks it: `otel-rl stacks RUN` while it does. Move it to a thread.",
+)
+def event_loop_late(rows: HealthRows) -> Found | None:
+    latest = max(rows.late_loops, key=lambda row: row.lag_s, default=None)
+    if latest is None:
+        return None
+    others = len(rows.late_loops) - 1 or None
+    values = {"who": rank_name(latest.rank, rows.ranks), "others": others, "lag": latest.lag_s, "step": latest.step}
+    return Found(values, latest.lag_s)
+
+
+HEALTH: Final[tuple[Rule[HealthRows], ...]] = (
+    stalled,
+    hanging,
+    out_of_memory,
+    failed,
+    killed,
+    memory_full,
+    no_update,
+    other_data,
+    requests_fail,
+    stood_still,
+    memory_grows,
+    failed_and_went_on,
+    call_failed,
+    stopped,
+    moved,
+    restarted,
+    missing_ranks,
+    steps_disagree,
+    logprobs_apart,
+    numbers_nonfinite,
+    updates_skipped,
+    some_requests_fail,
+    requests_aborted,
+    event_loop_late,
+    telemetry_lost,
+    healthy,
 )
 """In docs/findings.md in this order."""

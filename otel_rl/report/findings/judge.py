@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Final, TypeGuard
 
 from otel_rl.report.data.finding import Finding, Findings, Kind, Severity, Value
+from otel_rl.report.data.health_rows import HealthRows
 from otel_rl.report.data.time_rows import TimeRows
 from otel_rl.report.findings.curves import Learning
 from otel_rl.report.findings.health import HEALTH
 from otel_rl.report.findings.learning import LEARN
-from otel_rl.report.findings.mishaps import Health
 from otel_rl.report.findings.rule import Rows, Rule, say
 from otel_rl.report.findings.timing import TIME
 from otel_rl.report.findings.unmade import Making
@@ -20,7 +20,7 @@ from otel_rl.report.findings.unmade import Making
 ORDER: Final[tuple[Severity, ...]] = ("alarm", "warning", "note")
 
 
-def judge(timing: TimeRows | None, learning: Learning | None, health: Health | None, making: Making) -> Findings:
+def judge(timing: TimeRows | None, learning: Learning | None, health: HealthRows | None, making: Making) -> Findings:
     """Apply all rules. While learning or health has an alarm, no finding of time gives advice.
 
     Without the rows of a kind, there is no finding of this kind.

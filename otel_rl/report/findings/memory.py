@@ -1,17 +1,20 @@
-"""Whether the memory of a process grows from step to step until it does not fit."""
+"""Whether the memory of a process grows from step to step until it does not fit: rules of HEALTH."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor, inf, log10
-from typing import Final, Literal
+from statistics import median
+from typing import Any, Final
 
-from otel_rl.analysis.series.growth import Growth, growth
+from otel_rl import vocabulary as v
+from otel_rl.analysis.series.growth import LEAST, MUCH, Growth, growth
 from otel_rl.analysis.stages import LOADING
 from otel_rl.report.data.finding import Value
-from otel_rl.report.findings.rule import Found
-from otel_rl.runs.format import count, percent, size
+from otel_rl.report.data.health_rows import HealthRows, RankMemory
+from otel_rl.report.data.report import MemoryKind
+from otel_rl.report.findings.rule import Found, rank_name, rule, whole
 
 LEAST_SHARE: Final = 0.05
 """Memory grows if it has risen by this share of what it was, and by LEAST_BYTES."""
@@ -21,35 +24,23 @@ HORIZON: Final = 10
 """It is an alarm if it will not fit before a run has made so many times its steps, if it does not say how many more."""
 LEAST_STAGE: Final = 0.3
 """A stage is named if it has this share of the growth."""
-Of = Literal["host", "device", "reserved"]
-SUBJECTS: Final[dict[Of, str]] = {
-    "host": "memory of {who}",
-    "device": "device memory of {who}",
-    "reserved": "what the device allocator of {who} holds",
+SUBJECTS: Final[dict[MemoryKind, str]] = {
+    "host rss": "memory of {}",
+    "device allocated": "device memory of {}",
+    "device reserved": "what the device allocator of {} holds",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankMemory:
-    """The memory of one process at the ends of its steps."""
-
-    who: str
-    of: Of
-    """`device` is what is live there, `reserved` what its allocator holds."""
-    place: str
-    """The host, whose processes share the limit; the rank for its device."""
-    limit: int
-    """Bytes of all that share the place; 0 if unknown."""
-    steps: Sequence[int]
-    """Without the first ones, in which every process grows."""
-    bytes: Sequence[int]
-    """One or more."""
-    stage: str
-    """In which most of the growth was; empty if in none."""
-    share: float
-    """Share of the growth."""
-    is_rank: bool = True
-    """Other processes of a run are watched as ranks are, and told apart from them."""
+STEADILY: Final = (
+    f"memory of a process grew steadily, by {whole(LEAST_SHARE)} and {LEAST_BYTES >> 20} MiB at the least; "
+    f"by {whole(MUCH)} in fewer than {LEAST} steps"
+)
+GROWS: Final[dict[str, Any]] = {
+    "reads": (v.RSS_END, v.ALLOCATED_END, v.RESERVED_END, v.MEMORY_LIMIT),
+    "window": "all steps but the first five; or their last half, or quarter",
+    "sentence": "{what:Text}[, like {others} more,] grows by {per_step:size} per step ({first:size} to {last:size} in "
+    "{steps:plural step})[, {share:percent} inside {inside}][; the {place} ({limit:size}) is full in about "
+    "{left:count} steps].",
+    "advice": "Find what {stage} keeps from call to call: lists, caches, tensors with their graph.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,65 +53,97 @@ class Growing:
     """Steps after which the memory of the place is full."""
 
 
-def growing(memory: Sequence[RankMemory]) -> list[Growing]:
+@rule(
+    "alarm",
+    condition=f"{STEADILY}, and will be full within the planned steps, or {HORIZON} times the steps made so far",
+    **GROWS,
+)
+def memory_full(rows: HealthRows) -> Found | None:
+    return _grows(rows, [one for one in _growing(rows.memory) if _is_soon(one, rows)])
+
+
+@rule("warning", condition=f"{STEADILY}, and will fit for longer", **GROWS)
+def memory_grows(rows: HealthRows) -> Found | None:
+    growing = _growing(rows.memory)
+    return None if any(_is_soon(one, rows) for one in growing) else _grows(rows, growing)
+
+
+def _growing(memory: Sequence[RankMemory]) -> list[Growing]:
     """Return the processes whose memory grows, the soonest full first; what shares a place fills it together."""
-    known = [(one, grown) for one in memory if (grown := growth(one.bytes, (LEAST_SHARE, LEAST_BYTES)))]
-    live = {one.who for one, _ in known if one.of == "device"}
-    known = [(one, grown) for one, grown in known if one.of != "reserved" or one.who not in live]
-    rows = [Growing(one, grown, _left(one, memory, known)) for one, grown in known]
-    return sorted(rows, key=lambda row: (row.left, -row.growth.per_step))
+    known = [(row, grown) for row in memory if (grown := growth(row.bytes, (LEAST_SHARE, LEAST_BYTES)))]
+    live = {row.rank for row, _ in known if row.kind == "device allocated"}
+    known = [(row, grown) for row, grown in known if row.kind != "device reserved" or row.rank not in live]
+    growing = [Growing(row, grown, _left(row, memory, known)) for row, grown in known]
+    return sorted(growing, key=lambda one: (one.left, -one.growth.per_step))
 
 
-def _left(one: RankMemory, memory: Sequence[RankMemory], known: Sequence[tuple[RankMemory, Growth]]) -> float:
-    if not one.limit:
+def _left(row: RankMemory, memory: Sequence[RankMemory], known: Sequence[tuple[RankMemory, Growth]]) -> float:
+    if not row.limit:
         return inf
-    used = sum(other.bytes[-1] for other in memory if (other.of, other.place) == (one.of, one.place))
-    per_step = sum(grown.per_step for other, grown in known if (other.of, other.place) == (one.of, one.place))
-    return max(0, one.limit - used) / per_step
+    used = sum(other.bytes[-1] for other in memory if (other.kind, other.place) == (row.kind, row.place))
+    per_step = sum(grown.per_step for other, grown in known if (other.kind, other.place) == (row.kind, row.place))
+    return max(0, row.limit - used) / per_step
 
 
-def is_soon(row: Growing, made: int, planned: int) -> bool:
+def _is_soon(one: Growing, rows: HealthRows) -> bool:
     """Whether memory is full within the steps that are still to come, as far as can be foreseen."""
-    return row.left <= (planned - made if planned > made else 0 if planned else HORIZON * made)
+    made, planned = rows.attempt.steps if rows.attempt is not None else 0, rows.planned
+    return one.left <= (planned - made if planned > made else 0 if planned else HORIZON * made)
 
 
-def found(rows: Sequence[Growing]) -> Found | None:
-    """Tell of the first row, and of how many grow like it."""
-    if not rows:
+def _grows(rows: HealthRows, growing: Sequence[Growing]) -> Found | None:
+    """Return the first that grows, and how many grow like it."""
+    if not growing:
         return None
-    row, others = rows[0], len([one for one in rows if one.memory.of == rows[0].memory.of]) - 1
-    memory, grown = row.memory, row.growth
-    values: dict[str, Value] = {
-        "grows": _grows(memory, others),
+    memory, grown, left = growing[0].memory, growing[0].growth, growing[0].left
+    is_in_stage, is_limited = memory.share >= LEAST_STAGE, left < inf
+    values: dict[str, Value | None] = {
+        "what": SUBJECTS[memory.kind].format(rank_name(memory.rank, rows.ranks)),
+        "others": len([one for one in growing if one.memory.kind == memory.kind]) - 1 or None,
         "per_step": grown.per_step,
         "first": grown.first,
         "last": grown.last,
         "steps": len(memory.steps) - grown.begin,
         "since": memory.steps[grown.begin],
-        "where": f", {percent(memory.share)} inside {memory.stage}" if memory.share >= LEAST_STAGE else "",
-        "full": "",
-        "stage": _who_keeps(memory),
+        "share": memory.share,
+        "inside": memory.stage if is_in_stage else None,
+        "stage": "a step" if not is_in_stage else "the data loader" if memory.stage == LOADING else memory.stage,
+        "place": "host" if memory.kind == "host rss" else "device",
+        "limit": memory.limit if is_limited else None,
+        "left": _rounded(left) if is_limited else None,
     }
-    if row.left < inf:
-        left = _rounded(row.left)
-        values |= {"limit": memory.limit, "left": left}
-        where = "host" if memory.of == "host" else "device"
-        values["full"] = f"; the {where} ({size(memory.limit)}) is full in about {count(left)} steps"
-    return Found(values, weight=1 / (1 + row.left))
-
-
-def _who_keeps(memory: RankMemory) -> str:
-    if memory.share < LEAST_STAGE:
-        return "a step"
-    return "the data loader" if memory.stage == LOADING else memory.stage
-
-
-def _grows(memory: RankMemory, others: int) -> str:
-    subject = SUBJECTS[memory.of].format(who=memory.who)
-    return f"{subject[:1].upper()}{subject[1:]}{f', like {others} more,' if others else ''} grows"
+    return Found(values, weight=1 / (1 + left))
 
 
 def _rounded(steps: float) -> int:
     """Round to two digits: it is a forecast."""
     digits = floor(log10(steps)) - 1 if steps >= 1 else 0
     return round(steps / 10**digits) * 10**digits if digits > 0 else round(steps)
+
+
+@rule(
+    "note",
+    reads=GROWS["reads"],
+    condition="no other rule of health holds",
+    window="all steps but the first five",
+    sentence="No error, no hang, nothing lost[. Memory {bytes:size}{ranks:| a rank}][{is_rank:,|; {who}} "
+    "{change:change} since step {since}].",
+    is_fallback=True,
+)
+def healthy(rows: HealthRows) -> Found:
+    """Tell what memory did: the median of the ranks, and the change of the process that grew most."""
+    known = [row for row in rows.memory if row.kind == "host rss" and row.bytes]
+    last = [row.bytes[-1] for row in known if row.is_rank]
+    if not last:
+        return Found({"bytes": None, "change": None})
+    most = max(known, key=lambda row: (row.bytes[-1] - row.bytes[0], row.is_rank))
+    return Found(
+        {
+            "bytes": median(last),
+            "ranks": len(last),
+            "is_rank": most.is_rank,
+            "who": rank_name(most.rank, rows.ranks),
+            "change": most.bytes[-1] - most.bytes[0] if len(most.bytes) > 1 else None,
+            "since": most.steps[0],
+        }
+    )

@@ -1,376 +1,217 @@
-"""What can go wrong with a run besides its learning: what is known of that, and how it is found."""
+"""What goes wrong with data, updates, requests and what was recorded: rules of HEALTH."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from statistics import median
-from typing import Final, Literal
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from math import inf
+from typing import Any, Final
 
+from otel_rl import vocabulary as v
+from otel_rl.analysis.ledger import Fault
+from otel_rl.journal.write import MOVED
+from otel_rl.report.data.details import LedgerMismatch, RequestRow
 from otel_rl.report.data.finding import Value
-from otel_rl.report.findings.causes import INTERRUPTS, Died, Failed, and_others, by_cause, place
-from otel_rl.report.findings.memory import RankMemory, found, growing, is_soon
-from otel_rl.report.findings.rule import Found
-from otel_rl.runs.format import listed, seconds, size
+from otel_rl.report.data.health_rows import HealthRows
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.findings.rule import Found, rank_name, rule, whole
+from otel_rl.runs.format import count, plural
 
-OUT_OF_MEMORY: Final = ("OutOfMemory", "MemoryError", "out of memory")
-"""One of them is in the name of the exception."""
 ROW: Final = 8
 """No update is made if the last so many steps skipped theirs: a loss scale has settled by then."""
 SKIPPED: Final = 0.05
 FAILED: Final = 0.01
 """Shares from which on skipped updates and failed requests are a warning."""
 HALF: Final = 0.5
-LATE_S: Final = 1.0
-"""An event loop that is late by so much serves nobody meanwhile."""
 FEW: Final = 3
 """Fewer skipped updates or failed requests say nothing."""
+RECORDS: Final = {"traces": "span", "metrics": "metric point", "logs": "log record"}
+REASONS: Final = {
+    "name_taken": "their name is reserved",
+    "too_many_names": "there are too many names",
+    MOVED: "their files were moved or removed",
+}
+"""Reasons in plain words; docs/failures.md has the others."""
+CHECKED: Final = "the steps that the ledger checked"
+FAULT: Final = (
+    "({boundary}), {who}[, {sample}][ and {samples:plural more sample}], in {steps:plural step}, first in step {first}."
+)
+REQUESTS_FAIL: Final[dict[str, Any]] = {
+    "reads": (v.REQUESTS, v.REQUEST_ERRORS, v.TIMED_OUT),
+    "window": "all steps",
+    "sentence": "{bad:count} of {count:count} requests of {engine} failed ({share:percent}), {timed_out:count} of them "
+    "timed out.",
+    "advice": "Read the log of the engine.",
+}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hang:
-    """A stage that is open for much longer than any that ended."""
-
-    who: str
-    where: str
-    open_s: float
-    longest_s: float
-    is_comm: bool
-    """It is in a collective, where ranks wait for another one, or waits for what a driver's processes do."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stalled:
-    """A stage that held the run up."""
-
-    chain: str
-    """Who waits for whom, or how it ended."""
-    where: str
-    """Such as `rl.reward of rank 3, step 12`."""
-    age_s: float
-    is_over: bool
+@rule(
+    "alarm",
+    reads=(v.LEDGER,),
+    condition="tokens, masks or logprobs change between rollout and training",
+    window=CHECKED,
+    sentence=f"Training does not use what was sampled: {{fault}} {FAULT}",
+    advice="Compare the batch at both ends; otel-rl report --json lists the steps.",
+)
+def other_data(rows: HealthRows) -> Found | None:
+    return _fault(rows, lambda fault: fault not in (Fault.OTHER_LOGPROBS.value, Fault.NONFINITE.value))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataFault:
-    """What the correctness ledger says of some steps."""
-
-    fault: str
-    boundary: str
-    who: str
-    steps: Sequence[int]
-    kind: Literal["tokens", "numbers", "nonfinite"]
-    """Training uses other tokens than were sampled, numbers of the same tokens are far apart, or NaN or infinite."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Updates:
-    """The optimizer's updates of the rank that skipped most of them, in the last attempt."""
-
-    steps: int
-    skipped: int
-    last_row: int
-    """Steps at the end that skipped theirs, in a row."""
-    since: int
-    """The first step of that row, or the first that skipped."""
+@rule(
+    "warning",
+    reads=(v.LEDGER,),
+    condition="rollout and training differ in numbers of the same tokens",
+    window=CHECKED,
+    sentence=f"{{fault:Text}} {FAULT}",
+    advice="Compare precision and kernels of engine and trainer, and the age of the engine's weights.",
+)
+def logprobs_apart(rows: HealthRows) -> Found | None:
+    return _fault(rows, lambda fault: fault == Fault.OTHER_LOGPROBS.value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestsOf:
-    """How the requests of an engine ended."""
-
-    engine: str
-    count: int
-    errors: int
-    timed_out: int
-    aborted: int = 0
-    """0 where answers are aborted by design: those that outlive a step are, and go on."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LateLoop:
-    """The event loop of a process that was late by `LATE_S` or more inside steps."""
-
-    who: str
-    lag_s: float
-    step: int
-    """In which it was latest."""
+@rule(
+    "warning",
+    reads=(v.LEDGER,),
+    condition="log-probabilities, rewards, advantages or losses are NaN or infinite",
+    window=CHECKED,
+    sentence=f"{{fault:Text}} {FAULT}",
+    advice="Look at the batch of that step there, and at what computed the numbers.",
+)
+def numbers_nonfinite(rows: HealthRows) -> Found | None:
+    return _fault(rows, lambda fault: fault == Fault.NONFINITE.value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
-    """What the rules of health read."""
-
-    steps: int = 0
-    """Made by the last attempt."""
-    planned: int = 0
-    """Steps that it shall make; 0 if unknown."""
-    memory: Sequence[RankMemory] = ()
-    stalls: Sequence[Stalled] = ()
-    hangs: Sequence[Hang] = ()
-    failures: Sequence[Failed] = ()
-    died: Sequence[Died] = ()
-    is_interrupted: bool = False
-    """The program exited inside a step."""
-    is_moved: bool = False
-    """The run went on in another folder, as this one was moved."""
-    ended_early: Sequence[str] = ()
-    """How the attempts before the last one ended, as far as they were killed or failed."""
-    ranks: int = 1
-    missing_ranks: int = 0
-    disagreeing: int = 0
-    """Steps that the ranks call by different numbers."""
-    compared: int = 0
-    other_numbers: str = ""
-    """Such as `what rank 0 calls step 1 is step 3 on rank 1`."""
-    faults: Sequence[DataFault] = ()
-    lost: Sequence[str] = ()
-    """What of the telemetry was lost, such as `12 spans (queue_full)`."""
-    updates: Updates | None = None
-    requests: Sequence[RequestsOf] = field(default_factory=tuple)
-    late_loops: Sequence[LateLoop] = ()
-
-
-def stalled(health: Health) -> Found | None:
-    """Find the stall that goes on, or ended with its process; of several the longest."""
-    going_on = [one for one in health.stalls if not one.is_over]
-    if not going_on:
+def _fault(rows: HealthRows, is_wanted: Callable[[str], bool]) -> Found | None:
+    """Return the fault of most steps, with the ranks that have it."""
+    groups: defaultdict[tuple[str, str, tuple[Rank, ...]], list[LedgerMismatch]] = defaultdict(list)
+    for one in rows.ledger.mismatches:
+        if is_wanted(one.fault):
+            groups[one.fault, one.boundary, tuple(one.ranks)].append(one)
+    if not groups:
         return None
-    one = max(going_on, key=lambda stall: stall.age_s)
-    return Found({"chain": one.chain, "age": one.age_s}, weight=one.age_s)
-
-
-def stood_still(health: Health) -> Found | None:
-    """Find the stalls that ended by themselves."""
-    over = [one for one in health.stalls if one.is_over]
-    if not over:
-        return None
-    one = max(over, key=lambda stall: stall.age_s)
-    lost_s = sum(stall.age_s for stall in over)
-    how = f": {one.where}"
-    if len(over) > 1:
-        how = f" in {len(over)} stalls; the longest: {one.where}, for {seconds(one.age_s)}"
-    return Found({"lost": lost_s, "how": how}, weight=lost_s)
-
-
-def hanging(health: Health) -> Found | None:
-    """Find the rank for which others wait: one that is in no collective, and for the longest time."""
-    if not health.hangs:
-        return None
-    one = min(health.hangs, key=lambda hang: (hang.is_comm, -hang.open_s))
-    others = len(health.hangs) - 1
-    return Found(
-        {
-            "hangs": f"{_first(one.who)} may hang" + (f", like {others} more" if others else ""),
-            "where": one.where,
-            "open": one.open_s,
-            "longest": one.longest_s,
-        },
-        weight=one.open_s,
-    )
-
-
-def _failed_with(failures: Sequence[Failed]) -> Found | None:
-    """Tell of the last of failures that were survived."""
-    if not failures:
-        return None
-    last = failures[-1]
-    return _found(last, len({one.who for one in failures} - {last.who}), len(failures))
-
-
-def _found(one: Failed, alike: int, times: int, others: str = "") -> Found:
-    values: dict[str, Value] = {
-        "who": _first(one.who) + (f", like {alike} more," if alike else ""),
-        "error": one.error,
-        "where": place(one.stage, one.step, one.phase),
-        "stage": one.stage,
-        **({} if one.step is None else {"step": one.step}),
-        "times": times,
-        "others": others,
+    (fault, boundary, ranks), mismatches = max(groups.items(), key=lambda item: len(item[1]))
+    sample = next((sample for one in mismatches for sample in one.samples), None)
+    samples = sum(one.num_samples for one in mismatches) - 1
+    values: dict[str, Value | None] = {
+        "fault": fault,
+        "boundary": boundary,
+        "who": [rank_name(rank, rows.ranks) for rank in ranks],
+        "sample": sample,
+        "samples": samples if sample and samples > 0 else None,
+        "first": min(one.step for one in mismatches),
+        "steps": len({one.step for one in mismatches}),
     }
-    return Found(values, weight=times)
+    return Found(values, weight=len(mismatches))
 
 
-def _ended(health: Health) -> list[Failed]:
-    """Return the failures that ended the run, the cause first; none if somebody died and they followed from that."""
-    ended = by_cause(one for one in health.failures if one.is_end)
-    return [] if ended and ended[0].follows == "loss" and health.died else ended
-
-
-def _ended_with(health: Health, *, is_memory: bool) -> Found | None:
-    ended = _ended(health)
-    if not ended or ended[0].error in INTERRUPTS:
-        return None
-    cause, *rest = ended
-    if any(word in cause.error for word in OUT_OF_MEMORY) != is_memory:
-        return None
-    alike = [one for one in rest if (one.error, one.stage) == (cause.error, cause.stage)]
-    others = [one for one in rest if one not in alike]
-    return _found(cause, len({one.who for one in alike}), len(ended), and_others(cause, others, health.died))
-
-
-def out_of_memory(health: Health) -> Found | None:
-    return _ended_with(health, is_memory=True)
-
-
-def failed(health: Health) -> Found | None:
-    return _ended_with(health, is_memory=False)
-
-
-def went_on(health: Health) -> Found | None:
-    return _failed_with([one for one in health.failures if not one.is_end and not one.is_called])
-
-
-def called_failed(health: Health) -> Found | None:
-    return _failed_with([one for one in health.failures if not one.is_end and one.is_called])
-
-
-def stopped(health: Health) -> Found | None:
-    for one in _ended(health)[:1]:
-        if one.error in INTERRUPTS:
-            return Found({"what": f"{one.error} ended it {place(one.stage, one.step, one.phase)}"})
-    return Found({"what": "It exited inside a step"}) if health.is_interrupted else None
-
-
-def moved(health: Health) -> Found | None:
-    return Found({}) if health.is_moved else None
-
-
-def died(health: Health) -> Found | None:
-    """Tell who died, unless an exception came first: then they were ended after it."""
-    if not health.died or _ended(health):
-        return None
-    one, others = health.died[0], len(health.died) - 1
-    values = {"who": _first(one.who) + (f", like {others} more," if others else ""), "where": one.where}
-    followed = [failure for failure in health.failures if failure.is_end]
-    return Found({**values, "others": and_others(None, followed, ())})
-
-
-def restarted(health: Health) -> Found | None:
-    if not health.ended_early:
-        return None
-    return Found({"attempts": len(health.ended_early), "how": listed(health.ended_early)})
-
-
-def missing(health: Health) -> Found | None:
-    number = health.missing_ranks
-    return Found({"missing": number, "ranks": health.ranks + number}) if number else None
-
-
-def disagree(health: Health) -> Found | None:
-    if not health.disagreeing:
-        return None
-    return Found({"steps": health.disagreeing, "compared": health.compared, "other": health.other_numbers})
-
-
-def _faulty(health: Health, kind: str) -> Found | None:
-    faults = [one for one in health.faults if one.kind == kind]
-    if not faults:
-        return None
-    one = max(faults, key=lambda fault: len(fault.steps))
-    fault = one.fault if kind == "tokens" else _first(one.fault)
-    values: dict[str, Value] = {"fault": fault, "boundary": one.boundary, "who": one.who, "first": min(one.steps)}
-    return Found({**values, "steps": len(set(one.steps))}, weight=len(one.steps))
-
-
-def other_data(health: Health) -> Found | None:
-    return _faulty(health, "tokens")
-
-
-def far_apart(health: Health) -> Found | None:
-    return _faulty(health, "numbers")
-
-
-def nonfinite(health: Health) -> Found | None:
-    return _faulty(health, "nonfinite")
-
-
-def lost(health: Health) -> Found | None:
-    return Found({"lost": listed(health.lost)}) if health.lost else None
-
-
-def no_update(health: Health) -> Found | None:
-    updates = health.updates
+@rule(
+    "alarm",
+    reads=(v.OPTIMIZER_SKIPPED,),
+    condition=f"the optimizer skipped its updates in the last {ROW} steps or more",
+    window="the last steps",
+    sentence="The optimizer has skipped every update since step {since} ({row:plural step}): nothing is learned.",
+    advice="Look for infinite or NaN gradients; a loss scale that falls to 0 has the same cause.",
+)
+def no_update(rows: HealthRows) -> Found | None:
+    updates = rows.updates
     if updates is None or updates.last_row < ROW:
         return None
     return Found({"row": updates.last_row, "since": updates.since}, weight=updates.last_row)
 
 
-def skipped(health: Health) -> Found | None:
-    updates = health.updates
+@rule(
+    "warning",
+    reads=(v.OPTIMIZER_SKIPPED,),
+    condition=f"the optimizer skipped {whole(SKIPPED)} of the updates, and {FEW} or more",
+    window="all steps of the last attempt",
+    sentence="The optimizer skipped its update in {skipped} of {steps:plural step}, first in step {since}.",
+    advice="Look for infinite or NaN gradients.",
+)
+def updates_skipped(rows: HealthRows) -> Found | None:
+    updates = rows.updates
     if updates is None or updates.last_row >= ROW or updates.skipped < max(FEW, SKIPPED * updates.steps):
         return None
     return Found({"skipped": updates.skipped, "steps": updates.steps, "since": updates.since})
 
 
-def _requests(health: Health, low: float, high: float) -> Found | None:
-    known = [(one.errors + one.timed_out, one) for one in health.requests if one.count]
-    rows = [(bad, one) for bad, one in known if bad >= FEW and low <= bad / one.count < high]
-    if not rows:
+@rule("alarm", condition=f"{whole(HALF)} of the requests of an engine fail or time out", **REQUESTS_FAIL)
+def requests_fail(rows: HealthRows) -> Found | None:
+    return _failing(rows, HALF, inf)
+
+
+@rule(
+    "warning",
+    condition=f"{whole(FAILED)} of the requests of an engine fail or time out, and {FEW} or more",
+    **REQUESTS_FAIL,
+)
+def some_requests_fail(rows: HealthRows) -> Found | None:
+    return _failing(rows, FAILED, HALF)
+
+
+def _failing(rows: HealthRows, low: float, high: float) -> Found | None:
+    """Return the engine of which most requests fail, as a share between these limits."""
+    counts = [(row, row.errors + row.timed_out) for row in _of_training(rows)]
+    bad = [(row, number) for row, number in counts if number >= FEW and low <= number / row.count < high]
+    if not bad:
         return None
-    bad, one = max(rows, key=lambda row: row[0] / row[1].count)
-    values: dict[str, Value] = {
-        "engine": one.engine or "the engine",
-        "bad": bad,
-        "count": one.count,
-        "share": bad / one.count,
-    }
-    return Found({**values, "timed_out": one.timed_out}, weight=bad / one.count)
+    row, number = max(bad, key=lambda pair: pair[1] / pair[0].count)
+    share = number / row.count
+    return Found(
+        {"engine": _engine(row), "bad": number, "count": row.count, "share": share, "timed_out": row.timed_out}, share
+    )
 
 
-def most_requests(health: Health) -> Found | None:
-    return _requests(health, HALF, 2.0)
-
-
-def some_requests(health: Health) -> Found | None:
-    return _requests(health, FAILED, HALF)
-
-
-def aborted_requests(health: Health) -> Found | None:
-    rows = [one for one in health.requests if one.aborted >= FEW and one.aborted >= FAILED * one.count]
-    if not rows:
+@rule(
+    "warning",
+    reads=(v.REQUESTS, v.ABORTED, v.SAMPLE_LAG),
+    condition=f"{whole(FAILED)} of the requests of an engine are aborted, and {FEW} or more; not where rollouts "
+    "outlive their step",
+    window="all steps",
+    sentence="{aborted:count} of {count:count} requests of {engine} were aborted ({share:percent}).",
+    advice="Find who aborts them, and what training makes of answers that are cut.",
+)
+def requests_aborted(rows: HealthRows) -> Found | None:
+    many = [row for row in _of_training(rows) if row.aborted >= max(FEW, FAILED * row.count)]
+    if rows.is_ahead or not many:
         return None
-    one = max(rows, key=lambda row: row.aborted / row.count)
-    share = one.aborted / one.count
-    values: dict[str, Value] = {"aborted": one.aborted, "count": one.count, "share": share}
-    return Found({**values, "engine": one.engine or "the engine"}, weight=share)
+    row = max(many, key=lambda row: row.aborted / row.count)
+    share = row.aborted / row.count
+    return Found({"engine": _engine(row), "aborted": row.aborted, "count": row.count, "share": share}, share)
 
 
-def late_loop(health: Health) -> Found | None:
-    if not health.late_loops:
-        return None
-    one, others = max(health.late_loops, key=lambda loop: loop.lag_s), len(health.late_loops) - 1
-    who = one.who + (f", like {others} more," if others else "")
-    return Found({"who": who, "lag": one.lag_s, "step": one.step}, weight=one.lag_s)
+def _of_training(rows: HealthRows) -> list[RequestRow]:
+    return [row for row in rows.requests if row.count and not row.is_evaluation]
 
 
-def memory_full(health: Health) -> Found | None:
-    return found([row for row in growing(health.memory) if is_soon(row, health.steps, health.planned)])
+def _engine(row: RequestRow) -> str:
+    return row.engine or "the engine"
 
 
-def memory_grows(health: Health) -> Found | None:
-    rows = growing(health.memory)
-    return None if any(is_soon(row, health.steps, health.planned) for row in rows) else found(rows)
+@rule(
+    "warning",
+    reads=(v.SELF_DROPPED, v.SELF_ERRORS),
+    condition="records were dropped, errors happened inside otel_rl, or a journal is damaged",
+    window="all steps",
+    sentence="Lost: {lost}. What depends on them may be too low.",
+    advice="`otel-rl doctor RUN` says more, and docs/failures.md names the causes.",
+)
+def telemetry_lost(rows: HealthRows) -> Found | None:
+    lost = list(_lost(rows))
+    return Found({"lost": lost}) if lost else None
 
 
-def healthy(health: Health) -> Found:
-    """Tell what memory did: the median of the ranks, and the change of the process that grew most."""
-    known = [one for one in health.memory if one.of == "host" and one.bytes]
-    ranks = [one for one in known if one.is_rank]
-    if not ranks:
-        return Found({"memory": ""})
-    last = median(one.bytes[-1] for one in ranks)
-    values: dict[str, Value] = {"memory": f" Memory {size(last)}{' a rank' if len(ranks) > 1 else ''}", "bytes": last}
-    most = max(known, key=lambda one: (one.bytes[-1] - one.bytes[0], one.is_rank))
-    if len(most.bytes) > 1:
-        change, since = most.bytes[-1] - most.bytes[0], most.steps[0]
-        values |= {"change": change, "since": since}
-        sign = "+" if change >= 0 else "-"
-        values["memory"] = (
-            f"{values['memory']}{',' if most.is_rank else f'; {most.who}'} {sign}{size(abs(change))} since step {since}"
-        )
-    return Found({**values, "memory": f"{values['memory']}."})
-
-
-def _first(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def _lost(rows: HealthRows) -> Iterator[str]:
+    for loss in rows.losses:
+        if loss.what == "dropped":
+            reason = REASONS.get(loss.reason, loss.reason)
+            yield f"{plural(loss.count, RECORDS.get(loss.signal, 'record'))} ({reason})"
+        elif loss.what == "error":
+            yield f"what {plural(loss.count, 'error')} inside otel_rl cost ({loss.reason})"
+    if rows.unwritten:
+        who = "the process" if rows.unwritten == 1 else f"{rows.unwritten} processes"
+        yield f"what {who} recorded last, which ended before all was written"
+    if rows.damage:
+        size = sum(row.bytes for row in rows.damage)
+        yield f"{count(size)} unreadable bytes of {plural(len(rows.damage), 'journal')}"
+    for signal, number in sorted(rows.refused.items()):
+        yield f"{plural(number, RECORDS.get(signal, 'record'))} that the server refused"

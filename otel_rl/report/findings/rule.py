@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from otel_rl import vocabulary as v
 from otel_rl.report.data.finding import Severity, Value
+from otel_rl.report.data.ranks import Rank
 from otel_rl.runs.format import brief, count, listed, number, percent, plural, seconds, shorten, size, times
+from otel_rl.runs.role_words import role_in_words
 
 Rows = TypeVar("Rows")
 
@@ -31,8 +33,13 @@ def inside(stage: str) -> str:
     return "under no stage" if stage in NO_STAGE else f"in {stage}"
 
 
+def change(size_by: float) -> str:
+    return f"{'+' if size_by >= 0 else '-'}{size(abs(size_by))}"
+
+
 WRITERS: Final[dict[str, Callable[[Any], str]]] = {
     "brief": brief,
+    "change": change,
     "count": count,
     "inside": inside,
     "number": number,
@@ -48,6 +55,12 @@ WRITERS: Final[dict[str, Callable[[Any], str]]] = {
 def whole(share: float) -> str:
     """Write a limit in a condition."""
     return f"{share * 100:.0f} %"
+
+
+def rank_name(rank: Rank, ranks: Iterable[Rank]) -> str:
+    """Name one of all ranks: by its role only if there are several roles."""
+    role = "rank" if len({one.role for one in ranks}) < 2 else role_in_words(rank.role)
+    return f"{role} {rank.rank}"
 
 
 def upper(text: str) -> str:

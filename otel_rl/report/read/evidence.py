@@ -13,8 +13,8 @@ from otel_rl.journal.read import PointView
 from otel_rl.report.data.finding import Findings
 from otel_rl.report.findings.curves import Learning, Numbers
 from otel_rl.report.findings.judge import judge
+from otel_rl.report.read.gather_health import health_rows
 from otel_rl.report.read.gather_time import time_rows
-from otel_rl.report.read.run_health import health
 from otel_rl.report.sections.step_series import last_loop
 from otel_rl.runs.spans import text
 
@@ -27,7 +27,7 @@ def findings(source: Source) -> Findings:
     return judge(
         make("finding", "TIME", None, time_rows, source),
         make("finding", "LEARN", None, learning, source),
-        make("finding", "HEALTH", None, health, source),
+        make("finding", "HEALTH", None, health_rows, source),
         source.making,
     )
 

@@ -9,7 +9,7 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import PointView
 from otel_rl.report.data.ranks import Rank
-from otel_rl.report.findings.mishaps import LATE_S
+from otel_rl.report.findings.health import LATE_S
 from otel_rl.report.fold.folded_spans import StepRecord
 from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.runs.spans import text

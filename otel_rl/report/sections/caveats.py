@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 from otel_rl import vocabulary as v
@@ -12,6 +12,8 @@ from otel_rl.journal.read import Journal, PointView
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import ClockSet, DamagedFile, Loss, RankStep, Report, StepDisagreement
 from otel_rl.report.findings.causes import place
+from otel_rl.report.findings.health import OTHER_NUMBERS, other_numbers
+from otel_rl.report.findings.rule import say
 from otel_rl.report.fold.folded_spans import StepRecord
 from otel_rl.report.read.last_points import LastPoints
 from otel_rl.report.section import Block, Line, Section, attempt_name, notes, rank_name
@@ -116,24 +118,11 @@ def _unseen(report: Report) -> list[Block]:
 
 
 def _disagreement(report: Report, row: StepDisagreement) -> str:
-    other = other_numbers(row, lambda rank: rank_name(report, rank))
+    other = say(OTHER_NUMBERS, other_numbers(row, lambda rank: rank_name(report, rank)))
     return (
         f"Ranks call {row.steps} of {plural(row.compared, 'step')} by different numbers: {other}. Ranks are compared "
         "by these numbers: do not trust what is said of them."
     )
-
-
-def other_numbers(row: StepDisagreement, name: Callable[[Rank], str]) -> str:
-    """Return what a step is called on which ranks, as in `what rank 0 calls step 1 is step 3 on rank 1`."""
-    ((usual, _),) = Counter(map(_step_name, row.first)).most_common(1)
-    names = {name(Rank(row.role, one.rank)): _step_name(one) for one in row.first}
-    known = next(who for who, step in names.items() if step == usual)
-    others = [f"{step} on {who}" for who, step in names.items() if step != usual]
-    return f"what {known} calls {usual} is {listed(others)}"
-
-
-def _step_name(one: RankStep) -> str:
-    return f"step {one.iteration}" if one.loop == "train" else f"step {one.iteration} of {one.loop}"
 
 
 def _clock_lines(report: Report) -> list[str]:

@@ -1,0 +1,124 @@
+"""What the rules of HEALTH read: rows of the report, and further ones that are made of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Final
+
+from otel_rl.report.data.details import Ledger, OpenStageRow, RequestRow, StallRow
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import Attempt, DamagedFile, Follows, Loss, MemoryKind, StepDisagreement
+
+NO_LEDGER: Final = Ledger(steps=0, rows=0, mismatches=[])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMemory:
+    """The memory of one process at the ends of its steps."""
+
+    rank: Rank
+    kind: MemoryKind
+    """`device allocated` is what is live there, `device reserved` what its allocator holds."""
+    place: str
+    """The host, whose processes share the limit, or the device."""
+    limit: int
+    """Bytes of all that share the place; 0 if unknown."""
+    steps: Sequence[int]
+    """Without the first ones, in which every process grows."""
+    bytes: Sequence[int]
+    """One or more."""
+    stage: str
+    """In which most of the growth was; empty if in none."""
+    share: float
+    """Share of the growth."""
+    is_rank: bool = True
+    """Other processes of a run are watched as ranks are, and told apart from them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedRank:
+    """An exception that ended a step of a rank, or its set-up."""
+
+    rank: Rank
+    step: int | None
+    """None outside of any step."""
+    stage: str
+    error: str
+    is_end: bool
+    """It ended the last attempt, too."""
+    is_called: bool = False
+    """It ended a call of a process that a driver calls, and no step."""
+    follows: Follows = ""
+    phase: str = ""
+    """`set-up` or `tear-down`, outside of any step."""
+    host: str = ""
+    """By whose clock failures are in order; clocks of several hosts are not compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedEarly:
+    """An attempt before the last one that failed or was killed."""
+
+    attempt: Attempt
+    cause: FailedRank | None
+    """The exception that ended it; None if it was killed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Updates:
+    """The optimizer's updates of the rank that skipped most of them, in the last attempt."""
+
+    steps: int
+    skipped: int
+    last_row: int
+    """Steps at the end that skipped theirs, in a row."""
+    since: int
+    """The first step of that row, or the first that skipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateLoop:
+    """The event loop of a process that was late by a second or more inside steps."""
+
+    rank: Rank
+    lag_s: float
+    step: int
+    """In which it was latest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthRows:
+    """The rows that the rules of HEALTH read."""
+
+    attempt: Attempt | None = None
+    """The last one."""
+    planned: int = 0
+    """Steps that it shall make; 0 if unknown."""
+    ranks: Sequence[Rank] = ()
+    missing_ranks: int = 0
+    led: Set[str] = frozenset()
+    """Attempts in which a driver calls the others."""
+    memory: Sequence[RankMemory] = ()
+    """Of the last attempt."""
+    stalls: Sequence[StallRow] = ()
+    open_stages: Sequence[OpenStageRow] = ()
+    failures: Sequence[FailedRank] = ()
+    """Those that were survived, and those that ended the last attempt."""
+    died: Sequence[OpenStageRow] = ()
+    """Where the processes of the last attempt were that ended without an exception."""
+    ended_early: Sequence[EndedEarly] = ()
+    disagreements: Sequence[StepDisagreement] = ()
+    """Of the last attempt."""
+    ledger: Ledger = NO_LEDGER
+    losses: Sequence[Loss] = ()
+    damage: Sequence[DamagedFile] = ()
+    unwritten: int = 0
+    """Processes that ended by themselves before all was on disk."""
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """Records that the server did not take, by signal."""
+    updates: Updates | None = None
+    requests: Sequence[RequestRow] = ()
+    is_ahead: bool = False
+    """Rollouts outlive their step: their requests are aborted by design, and go on."""
+    late_loops: Sequence[LateLoop] = ()
