@@ -6,10 +6,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.series.change import Change, over_run
 from otel_rl.analysis.summary import mean
+
+NOT_A_NUMBER: Final = ("reward_nan", "update_nan", "learning_rate_zero")
+DEAD: Final = (*NOT_A_NUMBER, "policy_collapse")
+"""Findings that explain whatever else a run does."""
 
 
 @dataclass(frozen=True, slots=True)

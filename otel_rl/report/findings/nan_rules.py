@@ -10,8 +10,8 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.series.onset import onset
 from otel_rl.analysis.series.robust import median
 from otel_rl.report.findings.curves import Learning, Numbers
-from otel_rl.report.findings.rule import Found
-from otel_rl.runs.format import brief, plural, shorten
+from otel_rl.report.findings.rule import Found, rule, whole
+from otel_rl.runs.format import plural, shorten
 
 UPDATE: Final = (v.LOSS, v.GRAD_NORM, v.LOSS_TERM, v.KL_REFERENCE, v.KL_POLICY, v.ENTROPY)
 NAMES: Final = {
@@ -31,6 +31,15 @@ FEWEST: Final = 5
 NAME_WIDTH: Final = 24
 
 
+@rule(
+    "alarm",
+    reads=(v.REWARD_SCORE, v.FUNCTION_SCORE, v.GRAD_NORM),
+    condition="the reward is NaN or infinite from some step to the end",
+    window="all steps",
+    sentence="{who} is {is} {when}: {is_always:nothing is learned|nothing has been learned since}"
+    "[ (gradient {gradient_before:brief} to {gradient_after:brief})].",
+    advice="Find the answer that the reward function cannot score.",
+)
 def reward_nan(learning: Learning) -> Found | None:
     """Find a reward that is NaN to the end."""
     one = learning.numbers(v.REWARD_SCORE)
@@ -39,12 +48,19 @@ def reward_nan(learning: Learning) -> Found | None:
         return None
     names = list(learning.functions(v.FUNCTION_SCORE))
     who = f"Reward {shorten(names[0], NAME_WIDTH)}" if len(names) == 1 else "The reward"
-    lost = (
-        f": nothing has been learned since{_gradient(learning, one.step(start))}" if start else ": nothing is learned"
-    )
-    return Found({"who": who, "is": _kind(learning, one), "when": _when(learning, one, start), "lost": lost})
+    values = {"who": who, "is": _kind(learning, one), "when": _when(learning, one, start)}
+    gradient = _gradient(learning, one.step(start)) if start else {}
+    return Found({**values, **gradient, "is_always": start == 0})
 
 
+@rule(
+    "alarm",
+    reads=UPDATE,
+    condition="loss, gradient norm, entropy or KL is NaN or infinite from some step to the end",
+    window="all steps",
+    sentence="{who} is {is} {when}[; {other} is, too]: the weights may be lost.",
+    advice="Go back to a checkpoint before that step; try a lower learning rate.",
+)
 def update_nan(learning: Learning) -> Found | None:
     """Find what of an update became NaN first."""
     found = [(start, one) for one in learning.all_of(*UPDATE) if (start := onset(one.bad())) is not None]
@@ -52,10 +68,25 @@ def update_nan(learning: Learning) -> Found | None:
         return None
     start, one = min(found, key=lambda pair: (pair[1].step(pair[0]), UPDATE.index(pair[1].name)))
     others = {NAMES[other.name].lower() for _, other in found} - {NAMES[one.name].lower()}
-    too = f"; {min(others)} is, too" if others else ""
-    return Found({"who": NAMES[one.name], "is": _kind(learning, one), "when": _when(learning, one, start), "too": too})
+    return Found(
+        {
+            "who": NAMES[one.name],
+            "is": _kind(learning, one),
+            "when": _when(learning, one, start),
+            "other": min(others, default=None),
+        }
+    )
 
 
+@rule(
+    "alarm",
+    reads=(v.REWARD_SCORE, *UPDATE),
+    condition="a value is NaN or infinite to the end on some ranks, and a number on others",
+    window="all steps, by rank",
+    sentence="{who} of {ranks} is {is} {when}, and a number on the others.",
+    advice="Look at the data and the device of that rank.",
+    silenced_by=("reward_nan", "update_nan"),
+)
 def rank_nan(learning: Learning) -> Found | None:
     """Find a value that is NaN on some ranks only."""
     for name in (v.REWARD_SCORE, *UPDATE):
@@ -69,6 +100,15 @@ def rank_nan(learning: Learning) -> Found | None:
     return None
 
 
+@rule(
+    "warning",
+    reads=(v.REWARD_SCORE, *UPDATE),
+    condition="reward or a value of the update is NaN or infinite in some steps, and a number again at the end",
+    window="all steps; of gradients after the tenth",
+    sentence="{who} was {is} in {count:count} of {steps}, {where}.",
+    advice="Look at the batches of those steps.",
+    silenced_by=("reward_nan", "update_nan"),
+)
 def nan_at_times(learning: Learning) -> Found | None:
     """Find values that are NaN in some steps, and numbers again after them."""
     for one in learning.all_of(v.REWARD_SCORE, *UPDATE):
@@ -86,16 +126,45 @@ def nan_at_times(learning: Learning) -> Found | None:
     return None
 
 
+@rule(
+    "alarm",
+    reads=(v.REWARD_NONFINITE, v.FUNCTION_SCORE),
+    condition=f"the only reward function gives at least {whole(MANY)} of the answers NaN or infinity",
+    window="all steps",
+    sentence="Reward {name} gave NaN for {bad:.0f}[ of {answers:.0f}] answers[ on rank {rank}], in {count:count} of "
+    "{of:plural step}[ (first in step {first})].",
+    advice="Find the answers that the reward function cannot score.",
+    silenced_by=("reward_nan",),
+)
 def answers_nan(learning: Learning) -> Found | None:
     """Find a lone reward function that gives many answers no number."""
     return next((found for is_only, share, found in _answers(learning) if is_only and share >= MANY), None)
 
 
+@rule(
+    "warning",
+    reads=(v.REWARD_NONFINITE, v.FUNCTION_SCORE),
+    condition=f"a reward function gives less than {whole(MANY)} of the answers NaN or infinity, or is one of several",
+    window="all steps",
+    sentence="Reward {name} gave NaN for {bad:.0f}[ of {answers:.0f}] answers[ on rank {rank}], in {count:count} of "
+    "{of:plural step}[ (first in step {first})].",
+    advice="Find the answers that the reward function cannot score.",
+    silenced_by=("reward_nan", "function_nan"),
+)
 def some_answers_nan(learning: Learning) -> Found | None:
     """Find a lone function that gives few answers no number, or one of several that began to."""
     return next((found for is_only, share, found in _answers(learning) if not is_only or share < MANY), None)
 
 
+@rule(
+    "warning",
+    reads=(v.FUNCTION_SCORE,),
+    condition="one of several reward functions gives no answer a number to the end",
+    window="all steps; at least 5 at the end",
+    sentence="Reward {name} gives no answer a number {when}: the other rewards count alone.",
+    advice="Look at what that reward function returns.",
+    silenced_by=("reward_nan",),
+)
 def function_nan(learning: Learning) -> Found | None:
     """Find one of several reward functions that gives no answer a number any more."""
     scores = learning.functions(v.FUNCTION_SCORE)
@@ -128,11 +197,17 @@ def _found_answers(
 ) -> Found:
     guilty = [row.rank for row in rows if any(value > 0 for value in row.values)]
     is_one_rank = len(rows) > 1 and len(guilty) == 1
-    of = f" of {answers / len(rows) if is_one_rank else answers:.0f}" if answers else ""
-    rank = f" on rank {guilty[0]}" if is_one_rank else ""
-    first = "" if len(where) == points else f" (first in step {one.step(where[0])})"
-    said = {"name": shorten(name, NAME_WIDTH), "bad": f"{max(1, typical):.0f}{of}", "rank": rank, "first": first}
-    return Found({**said, "count": len(where), "of": points})
+    return Found(
+        {
+            "name": shorten(name, NAME_WIDTH),
+            "bad": max(1, typical),
+            "answers": (answers / len(rows) if is_one_rank else answers) or None,
+            "rank": guilty[0] if is_one_rank else None,
+            "first": None if len(where) == points else one.step(where[0]),
+            "count": len(where),
+            "of": points,
+        }
+    )
 
 
 def _ranks_with(learning: Learning, function: str) -> list[Numbers]:
@@ -153,7 +228,8 @@ def _kind(learning: Learning, one: Numbers) -> str:
     return "infinite" if wrong and not any(map(math.isnan, wrong)) else "NaN"
 
 
-def _gradient(learning: Learning, step: int) -> str:
+def _gradient(learning: Learning, step: int) -> dict[str, float]:
+    """Return the gradient before a step and since then, if it became small."""
     curve = learning.curve(v.GRAD_NORM)
     before, after = median(curve.before(step)), median(curve.since(step))
-    return f" (gradient {brief(before)} to {brief(after)})" if after < before / 3 else ""
+    return {"gradient_before": before, "gradient_after": after} if after < before / 3 else {}

@@ -11,9 +11,9 @@ from otel_rl.analysis.series.change import change
 from otel_rl.analysis.series.correlation import monotony
 from otel_rl.analysis.series.onset import onset
 from otel_rl.analysis.series.robust import high, level, mad, median
-from otel_rl.report.findings.curves import Curve, Learning
-from otel_rl.report.findings.rule import Found
-from otel_rl.runs.format import brief, plural
+from otel_rl.report.findings.curves import DEAD, NOT_A_NUMBER, Curve, Learning
+from otel_rl.report.findings.rule import Found, rule, whole
+from otel_rl.runs.format import brief, percent, plural
 
 FEWEST: Final = 5
 FEW: Final = 15
@@ -31,6 +31,16 @@ SPIKE: Final = 10.0
 DEVIATIONS: Final = 20.0
 
 
+@rule(
+    "alarm",
+    reads=(v.ENTROPY, v.GRAD_NORM, v.LEARNING_RATE, v.REWARD_SCORE),
+    condition=f"the entropy stays below {whole(GONE)} of its first values, at once or without a gain in reward",
+    window=f"all steps, at least {FEWEST}, against the first three",
+    sentence="The policy collapsed in step {step}: entropy {before:.2f} to {after:.2f}[, then gradient 0 "
+    "in {zeros} of {gradients:plural step}][; learning rate {rate:brief}].",
+    advice="Lower the learning rate and start again from before that step.",
+    silenced_by=NOT_A_NUMBER,
+)
 def policy_collapse(learning: Learning) -> Found | None:
     """Find an entropy that is gone to the end, at once or without a gain in reward."""
     entropy = learning.curve(v.ENTROPY)
@@ -42,10 +52,18 @@ def policy_collapse(learning: Learning) -> Found | None:
     rate = learning.curve(v.LEARNING_RATE)
     used = [value for value in rate.before(step + 1) if value > 0]
     values = {"step": step, "before": _early(entropy), "after": max(0.0, median(entropy.since(step)))}
-    at_rate = f"; learning rate {brief(max(used))}" if used else ""
-    return Found({**values, "gradient": _no_gradient(learning, step), "rate": at_rate})
+    return Found({**values, **_no_gradient(learning, step), "rate": max(used, default=None)})
 
 
+@rule(
+    "warning",
+    reads=(v.ENTROPY, v.REWARD_SCORE),
+    condition=f"the entropy stays below {whole(LOW)} of its first values without a gain in reward",
+    window=f"all steps, at least {FEW}, against the first three",
+    sentence="The entropy fell from {before:.2f} to {after:.2f} (since step {step}), and the reward did not rise.",
+    advice="Raise the temperature or the entropy bonus, or lower the learning rate.",
+    silenced_by=DEAD,
+)
 def entropy_collapse(learning: Learning) -> Found | None:
     """Find an entropy that stays low, without a gain in reward."""
     entropy = learning.curve(v.ENTROPY)
@@ -56,6 +74,15 @@ def entropy_collapse(learning: Learning) -> Found | None:
     return Found({"step": step, "before": _early(entropy), "after": max(0.0, median(entropy.since(step)))})
 
 
+@rule(
+    "alarm",
+    reads=(v.GRAD_NORM, v.REWARD_SCORE),
+    condition=f"the gradient norm stays below {percent(ZERO)} of its past without a gain in reward",
+    window=f"all steps, at least {FEWEST}, against the first third",
+    sentence="The gradient is 0 {when}: nothing is learned.",
+    advice="Look at frozen parameters, the loss mask and the advantages.",
+    silenced_by=(*DEAD, "groups_equal"),
+)
 def gradient_vanished(learning: Learning) -> Found | None:
     """Find a gradient that is 0 to the end, compared with itself."""
     gradient = learning.curve(v.GRAD_NORM)
@@ -70,6 +97,15 @@ def gradient_vanished(learning: Learning) -> Found | None:
     return Found({"when": since if start else f"in {of}"})
 
 
+@rule(
+    "warning",
+    reads=(v.GRAD_NORM,),
+    condition=f"the gradient norm stays above {SPIKE:.0f} times the highest of the first third",
+    window=f"all steps, at least {2 * FEW}, against the first third",
+    sentence="The gradient norm exploded in step {step}: {before:brief} to {after:brief}, and stays there.",
+    advice="Lower the learning rate or clip the gradient.",
+    silenced_by=DEAD,
+)
 def gradient_explosion(learning: Learning) -> Found | None:
     """Find gradients that stay far above all of the first third."""
     gradient = learning.curve(v.GRAD_NORM)
@@ -83,6 +119,16 @@ def gradient_explosion(learning: Learning) -> Found | None:
     return Found({**values, "step": gradient.steps[start]})
 
 
+@rule(
+    "warning",
+    reads=(v.GRAD_NORM,),
+    condition=f"gradient norms are above {SPIKE:.0f} times the highest of the first third, again and again",
+    window=f"all steps, at least {2 * FEW}, against the first third",
+    sentence="The gradient norm spikes in {count:count} of {total:plural step} (first in {first}): "
+    "up to {top:brief}, usually {usual:brief}.",
+    advice="Clip the gradient, or lower the learning rate.",
+    silenced_by=(*DEAD, "gradient_explosion"),
+)
 def gradient_spikes(learning: Learning) -> Found | None:
     """Find gradients that are far above all of the first third, again and again."""
     gradient = learning.curve(v.GRAD_NORM)
@@ -97,6 +143,16 @@ def gradient_spikes(learning: Learning) -> Found | None:
     return Found({**values, "top": top, "usual": median(gradient.values)})
 
 
+@rule(
+    "warning",
+    reads=(v.KL_REFERENCE, v.ENTROPY, v.REWARD_SCORE),
+    condition="the KL to the reference grows beyond the first entropy, and the reward does not rise with it",
+    window=f"the second half, against the middle; at least {2 * FEW} steps",
+    sentence="KL to the reference grows from {middle:brief} to {end:brief} since step {step}[ while the reward "
+    "went from {reward_before:brief} to {reward_after:brief}].",
+    advice="Raise the KL coefficient or lower the learning rate.",
+    silenced_by=DEAD,
+)
 def kl_explosion(learning: Learning) -> Found | None:
     """Find a KL that grows to more than the first entropy and does not pay in reward."""
     kl, reward = learning.curve(v.KL_REFERENCE), learning.curve(v.REWARD_SCORE)
@@ -113,19 +169,36 @@ def kl_explosion(learning: Learning) -> Found | None:
     before, after = reward.before(step)[-FEW:], reward.since(step)[-tenth:]
     if _gains_since(reward, step) or _is_higher(before, after):
         return None
-    paid = f" while the reward went from {brief(level(before))} to {brief(level(after))}" if before and after else ""
-    return Found({"middle": middle, "end": end, "step": step, "paid": paid})
+    went = {"reward_before": level(before), "reward_after": level(after)} if before and after else {}
+    return Found({"middle": middle, "end": end, "step": step, **went})
 
 
-def rate_zero(learning: Learning) -> Found | None:
+@rule(
+    "alarm",
+    reads=(v.LEARNING_RATE,),
+    condition="the learning rate is 0 in all steps",
+    window="all steps, at least 3",
+    sentence="The learning rate is 0 in all {steps:plural step}: nothing can be learned.",
+    advice="Set a learning rate; look at its schedule and warm-up.",
+)
+def learning_rate_zero(learning: Learning) -> Found | None:
     """Find a learning rate that is 0 in all steps."""
     rate = learning.curve(v.LEARNING_RATE)
     if len(rate) < 3 or any(rate.values):
         return None
-    return Found({"steps": plural(len(rate), "step")})
+    return Found({"steps": len(rate)})
 
 
-def rate_zero_since(learning: Learning) -> Found | None:
+@rule(
+    "warning",
+    reads=(v.LEARNING_RATE,),
+    condition="the learning rate is 0 in the last fifth of the steps",
+    window="all steps; at least 10 at the end",
+    sentence="The learning rate is 0 since step {step}: {count:count} of {total:plural step} learn nothing.",
+    advice="Look at the schedule: it ends before the training does.",
+    silenced_by=("learning_rate_zero",),
+)
+def learning_rate_zero_since(learning: Learning) -> Found | None:
     """Find a learning rate that is 0 long before the end."""
     rate = learning.curve(v.LEARNING_RATE)
     start = onset([value == 0 for value in rate.values], 1.0)
@@ -134,6 +207,15 @@ def rate_zero_since(learning: Learning) -> Found | None:
     return Found({"step": rate.steps[start], "count": len(rate) - start, "total": len(rate)})
 
 
+@rule(
+    "warning",
+    reads=(v.LOSS, v.LEARNING_RATE, v.REWARD_SCORE),
+    condition="the loss rises over the run without a gain in reward",
+    window=f"the last fifth, against the first twentieth; at least {2 * FEW} steps",
+    sentence="The loss rises: {before:brief} to {after:brief} in {total:plural step}[ at learning rate {rate:brief}].",
+    advice="Lower the learning rate.",
+    silenced_by=(*DEAD, "reward_collapsed", "reward_falls", "groups_equal", "kl_explosion"),
+)
 def loss_rises(learning: Learning) -> Found | None:
     """Find a loss that rises, at a learning rate that does not fall, without a gain in reward."""
     loss, rate = learning.curve(v.LOSS), learning.curve(v.LEARNING_RATE)
@@ -142,7 +224,7 @@ def loss_rises(learning: Learning) -> Found | None:
     moved = loss.change
     if not moved.is_rise or moved.by < max(3 * moved.scatter, 0.5 * abs(moved.before)):
         return None
-    at_rate = f" at learning rate {brief(median(rate.values))}" if rate.values else ""
+    at_rate = median(rate.values) if rate.values else None
     return Found({"before": moved.before, "after": moved.after, "total": len(loss), "rate": at_rate})
 
 
@@ -165,13 +247,14 @@ def _zeros(gradient: Curve) -> list[bool]:
     return [value <= max(limit, ZERO * first) for value in gradient.values]
 
 
-def _no_gradient(learning: Learning, step: int) -> str:
+def _no_gradient(learning: Learning, step: int) -> dict[str, int | None]:
+    """Return in how many steps of all the gradient is 0 since a step, if in most."""
     gradient = learning.curve(v.GRAD_NORM)
     if not gradient.values:
-        return ""
+        return {"zeros": None}
     zeros = [is_zero for one, is_zero in zip(gradient.steps, _zeros(gradient), strict=True) if one >= step]
     is_gone = 2 * sum(zeros) > len(zeros)
-    return f", then gradient 0 in {sum(zeros)} of {plural(len(gradient), 'step')}" if is_gone else ""
+    return {"zeros": sum(zeros) if is_gone else None, "gradients": len(gradient)}
 
 
 def _spike_limit(gradient: Curve) -> float:

@@ -9,8 +9,8 @@ from otel_rl.analysis.series.correlation import step_by_step, together
 from otel_rl.analysis.series.onset import onset
 from otel_rl.analysis.series.robust import median
 from otel_rl.analysis.summary import mean
-from otel_rl.report.findings.curves import Curve, Learning
-from otel_rl.report.findings.rule import Found
+from otel_rl.report.findings.curves import DEAD, Curve, Learning
+from otel_rl.report.findings.rule import Found, rule, whole
 
 FEW: Final = 15
 TOGETHER: Final = 0.8
@@ -25,7 +25,17 @@ SHORT: Final = 0.15
 """Collapsed responses have at most this part of their first length."""
 
 
-def paid_for_length(learning: Learning) -> Found | None:
+@rule(
+    "warning",
+    reads=(v.REWARD_SCORE, v.RESPONSE_LENGTH, v.RESPONSE_CLIPPED),
+    condition=f"reward and length rise together, also from step to step, and {whole(HALF)} of the responses are cut",
+    window=f"all steps, at least {FEW}",
+    sentence="Reward may be paying for length: both rise together (correlation {correlation:.2f}), "
+    "{last:percent} of the responses are cut[ at {limit:count} tokens] (first third: {first:percent}).",
+    advice="Read some long responses; test the reward function on padded ones.",
+    silenced_by=DEAD,
+)
+def length_paid(learning: Learning) -> Found | None:
     """Find rewards and lengths that rise together until responses are cut."""
     reward, length = _same_steps(learning.curve(v.REWARD_SCORE), learning.curve(v.RESPONSE_LENGTH))
     cut = learning.curve(v.RESPONSE_CLIPPED)
@@ -41,6 +51,15 @@ def paid_for_length(learning: Learning) -> Found | None:
     return Found({"correlation": level, **lengths, **shares, "limit": _limit(learning)})
 
 
+@rule(
+    "warning",
+    reads=(v.RESPONSE_CLIPPED, v.RESPONSE_MAX),
+    condition=f"{whole(MANY)} of the responses are cut at the limit, from the first steps on",
+    window="all steps, at least 5",
+    sentence="{share:percent} of the responses are cut[ at {limit:count} tokens].",
+    advice="Raise the limit (max_completion_length in TRL), or reward shorter answers.",
+    silenced_by=("length_paid", "policy_collapse"),
+)
 def answers_cut(learning: Learning) -> Found | None:
     """Find that nearly all responses are cut from the first steps on."""
     cut = learning.curve(v.RESPONSE_CLIPPED)
@@ -50,7 +69,17 @@ def answers_cut(learning: Learning) -> Found | None:
     return Found({"share": share, "limit": _limit(learning)}) if share >= MANY and early >= EARLY else None
 
 
-def cut_note(learning: Learning) -> Found | None:
+@rule(
+    "note",
+    reads=(v.RESPONSE_CLIPPED, v.RESPONSE_MAX),
+    condition=f"{whole(HALF)} of the responses of the last third are cut, and no alarm and no warning holds",
+    window="first and last third",
+    sentence="{last:percent} of the responses are cut[ at {limit:count} tokens] in the last third (first "
+    "third: {first:percent}).",
+    advice="Raise the limit if answers need more room.",
+    is_fallback=True,
+)
+def answers_often_cut(learning: Learning) -> Found | None:
     """Find how many responses are cut where it is at least half."""
     cut = learning.curve(v.RESPONSE_CLIPPED)
     if len(cut) < 3 or cut.third(2) < HALF:
@@ -58,6 +87,16 @@ def cut_note(learning: Learning) -> Found | None:
     return Found({"first": cut.third(0), "last": cut.third(2), "limit": _limit(learning)})
 
 
+@rule(
+    "warning",
+    reads=(v.RESPONSE_LENGTH, v.REWARD_SCORE),
+    condition=f"the responses stay below {whole(SHORT)} of their first length",
+    window="all steps, against the first twentieth; at least 5 at the end",
+    sentence="The responses shrank in step {step}: {before:brief} to {after:brief} tokens[ while the reward "
+    "rises to {reward:.4g}].",
+    advice="Read some responses; look at what the reward pays for short ones.",
+    silenced_by=DEAD,
+)
 def answers_short(learning: Learning) -> Found | None:
     """Find responses that became a fraction of what they were, and stay so."""
     length = learning.curve(v.RESPONSE_LENGTH)
@@ -68,14 +107,13 @@ def answers_short(learning: Learning) -> Found | None:
     after = median(length.values[start:])
     reward = learning.curve(v.REWARD_SCORE)
     step = length.steps[start]
-    went = f" while the reward rises to {reward.change.after:.4g}" if learning.is_gaining else ""
-    return Found({"step": step, "before": early, "after": after, "went": went})
+    rises_to = reward.change.after if learning.is_gaining else None
+    return Found({"step": step, "before": early, "after": after, "reward": rises_to})
 
 
-def _limit(learning: Learning) -> str:
-    """Write the longest response, which is the limit where responses are cut."""
-    longest = learning.curve(v.RESPONSE_MAX)
-    return f" at {max(longest.values):,.0f} tokens" if longest.values else ""
+def _limit(learning: Learning) -> float | None:
+    """Return the longest response, which is the limit where responses are cut."""
+    return max(learning.curve(v.RESPONSE_MAX).values, default=None)
 
 
 def _same_steps(left: Curve, right: Curve) -> tuple[Curve, Curve]:

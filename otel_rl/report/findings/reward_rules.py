@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.series.change import over_run, peak
+from otel_rl.analysis.series.change import LEVELS, over_run, peak
 from otel_rl.analysis.series.correlation import monotony
 from otel_rl.analysis.series.onset import first_above, onset
 from otel_rl.analysis.series.robust import high, level, median, noise
 from otel_rl.analysis.summary import mean
-from otel_rl.report.findings.curves import Curve, Learning
-from otel_rl.report.findings.rule import Found
-from otel_rl.runs.format import brief, count, listed, plural, shorten, significant
+from otel_rl.report.data.finding import Value
+from otel_rl.report.findings.curves import DEAD, Curve, Learning
+from otel_rl.report.findings.rule import Found, rule, whole
+from otel_rl.runs.format import brief, count, plural, shorten, significant
 
 FEW: Final = 15
 """A shorter run says nothing about a trend."""
@@ -42,6 +43,18 @@ NO_CHANGE: Final = 1e-6
 """A change below this part of a value is rounding."""
 
 
+@rule(
+    "alarm",
+    reads=(v.REWARD_SCORE,),
+    condition=f"the reward lost {whole(1 - LOST)} of its gain, or fell at once if it had none, and "
+    f"{whole(QUARTER)} of its height, beyond noise, and stays low",
+    window=f"the last fifth, against the highest of {LEVELS} levels, at least {FEW} steps; "
+    "the sentence has the mean since it fell",
+    sentence="The reward collapsed in step {step}: {best:brief} to {final:brief} (best until step {peak})"
+    "[; of the functions only {function} fell ({function_before:brief} to {function_after:brief})].",
+    advice="Go back to a checkpoint before that step; look at KL and learning rate there.",
+    silenced_by=DEAD,
+)
 def reward_collapsed(learning: Learning) -> Found | None:
     """Find a reward that fell from its peak by most of what it had gained, and stayed low."""
     curve = learning.curve(v.REWARD_SCORE)
@@ -63,9 +76,18 @@ def reward_collapsed(learning: Learning) -> Found | None:
     if is_slow or is_sparse or len(curve) - begin < max(5, len(curve) // 10):
         return None
     values = {"step": curve.steps[begin], "best": best, "final": level(curve.values[begin:])}
-    return Found({**values, "peak": curve.steps[end - 1], "by": _fallen_function(learning, curve.steps[begin])})
+    return Found({**values, "peak": curve.steps[end - 1], **_fallen_function(learning, curve.steps[begin])})
 
 
+@rule(
+    "warning",
+    reads=(v.REWARD_SCORE,),
+    condition="the reward falls over the run, beyond noise and a tenth of its height",
+    window=f"the last fifth, against the first twentieth; at least {2 * FEW} steps",
+    sentence="The reward falls: {before:brief} to {after:brief} in {points:plural step}.",
+    advice="Lower the learning rate; check the sign of the reward.",
+    silenced_by=(*DEAD, "reward_collapsed"),
+)
 def reward_falls(learning: Learning) -> Found | None:
     """Find a reward that falls over the run."""
     curve = learning.curve(v.REWARD_SCORE)
@@ -78,6 +100,15 @@ def reward_falls(learning: Learning) -> Found | None:
     return Found({"before": moved.before, "after": moved.after, "points": len(curve), "noun": _noun(learning, curve)})
 
 
+@rule(
+    "warning",
+    reads=(v.REWARD_SCORE,),
+    condition="the reward does not move beyond its noise",
+    window=f"first and last third; at least {MANY} steps",
+    sentence="The reward stays at {level:brief} in {points:plural step}, within its noise of {noise:brief}.",
+    advice="Raise the learning rate, or look at whether the reward can tell answers apart.",
+    silenced_by=(*DEAD, "answers_nan", "groups_equal", "groups_mostly_equal", "gradient_vanished"),
+)
 def reward_flat(learning: Learning) -> Found | None:
     """Find a reward that stays within its noise in a long run."""
     curve = learning.curve(v.REWARD_SCORE)
@@ -90,6 +121,17 @@ def reward_flat(learning: Learning) -> Found | None:
     return Found({**values, "noun": _noun(learning, curve)})
 
 
+@rule(
+    "warning",
+    reads=(v.EVAL_REWARD, v.REWARD_SCORE),
+    condition=f"evaluations are below their best by {whole(QUARTER)} of what the training reward gained",
+    window="the last quarter of the evaluations, two or more, against the best; "
+    f"at least 4 evaluations and {FEW} steps",
+    sentence="Evaluation reward falls since step {step} ({best:brief} to {last:brief}) "
+    "while the training reward rises ({from:brief} to {to:brief}).",
+    advice="Stop at the best evaluation; look for what the training reward pays besides.",
+    silenced_by=(*DEAD, "reward_collapsed"),
+)
 def evaluation_falls(learning: Learning) -> Found | None:
     """Find an evaluation that gets worse while the training reward rises."""
     evaluation, reward = learning.curve(v.EVAL_REWARD), learning.curve(v.REWARD_SCORE)
@@ -111,6 +153,15 @@ def evaluation_falls(learning: Learning) -> Found | None:
     return Found({"best": values[index], "step": evaluation.steps[index], "last": values[-1], **rise})
 
 
+@rule(
+    "warning",
+    reads=(v.FUNCTION_SCORE, v.FUNCTION_STD),
+    condition="one of several reward functions gives all answers the same score, and had not risen to it",
+    window="all steps; at least 10 at the end, and a fifth of all",
+    sentence="Reward {name} gives every answer {value:brief} {when}: it teaches nothing.",
+    advice="Look at what that reward function returns.",
+    silenced_by=("reward_nan", "groups_equal"),
+)
 def function_constant(learning: Learning) -> Found | None:
     """Find one of several reward functions that gives all answers the same score."""
     deviations = learning.functions(v.FUNCTION_STD)
@@ -126,6 +177,16 @@ def function_constant(learning: Learning) -> Found | None:
     return None
 
 
+@rule(
+    "alarm",
+    reads=(v.REWARD_ZERO_STD, v.REWARD_SCORE),
+    condition=f"in {whole(ALL)} of the groups all rewards are equal to the end, while the reward is "
+    "still below its best",
+    window="all steps; at least 5 at the end, and a tenth of all",
+    sentence="{when} all answers of a group get the same reward[ ({value:brief})]: advantages are 0, {nothing}.",
+    advice="Look at what the reward function returns; make the prompts easier or harder.",
+    silenced_by=DEAD,
+)
 def groups_equal(learning: Learning) -> Found | None:
     """Find the step since which all groups have equal rewards, unless the reward had reached its end before."""
     equal = learning.curve(v.REWARD_ZERO_STD)
@@ -135,13 +196,22 @@ def groups_equal(learning: Learning) -> Found | None:
     step, total = equal.steps[start], plural(len(equal), _noun(learning, equal))
     rewards = learning.curve(v.REWARD_SCORE).since(step)
     is_same = bool(rewards) and max(rewards) - min(rewards) <= NO_CHANGE * abs(rewards[0])
-    value = f" ({brief(rewards[0])})" if is_same else ""
     taught = sum(value >= ALL for value in equal.values[start:])
     when = f"Since step {step}" if start else f"In all {total}"
     nothing = f"{taught} of {total} teach nothing" if start else "they teach nothing"
-    return Found({"when": when, "value": value, "nothing": nothing})
+    return Found({"when": when, "value": rewards[0] if is_same else None, "nothing": nothing})
 
 
+@rule(
+    "warning",
+    reads=(v.REWARD_ZERO_STD, v.REWARD_SCORE),
+    condition=f"{whole(MOST)} of the groups of the last third have equal rewards, and the reward does not rise",
+    window=f"the last third; at least {2 * FEW} steps",
+    sentence="In {last:percent} of the groups all rewards are equal (first third: {first:percent}): they teach "
+    "nothing.",
+    advice="Make the prompts easier or harder, or the groups larger.",
+    silenced_by=(*DEAD, "groups_equal"),
+)
 def groups_mostly_equal(learning: Learning) -> Found | None:
     """Find that most groups are equal in the last third of a run whose reward does not rise."""
     equal = learning.curve(v.REWARD_ZERO_STD)
@@ -150,7 +220,15 @@ def groups_mostly_equal(learning: Learning) -> Found | None:
     return Found({"last": equal.third(2), "first": equal.third(0)})
 
 
-def reward_note(learning: Learning) -> Found | None:
+@rule(
+    "note",
+    reads=(v.REWARD_SCORE, v.REWARD_ZERO_STD),
+    condition="no alarm and no warning holds",
+    window="first twentieth and last fifth; groups by thirds",
+    sentence="{text}",
+    is_fallback=True,
+)
+def reward_course(learning: Learning) -> Found | None:
     """Describe how the reward went, and how many groups teach nothing."""
     curve = learning.curve(v.REWARD_SCORE)
     if not len(curve):
@@ -160,7 +238,15 @@ def reward_note(learning: Learning) -> Found | None:
     return Found({"text": _way(learning, curve) + _groups(learning)})
 
 
-def loss_note(learning: Learning) -> Found | None:
+@rule(
+    "note",
+    reads=(v.LOSS,),
+    condition="no alarm and no warning holds, and no reward was recorded",
+    window="first twentieth and last fifth; of a short run first and last step",
+    sentence="Loss {first:brief} to {last:brief} in {points:plural step}; no reward was recorded.",
+    is_fallback=True,
+)
+def loss_course(learning: Learning) -> Found | None:
     """Describe how the loss went where there is no reward."""
     curve = learning.curve(v.LOSS)
     if not len(curve) or len(learning.curve(v.REWARD_SCORE)):
@@ -169,8 +255,8 @@ def loss_note(learning: Learning) -> Found | None:
     return Found({"first": ends[0], "last": ends[1], "points": len(curve)})
 
 
-def _fallen_function(learning: Learning, step: int) -> str:
-    """Name the one of several functions whose score fell since a step."""
+def _fallen_function(learning: Learning, step: int) -> dict[str, Value]:
+    """Return the one of several functions whose score fell since a step."""
     falls = []
     for name, one in learning.functions(v.FUNCTION_SCORE).items():
         curve = one.good()
@@ -178,9 +264,9 @@ def _fallen_function(learning: Learning, step: int) -> str:
         if before - after > 3 * noise(curve.values):
             falls.append((name, before, after))
     if len(learning.functions(v.FUNCTION_SCORE)) < 2 or len(falls) != 1:
-        return ""
+        return {}
     name, before, after = falls[0]
-    return f"; of the functions only {shorten(name, NAME_WIDTH)} fell ({brief(before)} to {brief(after)})"
+    return {"function": shorten(name, NAME_WIDTH), "function_before": before, "function_after": after}
 
 
 def _way(learning: Learning, curve: Curve) -> str:
@@ -264,6 +350,15 @@ def _noun(learning: Learning, curve: Curve) -> str:
     return learning.noun(len(curve))
 
 
+@rule(
+    "warning",
+    reads=(v.GROUPS_DROPPED, v.TRAJECTORY),
+    condition=f"no step trains on {whole(DROPPED)} of the prompts that were sampled, or more",
+    window="the whole run",
+    sentence="{share:percent} of the {of:count} prompts that were sampled were dropped ({reasons}).",
+    advice="Filtered: make the prompts easier or harder. Stale: sample less ahead. Surplus: start fewer at once.",
+    silenced_by=DEAD,
+)
 def groups_dropped(learning: Learning) -> Found | None:
     """Find that many prompts were sampled for nothing."""
     number = sum(learning.dropped.values())
@@ -271,5 +366,5 @@ def groups_dropped(learning: Learning) -> Found | None:
     if not of or number < DROPPED * of:
         return None
     reasons = sorted(learning.dropped.items(), key=lambda pair: (-pair[1], pair[0]))
-    said = listed([f"{count(times)} {reason}" for reason, times in reasons if times])
-    return Found({"share": number / of, "of": of, "reasons": said})
+    counts = [f"{count(times)} {reason}" for reason, times in reasons if times]
+    return Found({"share": number / of, "of": of, "reasons": counts})
