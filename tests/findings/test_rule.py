@@ -42,3 +42,8 @@ def test_a_long_text_is_cut_in_its_middle() -> None:
 def test_the_template_says_the_words(template: str, values: dict[str, Any], sentence: str) -> None:
     """Values are numbers and names: number, capitals and what is left out are the template's."""
     assert sentence == say(template, values)
+
+
+def test_a_long_list_is_cut_as_a_text() -> None:
+    """Each name may be a prompt."""
+    assert LONGEST == len(say("{stages:stage}", {"stages": ["a" * 9_000, "b"]}))

@@ -10,7 +10,7 @@ from otel_rl.report.data.finding import Value
 from otel_rl.report.data.health_rows import EndedEarly, FailedRank, HealthRows
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.findings.causes import INTERRUPTS, by_cause, place, seen_in
-from otel_rl.report.findings.rule import Found, rank_name, rule, say
+from otel_rl.report.findings.rule import Found, rank_name, rule, say, table
 
 OUT_OF_MEMORY: Final = ("OutOfMemory", "MemoryError", "out of memory")
 """One of them is in the name of the exception."""
@@ -184,3 +184,15 @@ def restarted(rows: HealthRows) -> Found | None:
 def _early(rows: HealthRows, early: EndedEarly) -> str:
     cause = {} if early.cause is None else _failure(rows, early.cause, (), 1)
     return say(EARLY, {**cause, "state": early.attempt.state, "steps": early.attempt.steps})
+
+
+ENDINGS: Final = table(
+    out_of_memory,
+    failed,
+    killed,
+    failed_and_went_on,
+    call_failed,
+    stopped,
+    moved,
+    restarted,
+)

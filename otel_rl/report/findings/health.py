@@ -13,29 +13,10 @@ from otel_rl.report.data.health_rows import HealthRows
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import RankStep, StepDisagreement
 from otel_rl.report.findings.causes import seen_in
-from otel_rl.report.findings.endings import (
-    call_failed,
-    failed,
-    failed_and_went_on,
-    killed,
-    moved,
-    out_of_memory,
-    restarted,
-    stopped,
-)
-from otel_rl.report.findings.memory import healthy, memory_full, memory_grows
-from otel_rl.report.findings.mishaps import (
-    logprobs_apart,
-    no_update,
-    numbers_nonfinite,
-    other_data,
-    requests_aborted,
-    requests_fail,
-    some_requests_fail,
-    telemetry_lost,
-    updates_skipped,
-)
-from otel_rl.report.findings.rule import Found, Rule, rank_name, rule
+from otel_rl.report.findings.endings import ENDINGS
+from otel_rl.report.findings.memory import MEMORY
+from otel_rl.report.findings.mishaps import MISHAPS
+from otel_rl.report.findings.rule import Found, Rule, rank_name, rule, table
 
 LATE_S: Final = 1.0
 """An event loop that is late by so much serves nobody meanwhile."""
@@ -179,32 +160,15 @@ def event_loop_late(rows: HealthRows) -> Found | None:
     return Found(values, latest.lag_s)
 
 
-HEALTH: Final[tuple[Rule[HealthRows], ...]] = (
+HEALTH: Final[tuple[Rule[HealthRows], ...]] = table(
     stalled,
     hanging,
-    out_of_memory,
-    failed,
-    killed,
-    memory_full,
-    no_update,
-    other_data,
-    requests_fail,
+    *ENDINGS,
     stood_still,
-    memory_grows,
-    failed_and_went_on,
-    call_failed,
-    stopped,
-    moved,
-    restarted,
+    *MEMORY,
     missing_ranks,
     steps_disagree,
-    logprobs_apart,
-    numbers_nonfinite,
-    updates_skipped,
-    some_requests_fail,
-    requests_aborted,
+    *MISHAPS,
     event_loop_late,
-    telemetry_lost,
-    healthy,
 )
 """In docs/findings.md in this order."""

@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, TypeGuard
+from typing import TypeGuard
 
-from otel_rl.report.data.finding import Finding, Findings, Kind, Severity, Value
+from otel_rl.report.data.finding import Finding, Findings, Kind, Value
 from otel_rl.report.data.health_rows import HealthRows
 from otel_rl.report.data.time_rows import TimeRows
 from otel_rl.report.findings.curves import Learning
 from otel_rl.report.findings.health import HEALTH
 from otel_rl.report.findings.learning import LEARN
-from otel_rl.report.findings.rule import Rows, Rule, say
+from otel_rl.report.findings.rule import SEVERITIES, Rows, Rule, say
 from otel_rl.report.findings.timing import TIME
 from otel_rl.report.findings.unmade import Making
-
-ORDER: Final[tuple[Severity, ...]] = ("alarm", "warning", "note")
 
 
 def judge(timing: TimeRows | None, learning: Learning | None, health: HealthRows | None, making: Making) -> Findings:
@@ -46,7 +44,7 @@ def apply(rules: Sequence[Rule[Rows]], kind: Kind, rows: Rows, making: Making | 
     found = [one for one in found if names.isdisjoint(one[0].silenced_by)]
     is_wrong = len(making.unmade) > failed or any(rule.severity != "note" for rule, *_ in found)
     found = [one for one in found if not (one[0].is_fallback and is_wrong)]
-    found.sort(key=lambda one: (ORDER.index(one[0].severity), -one[2]))
+    found.sort(key=lambda one: (SEVERITIES.index(one[0].severity), -one[2]))
     return [finding for _, finding, _ in found]
 
 

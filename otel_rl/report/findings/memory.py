@@ -14,7 +14,7 @@ from otel_rl.analysis.stages import LOADING
 from otel_rl.report.data.finding import Value
 from otel_rl.report.data.health_rows import HealthRows, RankMemory
 from otel_rl.report.data.report import MemoryKind
-from otel_rl.report.findings.rule import Found, rank_name, rule, whole
+from otel_rl.report.findings.rule import Found, rank_name, rule, table, whole
 
 LEAST_SHARE: Final = 0.05
 """Memory grows if it has risen by this share of what it was, and by LEAST_BYTES."""
@@ -147,3 +147,10 @@ def healthy(rows: HealthRows) -> Found:
             "since": most.steps[0],
         }
     )
+
+
+MEMORY: Final = table(
+    memory_full,
+    memory_grows,
+    healthy,
+)

@@ -14,7 +14,7 @@ from otel_rl.report.data.details import LedgerMismatch, RequestRow
 from otel_rl.report.data.finding import Value
 from otel_rl.report.data.health_rows import HealthRows
 from otel_rl.report.data.ranks import Rank
-from otel_rl.report.findings.rule import Found, rank_name, rule, whole
+from otel_rl.report.findings.rule import Found, rank_name, rule, table, whole
 from otel_rl.runs.format import count, plural
 
 ROW: Final = 8
@@ -215,3 +215,16 @@ def _lost(rows: HealthRows) -> Iterator[str]:
         yield f"{count(size)} unreadable bytes of {plural(len(rows.damage), 'journal')}"
     for signal, number in sorted(rows.refused.items()):
         yield f"{plural(number, RECORDS.get(signal, 'record'))} that the server refused"
+
+
+MISHAPS: Final = table(
+    no_update,
+    other_data,
+    requests_fail,
+    logprobs_apart,
+    numbers_nonfinite,
+    updates_skipped,
+    some_requests_fail,
+    requests_aborted,
+    telemetry_lost,
+)

@@ -6,7 +6,7 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.report.data.time_rows import NoStep, NoStepReason, TimeRows
-from otel_rl.report.findings.rule import Found, rule, say
+from otel_rl.report.findings.rule import Found, rule, say, table
 
 HOW_TO_BEGIN: Final = (
     "A step begins when a trainer that otel_rl knows trains (`otel-rl doctor` lists them), "
@@ -72,3 +72,9 @@ def _why(row: NoStep) -> Found:
         "how_to_begin": HOW_TO_BEGIN if row.did_more and not row.system else None,
     }
     return Found({"reason": row.reason, "why": say(REASONS[row.reason], values)})
+
+
+NO_STEP: Final = table(
+    no_step,
+    no_step_yet,
+)

@@ -11,7 +11,7 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.report.data.roles import which
 from otel_rl.report.data.time_rows import TimeRows
-from otel_rl.report.findings.rule import Found, rule, whole
+from otel_rl.report.findings.rule import Found, rule, table, whole
 from otel_rl.runs.role_words import role_in_words
 
 AVERAGED: Final = "the averaged steps"
@@ -182,3 +182,13 @@ def growing_stage(rows: TimeRows) -> Found | None:
 )
 def starting_agents(rows: TimeRows) -> Found | None:
     return Found(asdict(rows.first_submit)) if rows.first_submit is not None else None
+
+
+ROLLOUTS: Final = table(
+    beside_turns,
+    late_samples,
+    held_step,
+    slow_process,
+    growing_stage,
+    starting_agents,
+)

@@ -18,6 +18,7 @@ Rows = TypeVar("Rows")
 
 LONGEST: Final = 400
 """Cells of a text in a sentence: a stage may have a prompt for its name."""
+SEVERITIES: Final[tuple[Severity, ...]] = ("alarm", "warning", "note")
 OPTIONAL: Final = re.compile(r"\[([^\]]*)\]")
 """What is left out of a sentence if it is not known."""
 NO_STAGE: Final = (v.OTHER, v.COMM)
@@ -47,6 +48,7 @@ WRITERS: Final[dict[str, Callable[[Any], str]]] = {
     "seconds": seconds,
     "size": size,
     "stage": stage_name,
+    "text": str,
     "times": times,
 }
 """How `{name:percent}` in a sentence is written."""
@@ -105,10 +107,23 @@ def rule(severity: Severity, **parts: Any) -> Callable[[Callable[[Rows], Found |
     return lambda find: Rule(name=find.__name__, severity=severity, find=find, **parts)
 
 
+def table(*rules: Rule[Rows]) -> tuple[Rule[Rows], ...]:
+    """Return rules in the order of a report: alarms before warnings before notes, and else as they come."""
+    return tuple(sorted(rules, key=lambda rule: SEVERITIES.index(rule.severity)))
+
+
 def _is_one(value: Value) -> bool:
     if isinstance(value, str):
         return value not in PLURAL
     return (len(value) if isinstance(value, list) else value) == 1
+
+
+def _write(value: Value, spec: str) -> str:
+    if isinstance(value, list):
+        return listed([_write(one, spec) for one in value])
+    if spec in WRITERS:
+        return WRITERS[spec](value)
+    return value if isinstance(value, str) else format(value, spec)
 
 
 class _Sentence(string.Formatter):
@@ -119,12 +134,7 @@ class _Sentence(string.Formatter):
             return upper(self.format_field(value, format_spec.lower()))
         if format_spec.startswith("plural "):
             return plural(value, format_spec.removeprefix("plural "))
-        write = WRITERS.get(format_spec)
-        if isinstance(value, list):
-            return listed([str(one) if write is None else write(one) for one in value])
-        if write is not None:
-            return write(value)
-        return shorten(value, LONGEST) if isinstance(value, str) else format(value, format_spec)
+        return shorten(_write(value, format_spec), LONGEST)
 
 
 def say(template: str, values: Mapping[str, Value | None]) -> str:

@@ -12,7 +12,7 @@ from otel_rl.analysis.stragglers import STRAGGLER_RATIO, TIE_SHARE
 from otel_rl.report.data.finding import Value
 from otel_rl.report.data.time_rows import TimeRows
 from otel_rl.report.data.time_use import SlowCommunication, SlowRankRow
-from otel_rl.report.findings.rule import Found, rule, whole
+from otel_rl.report.findings.rule import Found, rule, table, whole
 
 AVERAGED: Final = "the averaged steps"
 PER_STAGE: Final = ("stages of every rank",)
@@ -209,3 +209,13 @@ def uneven_ranks(rows: TimeRows) -> Found | None:
         return None
     is_exact = all(row.is_wait_exact for row in rows.efficiency.ranks)
     return Found({"is_exact": is_exact, "share": share, "is_spread": rows.awaited.is_spread}, share)
+
+
+SLOW_RANKS: Final = table(
+    starved_rank,
+    slow_rank,
+    slow_stage,
+    slow_communication,
+    awaited_rank,
+    uneven_ranks,
+)

@@ -9,28 +9,10 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.analysis.series.level_shift import DEVIATIONS, FEWEST
 from otel_rl.report.data.time_rows import TimeRows
-from otel_rl.report.findings.no_step import no_step, no_step_yet
-from otel_rl.report.findings.rollout_rules import (
-    beside_turns,
-    generating_share,
-    growing_stage,
-    has_turns,
-    held_step,
-    late_samples,
-    slow_process,
-    starting_agents,
-)
-from otel_rl.report.findings.rule import Found, Rule, rule, whole
-from otel_rl.report.findings.slow_ranks import (
-    AVERAGED,
-    PER_STAGE,
-    awaited_rank,
-    slow_communication,
-    slow_rank,
-    slow_stage,
-    starved_rank,
-    uneven_ranks,
-)
+from otel_rl.report.findings.no_step import NO_STEP
+from otel_rl.report.findings.rollout_rules import ROLLOUTS, generating_share, has_turns
+from otel_rl.report.findings.rule import Found, Rule, rule, table, whole
+from otel_rl.report.findings.slow_ranks import AVERAGED, PER_STAGE, SLOW_RANKS
 from otel_rl.report.findings.uses import Use, uses
 
 IDLE_SHARE: Final = 0.2
@@ -272,23 +254,12 @@ def _largest(rows: TimeRows) -> list[Use]:
     return [use for use in uses(rows) if use.share >= LEAST_USE]
 
 
-TIME: Final[tuple[Rule[TimeRows], ...]] = (
-    no_step,
-    no_step_yet,
-    starved_rank,
-    slow_rank,
-    slow_stage,
-    slow_communication,
-    awaited_rank,
-    uneven_ranks,
+TIME: Final[tuple[Rule[TimeRows], ...]] = table(
+    *NO_STEP,
+    *SLOW_RANKS,
     slow_data,
     idle,
-    beside_turns,
-    late_samples,
-    held_step,
-    slow_process,
-    growing_stage,
-    starting_agents,
+    *ROLLOUTS,
     around_generation,
     slower_since,
     slow_tail,
