@@ -16,7 +16,7 @@ from otel_rl.report.data.finding import Finding
 from otel_rl.report.findings.curves import Learning, Numbers
 from otel_rl.report.findings.judge import apply
 from otel_rl.report.findings.learning import LEARN
-from tests.findings.synthetic import first, healthy, learn, numbers, since
+from tests.report.findings.synthetic import first, healthy, learn, numbers, since
 
 NAN = math.nan
 LENGTH = 60
