@@ -23,7 +23,7 @@ from otel_rl.integrations import AUTO, registered
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.otlp import encode
 from otel_rl.journal.read import Journal, Run
-from otel_rl.report.sections.caveats import damage_rows, totals
+from otel_rl.report.rows.losses import damage_rows, totals
 from otel_rl.runs.format import clock, count, plural, size
 from otel_rl.sidecar import settings as sending
 from otel_rl.sidecar.settings import SIGNALS

@@ -1,15 +1,25 @@
-"""Build the report of a run, section by section."""
+"""Build the report of a run: every field, and what makes it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
 from otel_rl.report.data.report import FORMAT, Report
-from otel_rl.report.screen import BELOW, SCREEN
+from otel_rl.report.rows.balance import balance_rows, comm_rows
+from otel_rl.report.rows.efficiency import work_rows
+from otel_rl.report.rows.evidence import findings
+from otel_rl.report.rows.facts import rates, trainings
+from otel_rl.report.rows.losses import clock_rows
+from otel_rl.report.rows.open_rows import pending
 from otel_rl.report.source import Points, Source
+from otel_rl.runs.spans import text
+
+T = TypeVar("T")
 
 
 def build_report(run: Run, now_ns: int, points: Points | None = None) -> Report:
@@ -18,13 +28,59 @@ def build_report(run: Run, now_ns: int, points: Points | None = None) -> Report:
     What cannot be made of it because of an error of ours is empty, and named in ``unmade``.
     """
     source = Source(run, now_ns, points)
-    making, kinds = source.making, get_type_hints(Report)
-    parts = [SCREEN, *BELOW.values()]
-    makers = {name: make for part in parts for section in part for name, make in section.data.items()}
-    made: dict[str, Any] = {
-        name: making.make("section", name, empty(kinds[name]), make, source) for name, make in makers.items()
-    }
-    return Report(format=FORMAT, **made, unmade=making.unmade)
+    kinds = get_type_hints(Report)
+
+    def part(name: str, make: Callable[[], T]) -> T:
+        return source.making.make("section", name, empty(kinds[name]), make)
+
+    resource, read = source.resource, source.points
+    return Report(
+        format=FORMAT,
+        run=text(resource, v.RUN_ID) or run.path.name,
+        path=str(run.path),
+        system=text(resource, v.SYSTEM),
+        system_version=text(resource, v.SYSTEM_VERSION),
+        algorithm=text(resource, v.ALGORITHM),
+        model=text(resource, v.MODEL_NAME),
+        begin_ns=source.begin_ns,
+        end_ns=source.end_ns,
+        duration_s=(source.end_ns - source.begin_ns) / 1e9,
+        ranks=source.ranks,
+        unseen_steps=source.unseen_steps,
+        state=part("state", lambda: source.attempts[-1].state if source.attempts else "unknown"),
+        attempts=part("attempts", lambda: source.attempts),
+        settings=part("settings", lambda: source.settings),
+        missing_ranks=part("missing_ranks", lambda: source.missing_ranks),
+        trainings=part("trainings", lambda: trainings(source.found, source.averaged)),
+        steps=part("steps", lambda: source.steps),
+        stages=part("stages", lambda: source.stages),
+        efficiency=part("efficiency", lambda: source.efficiency),
+        balance=part(
+            "balance", lambda: balance_rows(source.of_ranks, source.rank_stages, source.efficiency.stragglers)
+        ),
+        comm=part("comm", lambda: comm_rows(source.of_ranks, source.rank_stages)),
+        work=part("work", lambda: work_rows(source.of_ranks, source.found.trajectories.works)),
+        roles=part("roles", lambda: source.roles),
+        trajectories=part("trajectories", lambda: source.trajectories),
+        rates=part("rates", lambda: rates(source)),
+        requests=part("requests", lambda: source.requests),
+        flops=part("flops", lambda: read.flops.rows(run.logs(v.FLOPS_NOTE))),
+        ledger=part("ledger", lambda: source.ledger),
+        memory=part("memory", source.found.peaks.rows),
+        memory_parts=part("memory_parts", read.memory.rows),
+        series=part("series", lambda: source.series),
+        numbers=part("numbers", lambda: source.numbers),
+        failures=source.found.failures,
+        disagreements=part("disagreements", lambda: source.disagreements),
+        clocks_set=part("clocks_set", lambda: clock_rows(source.found.steps)),
+        stalls=part("stalls", lambda: source.stalls),
+        open_stages=part("open_stages", lambda: source.open_stages),
+        pending=part("pending", lambda: pending(run, source.attempts, now_ns)),
+        losses=part("losses", lambda: source.losses),
+        damage=part("damage", lambda: source.damage),
+        findings=part("findings", lambda: findings(source)),
+        unmade=source.making.unmade,
+    )
 
 
 def empty(kind: Any) -> Any:

@@ -54,7 +54,7 @@ class Trouble:
             found = self.section.blocks(report)
             return found if found != self._first(report) else []
 
-        return Section(title=self.section.title, data=self.section.data, blocks=blocks)
+        return Section(title=self.section.title, blocks=blocks)
 
     def _first(self, report: Report) -> list[Block]:
         found = self.section.blocks(report)
@@ -118,8 +118,7 @@ def _shown(report: Report, chosen: Collection[Section], making: Making) -> Itera
 
 
 def _made(section: Section, report: Report, making: Making) -> list[Block]:
-    name = section.title or next(iter(section.data), "rates")
-    return making.make("section", name, list[Block](), section.blocks, report)
+    return making.make("section", section.title or section.name, list[Block](), section.blocks, report)
 
 
 def _more(report: Report, parts: Collection[Part], making: Making) -> list[Block]:

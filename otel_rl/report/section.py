@@ -1,12 +1,11 @@
-"""What a section of the report is: its data, and the blocks that a renderer lays out."""
+"""What a section of the report is: blocks that a renderer lays out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from otel_rl.guard import attempt
 from otel_rl.runs.format import count
 from otel_rl.runs.role_words import role_in_words
 
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from otel_rl.report.data.details import OpenStageRow
     from otel_rl.report.data.ranks import OfRank, Rank
     from otel_rl.report.data.report import Report
-    from otel_rl.report.source import Source
 
 Severity = Literal["", "note", "good", "warning", "alarm", "heading"]
 T = TypeVar("T")
@@ -49,16 +47,20 @@ class Paragraph:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """A bar or a sparkline that is drawn as wide as there is room."""
+class Bar:
+    """A share from 0 to 1, as a bar that is as wide as there is room; an empty one for None."""
 
-    draw: Callable[[int], str]
-
-    def drawn(self, width: int) -> str:
-        """Return the picture; none if it cannot be drawn because of an error of ours."""
-        return attempt("draw", "a picture of a report", self.draw, width) or ""
+    share: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Sparkline:
+    """Values over the steps, as a line that is as wide as there is room; NaN is a gap."""
+
+    values: Sequence[float]
+
+
+Picture = Bar | Sparkline
 Cell = str | Line | Picture
 
 
@@ -106,9 +108,10 @@ class Section:
     """One part of the report."""
 
     title: str = ""
-    data: Mapping[str, Callable[[Source], object]] = field(default_factory=dict)
+    name: str = ""
+    """Where it has no title."""
     blocks: Callable[[Report], list[Block]] = lambda _: []
-    """Show these fields; an empty list leaves the section out."""
+    """What it shows of a report; an empty list leaves the section out."""
 
 
 def cell(value: float | None, write: Callable[[float], str]) -> str:

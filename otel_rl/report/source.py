@@ -53,16 +53,16 @@ from otel_rl.report.read.said_settings import settings
 from otel_rl.report.read.single_controller.guest_steps import DRIVER, drivers_first
 from otel_rl.report.read.single_controller.held_steps import trajectories
 from otel_rl.report.read.span_attributes import rank_of
-from otel_rl.report.sections.caveats import COUNTED, damage_rows, disagreements, loss_rows
-from otel_rl.report.sections.flops_rates import FlopsPoints
-from otel_rl.report.sections.ledger_faults import ledger
-from otel_rl.report.sections.memory_use import MemoryPoints
-from otel_rl.report.sections.open_now import open_rows
-from otel_rl.report.sections.rank_activity import efficiency
-from otel_rl.report.sections.request_times import RequestPoints
-from otel_rl.report.sections.stage_shares import explained, stage_rows
-from otel_rl.report.sections.step_series import SeriesPoints, is_own
-from otel_rl.report.sections.told_stalls import told_stalls
+from otel_rl.report.rows.efficiency import efficiency
+from otel_rl.report.rows.flops_rows import FlopsPoints
+from otel_rl.report.rows.ledger_rows import ledger
+from otel_rl.report.rows.losses import COUNTED, damage_rows, disagreements, loss_rows
+from otel_rl.report.rows.memory_parts import MemoryPoints
+from otel_rl.report.rows.open_rows import open_rows
+from otel_rl.report.rows.request_rows import RequestPoints
+from otel_rl.report.rows.series import SeriesPoints, is_own
+from otel_rl.report.rows.stage_rows import explained, stage_rows
+from otel_rl.report.rows.stall_rows import told_stalls
 from otel_rl.runs.spans import text
 
 

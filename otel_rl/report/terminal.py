@@ -15,6 +15,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from otel_rl.report.data.report import Report
+from otel_rl.report.pictures import drawn
 from otel_rl.report.screen import PARTS, Part, sections
 from otel_rl.report.section import Block, Cell, Column, Line, Paragraph, Picture, Severity, Table
 from otel_rl.report.sections.open_now import MOST_OPEN
@@ -155,7 +156,7 @@ def _table(table: Table, width: int) -> RenderableType:
 
 def _cell(cell: Cell, fitted: _Fitted) -> Text:
     if isinstance(cell, Picture):
-        return Text(cell.drawn(fitted.room), style=PICTURE)
+        return Text(drawn(cell, fitted.room), style=PICTURE)
     text = shorten(_text(cell), fitted.room) if fitted.column.kind == "name" else _text(cell)
     return Text(text, style=STYLES[cell.severity] if isinstance(cell, Line) else "")
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from otel_rl.report.data.report import Report
+from otel_rl.report.pictures import drawn
 from otel_rl.report.screen import PARTS, Part, sections
 from otel_rl.report.section import Block, Cell, Line, Paragraph, Picture, Severity, Table, Title
 from otel_rl.runs.format import printable
@@ -61,7 +62,7 @@ def _table(table: Table) -> Iterator[str]:
 
 def _cell(cell: Cell) -> str:
     if isinstance(cell, Picture):
-        return cell.drawn(PICTURE_WIDTH)
+        return drawn(cell, PICTURE_WIDTH)
     text, severity = (cell.text, cell.severity) if isinstance(cell, Line) else (cell, "")
     indent = "&emsp;" if text.startswith("  ") else ""
     return indent + _marked(text, severity)

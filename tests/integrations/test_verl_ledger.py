@@ -23,7 +23,7 @@ import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.integrations.verl import ledger as verl
 from otel_rl.report.build import build_report
-from otel_rl.report.sections.ledger_faults import ledger
+from otel_rl.report.rows.ledger_rows import ledger
 from otel_rl.report.terminal import render
 from tests.fixtures import WALL_NS, Recording
 

@@ -21,9 +21,9 @@ from otel_rl.report.data.report import Report
 from otel_rl.report.findings.curves import Learning, Numbers
 from otel_rl.report.findings.judge import apply
 from otel_rl.report.findings.learning import LEARN
+from otel_rl.report.rows.series import NAMES, SeriesPoints
 from otel_rl.report.schema import to_json
 from otel_rl.report.screen import PARTS
-from otel_rl.report.sections.step_series import NAMES, SeriesPoints
 from otel_rl.report.source import read_points
 from otel_rl.report.terminal import document, render
 from otel_rl.report.to_markdown import to_markdown

@@ -25,7 +25,7 @@ from otel_rl.report.data.time_use import (
     StragglerRow,
 )
 from otel_rl.report.read.average import average
-from otel_rl.report.sections.rank_activity import efficiency
+from otel_rl.report.rows.efficiency import efficiency
 from tests import made_runs
 from tests.fixtures import folded_spans
 from tests.made_runs import BEGIN_NS, MS, Plan, write_run

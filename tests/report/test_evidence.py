@@ -9,7 +9,7 @@ from pathlib import Path
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
-from otel_rl.report.read.evidence import learning
+from otel_rl.report.rows.evidence import learning
 from otel_rl.report.section import Line, Table
 from otel_rl.report.sections.learning_table import LEARNING
 from otel_rl.report.source import Source

@@ -17,8 +17,9 @@ from otel_rl.journal.page import PageView
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.details import OpenCollective
+from otel_rl.report.rows.open_rows import open_rows
 from otel_rl.report.section import Line
-from otel_rl.report.sections.open_now import HANGING, open_rows
+from otel_rl.report.sections.open_now import HANGING
 from otel_rl.report.terminal import render
 from tests.fixtures import WALL_NS, Recording, folded_run
 from tests.made_runs import BEGIN_NS, MS, SETUP_MS, Plan, write_run

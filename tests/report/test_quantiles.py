@@ -18,8 +18,8 @@ from otel_rl.report.build import build_report
 from otel_rl.report.data.details import Quantiles, RequestRow
 from otel_rl.report.data.report import Report, Series
 from otel_rl.report.read.request_spans import RequestSpans
+from otel_rl.report.rows.request_rows import RequestPoints
 from otel_rl.report.schema import to_json
-from otel_rl.report.sections.request_times import RequestPoints
 from otel_rl.report.to_markdown import escape, to_markdown
 from otel_rl.requests.queue import record_requests
 from otel_rl.runs.format import about, count, seconds

@@ -25,8 +25,9 @@ from otel_rl.report.data.details import BadRequests, EnginePreemptions, Quantile
 from otel_rl.report.data.report import Report
 from otel_rl.report.data.roles import RoleRow, RoleStage
 from otel_rl.report.read.request_spans import RequestSpans
+from otel_rl.report.rows.request_rows import RequestPoints
 from otel_rl.report.schema import to_json
-from otel_rl.report.sections.request_times import REQUESTS, RequestPoints
+from otel_rl.report.sections.request_times import REQUESTS
 from otel_rl.report.terminal import render
 from otel_rl.requests import queue
 from otel_rl.requests.queue import record_requests

@@ -20,7 +20,7 @@ from otel_rl.records import Attributes
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Series
 from otel_rl.report.findings.unmade import Making
-from otel_rl.report.sections.step_series import SeriesPoints
+from otel_rl.report.rows.series import SeriesPoints
 from otel_rl.report.source import Source
 from tests.made_runs import BEGIN_NS, Plan, write_run
 

@@ -19,7 +19,7 @@ from otel_rl.report.build import build_report
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
 from otel_rl.report.findings.rollout_rules import has_turns
-from otel_rl.report.read.gather_time import time_rows
+from otel_rl.report.rows.gather_time import time_rows
 from otel_rl.report.source import Source
 from otel_rl.report.terminal import render
 from tests.driver_runs import ACTORS, AGENT, RESPONSE, REWARD, RUN, SERVERS, DrivenPlan, write_driven

@@ -11,7 +11,7 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run, open_run
 from otel_rl.report.data.report import Loss, RankStep, StepDisagreement
 from otel_rl.report.fold.folded_spans import StepRecord
-from otel_rl.report.sections.caveats import disagreements
+from otel_rl.report.rows.losses import disagreements
 from tests.fixtures import folded_run
 from tests.made_runs import Plan, write_run
 

@@ -14,7 +14,7 @@ from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Report, StageRow
 from otel_rl.report.data.time_rows import TimeRows
 from otel_rl.report.findings.uses import Use, uses
-from otel_rl.report.read.gather_time import stage_shares
+from otel_rl.report.rows.gather_time import stage_shares
 from tests.peers import BEGIN_NS, Did, Met, Peer
 from tests.watched import DEAD
 

@@ -17,9 +17,9 @@ from otel_rl.report.read.average import Averaged, average, set_aside
 from otel_rl.report.read.containers import NOTHING as NO_TIME
 from otel_rl.report.read.span_attributes import WorkSums
 from otel_rl.report.read.step_stages import PackedStages
-from otel_rl.report.sections.rank_activity import efficiency
-from otel_rl.report.sections.stage_ranks import balance_rows, comm_rows
-from otel_rl.report.sections.stage_shares import stage_rows
+from otel_rl.report.rows.balance import balance_rows, comm_rows
+from otel_rl.report.rows.efficiency import efficiency
+from otel_rl.report.rows.stage_rows import stage_rows
 from tests.tables.made import StageCall, calls_of_steps
 
 MS = 1_000_000

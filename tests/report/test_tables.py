@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-from functools import partial
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from otel_rl.report.section import Column, Line, Picture, Table
+from otel_rl.report.section import Bar, Column, Line, Table
 from otel_rl.report.terminal import laid_out
 from otel_rl.runs.format import shorten
 
@@ -19,8 +18,7 @@ def table(*names: str) -> Table:
     numbers = map(Column, ("share", "median", "total"))
     made = Table([Column("stage", "name"), Column("", "picture", 10), *numbers, Column("slowest", "fact")])
     for name in names:
-        picture = Picture(partial(str.__mul__, "#"))
-        made.add(name, picture, "100 %", "99 h 59 min", Line("1,234 d", "warning"), "[/x] 1")
+        made.add(name, Bar(1.0), "100 %", "99 h 59 min", Line("1,234 d", "warning"), "[/x] 1")
     return made
 
 
@@ -34,8 +32,8 @@ def shown(made: Table, width: int) -> list[str]:
 @pytest.mark.parametrize(
     ("width", "expected"),
     [
-        (120, "reward_of_the_correct_answer  ##########  100 %  99 h 59 min  1,234 d  [/x] 1"),
-        (70, "reward_of_t…ect_answer  ########  100 %  99 h 59 min  1,234 d  [/x] 1"),
+        (120, "reward_of_the_correct_answer  ██████████  100 %  99 h 59 min  1,234 d  [/x] 1"),
+        (70, "reward_of_t…ect_answer  ████████  100 %  99 h 59 min  1,234 d  [/x] 1"),
         (62, "reward_of_th…rect_answer  100 %  99 h 59 min  1,234 d  [/x] 1"),
         (40, "reward_of_th…rect_answer  100 %  [/x] 1"),
         (20, "rewar…nswer  [/x] 1"),

@@ -14,7 +14,7 @@ from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Report
 from otel_rl.report.screen import PARTS, sections
-from otel_rl.report.section import Line, Paragraph, Table
+from otel_rl.report.section import Bar, Line, Paragraph, Sparkline, Table
 from otel_rl.report.to_markdown import escape, to_markdown
 from tests.made_runs import BEGIN_NS, Plan, write_run
 
@@ -46,7 +46,12 @@ def test_it_has_every_line_and_cell_of_the_sections(report: Report) -> None:
     blocks = [block for _, blocks in sections(report, PARTS) for block in blocks]
     lines = [" ".join(block.text.split()) for block in blocks if isinstance(block, Line)]
     rows = [row.cells for block in blocks if isinstance(block, Table) for row in block.rows]
-    cells = [cell.text if isinstance(cell, Line) else cell for row in rows for cell in row if not hasattr(cell, "draw")]
+    cells = [
+        cell.text if isinstance(cell, Line) else cell
+        for row in rows
+        for cell in row
+        if not isinstance(cell, Bar | Sparkline)
+    ]
     assert [] == [line for line in lines if line and line not in inline]
     assert [] == [cell for cell in map(str, cells) if " ".join(cell.split()) not in [one.strip() for one in inline]]
     paragraphs = [block for block in blocks if isinstance(block, Paragraph)]

@@ -21,11 +21,12 @@ from otel_rl.report.data.report import Report
 from otel_rl.report.findings import judge
 from otel_rl.report.findings.health import HEALTH
 from otel_rl.report.findings.learning import LEARN
-from otel_rl.report.read import evidence
+from otel_rl.report.pictures import drawn
+from otel_rl.report.read.memory_course import MemoryPeaks
+from otel_rl.report.rows import evidence, series
 from otel_rl.report.schema import to_json
 from otel_rl.report.screen import PARTS
-from otel_rl.report.section import Picture
-from otel_rl.report.sections import step_series
+from otel_rl.report.section import Sparkline
 from otel_rl.report.terminal import document, render
 from otel_rl.report.to_markdown import to_markdown
 from tests.made_runs import BEGIN_NS, Plan, write_run
@@ -85,8 +86,8 @@ def test_evidence_that_fails_costs_the_findings_that_read_it(tmp_path: Path, mon
 def test_a_curve_that_fails_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are judged and drawn."""
     whole = {one.name for one in made(tmp_path / "whole").series}
-    make = step_series._series
-    monkeypatch.setattr(step_series, "_series", lambda head, *rest: (fail if head[0] == v.LOSS else make)(head, *rest))
+    make = series._series
+    monkeypatch.setattr(series, "_series", lambda head, *rest: (fail if head[0] == v.LOSS else make)(head, *rest))
     report = made(tmp_path)
     assert [Unmade(part="curve", name=v.LOSS)] == report.unmade
     assert whole - {v.LOSS} == {one.name for one in report.series}
@@ -95,8 +96,7 @@ def test_a_curve_that_fails_costs_only_itself(tmp_path: Path, monkeypatch: pytes
 
 def test_data_that_fail_cost_their_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A field that could not be made is empty."""
-    section = replace(screen.BELOW["memory"][0], data={"memory": fail})
-    monkeypatch.setitem(screen.BELOW, "memory", (section, *screen.BELOW["memory"][1:]))
+    monkeypatch.setattr(MemoryPeaks, "rows", fail)
     report = made(tmp_path)
     assert ([], [Unmade(part="section", name="memory")]) == (report.memory, report.unmade)
     assert [True] * 3 == ["1 section could not be made (memory)" in text for text in texts(report)]
@@ -114,7 +114,7 @@ def test_a_section_that_cannot_be_shown_is_counted(tmp_path: Path, monkeypatch: 
 
 def test_a_picture_that_cannot_be_drawn_is_left_out() -> None:
     """The numbers beside it stay."""
-    assert ("", {"draw a picture of a report": 1}) == (Picture(fail).drawn(10), guard.errors)
+    assert ("", {"draw a picture of a report": 1}) == (drawn(Sparkline(None), 10), guard.errors)  # type: ignore[arg-type]
 
 
 def test_every_field_of_a_report_can_be_empty() -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from otel_rl import vocabulary as v
-from otel_rl.report.sections.ledger_faults import ledger
+from otel_rl.report.rows.ledger_rows import ledger
 from tests.verl.training import Trained
 
 pytestmark = pytest.mark.verl

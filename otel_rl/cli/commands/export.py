@@ -16,7 +16,7 @@ from otel_rl.cli.console import FAILED, RunName, complain, drop, leave, opened, 
 from otel_rl.cli.orphans import Orphans
 from otel_rl.config import expanded_path
 from otel_rl.journal.read import Run
-from otel_rl.report.sections.caveats import damage_rows
+from otel_rl.report.rows.losses import damage_rows
 from otel_rl.runs.format import plural, size
 from otel_rl.runs.otlp_json import lines
 

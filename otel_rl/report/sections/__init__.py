@@ -1,1 +1,1 @@
-"""The sections of the report, each made of what was read."""
+"""The sections of the report: what each shows of its rows."""

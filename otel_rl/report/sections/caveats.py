@@ -2,95 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from typing import Final, Literal
+from collections import defaultdict
+from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.steps import Name, disagreement
-from otel_rl.journal.read import Journal, PointView
-from otel_rl.report.data.ranks import Rank
-from otel_rl.report.data.report import ClockSet, DamagedFile, Loss, RankStep, Report, StepDisagreement
+from otel_rl.report.data.report import Loss, Report, StepDisagreement
 from otel_rl.report.findings.causes import place
 from otel_rl.report.findings.health import OTHER_NUMBERS, other_numbers
 from otel_rl.report.findings.rule import say
-from otel_rl.report.fold.folded_spans import StepRecord
-from otel_rl.report.read.last_points import LastPoints
+from otel_rl.report.rows.losses import COUNTED
 from otel_rl.report.section import Block, Line, Section, attempt_name, notes, rank_name
 from otel_rl.runs.format import count, listed, plural, seconds
-from otel_rl.runs.spans import text
 
-COUNTED: Final[Mapping[str, Literal["dropped", "changed", "error"]]] = {
-    v.SELF_DROPPED: "dropped",
-    v.SELF_CHANGED: "changed",
-    v.SELF_ERRORS: "error",
-}
 RECORDS: Final = {"traces": "span", "metrics": "metric point", "logs": "log record"}
 MOST_DAMAGED: Final = 16
 MOST_FAILURES: Final = 16
-
-
-def totals(points: Iterable[PointView]) -> Counter[tuple[str, str, str]]:
-    last = LastPoints()
-    for point in points:
-        last.add(point)
-    sums: Counter[tuple[str, str, str]] = Counter()
-    for point in last.points():
-        sums[point.name, text(point.attributes, v.SIGNAL), text(point.attributes, v.REASON)] += int(point.value)
-    return sums
-
-
-def loss_rows(points: Iterable[PointView]) -> list[Loss]:
-    return [
-        Loss(what=COUNTED[name], signal=signal, reason=reason, count=number)
-        for (name, signal, reason), number in sorted(totals(points).items())
-        if number
-    ]
-
-
-def damage_rows(journals: Iterable[Journal]) -> list[DamagedFile]:
-    return [
-        DamagedFile(
-            writer=journal.identity.writer,
-            places=len(journal.damage),
-            bytes=sum(place.length for place in journal.damage),
-            reason=journal.damage[0].reason,
-        )
-        for journal in journals
-        if journal.damage
-    ]
-
-
-def disagreements(
-    records: Iterable[StepRecord], journals: Iterable[Journal], losses: Iterable[Loss]
-) -> list[StepDisagreement]:
-    """Compare the ranks of each attempt and role by the order of their steps; nothing is said if spans were lost."""
-    is_lossy = any(loss.what == "dropped" and loss.signal == "traces" for loss in losses)
-    if is_lossy or any(journal.spans_known_from or journal.damage for journal in journals):
-        return []
-    names: defaultdict[tuple[str, str], defaultdict[Rank, list[Name]]] = defaultdict(lambda: defaultdict(list))
-    ended = (record for record in records if not record.is_open)
-    for record in sorted(ended, key=lambda record: record.step):
-        names[record.attempt, record.rank.role][record.rank].append((record.step.loop, record.step.iteration))
-    rows: list[StepDisagreement] = []
-    for (attempt, role), of_rank in names.items():
-        if found := disagreement(of_rank):
-            first = [RankStep(rank.rank, *name) for rank, name in sorted(found.first.items())]
-            row = StepDisagreement(attempt=attempt, role=role, steps=found.steps, compared=found.compared, first=first)
-            rows.append(row)
-    return rows
-
-
-def clock_rows(records: Iterable[StepRecord]) -> list[ClockSet]:
-    rows: list[ClockSet] = []
-    known_ns: defaultdict[tuple[str, Rank], int] = defaultdict(int)
-    for record in records:
-        by_ns = record.clock_set_ns - known_ns[record.attempt, record.rank]
-        if by_ns:
-            known_ns[record.attempt, record.rank] = record.clock_set_ns
-            loop, step = record.step.loop, record.step.iteration
-            rows.append(ClockSet(attempt=record.attempt, rank=record.rank, loop=loop, step=step, by_s=by_ns / 1e9))
-    return rows
 
 
 def _failures(report: Report) -> list[Block]:
@@ -158,21 +84,13 @@ def _caveats(report: Report) -> list[Block]:
     return [Line(line, "warning") for line in (*lines, *_clock_lines(report))]
 
 
-FAILURES: Final = Section(title="Failures", data={"failures": lambda source: source.found.failures}, blocks=_failures)
-UNSEEN_STEPS: Final = Section(
-    title="Steps without spans", data={"unseen_steps": lambda source: source.unseen_steps}, blocks=_unseen
-)
+FAILURES: Final = Section(title="Failures", blocks=_failures)
+UNSEEN_STEPS: Final = Section(title="Steps without spans", blocks=_unseen)
 DISAGREEMENTS: Final = Section(
     title="Numbers of steps",
-    data={"disagreements": lambda source: source.disagreements},
     blocks=lambda report: [Line(_disagreement(report, row), "warning") for row in report.disagreements],
 )
 CAVEATS: Final = Section(
     title="Lost, changed or damaged",
-    data={
-        "losses": lambda source: source.losses,
-        "damage": lambda source: source.damage,
-        "clocks_set": lambda source: clock_rows(source.found.steps),
-    },
     blocks=_caveats,
 )

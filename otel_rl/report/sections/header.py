@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
 from otel_rl.report.data.report import Rate, Report, TrainingRow
-from otel_rl.report.read.average import work_of_all
 from otel_rl.report.read.single_controller.guest_steps import DRIVER
-from otel_rl.report.read.single_controller.held_steps import sampled_in
-from otel_rl.report.read.span_attributes import WorkSums
 from otel_rl.report.section import Block, Line, Section, Title
 from otel_rl.report.sections.role_tables import processes
 from otel_rl.runs.format import clock, count, listed, number, percent, plural, seconds
 from otel_rl.runs.spans import text
 
 if TYPE_CHECKING:
-    from otel_rl.report.source import Points, Source
+    from otel_rl.report.source import Points
 
 STATES: Final = {
     "alive": Line("running", "good"),
@@ -41,56 +35,6 @@ SETTINGS: Final[dict[str, Callable[[float], str]]] = {
     "updates_per_rollout": lambda value: f"{number(value)} update{'' if value == 1 else 's'} a rollout",
 }
 """How settings of the training are written."""
-
-
-def _resource_text(key: str) -> Callable[[Source], str]:
-    return lambda source: text(source.resource, key)
-
-
-def _trainings(source: Source) -> list[TrainingRow]:
-    """Separate what the loops of the last attempt train; loops in a row that train the same are one training."""
-    last = next(reversed(source.found.attempts), "")
-    loops: dict[str, tuple[str, str]] = {}
-    for record in source.found.steps:
-        if record.attempt == last:
-            loops.setdefault(record.step.loop, (record.algorithm, record.model))
-    finished = {record.key for record in source.averaged.finished}
-    steps = Counter(loop for attempt, loop, _ in finished if attempt == last)
-    rows = [(trained, list(names)) for trained, names in groupby(loops, key=loops.__getitem__)]
-    return [
-        TrainingRow(algorithm=algorithm, model=model, loops=names, steps=sum(steps[name] for name in names))
-        for (algorithm, model), names in rows
-    ]
-
-
-def _work(source: Source) -> WorkSums | None:
-    """Return what all processes handled in the averaged steps.
-
-    What was trained a driver says, or its ranks, if only they know what of it the policy generated.
-    """
-    total = work_of_all(source.averaged.steady)
-    if source.found.guests and total is not None:
-        ranks = work_of_all(source.of_ranks.steady) or WorkSums()
-        trained = max(total, ranks, key=lambda work: (work.has_generated > 0, work.has_trained > 0))
-        total = sampled_in(source.found, source.averaged.steady)._replace(train_tokens=trained.train_tokens)
-    return total
-
-
-def _rates(source: Source) -> list[Rate]:
-    averaged, total = source.averaged, _work(source)
-    if total is None:
-        return []
-    step_s = averaged.wall_s()
-    found = source.trajectories
-    sample_s = (found.generating_s or 0.0) * len(averaged.steady) if found is not None else 0.0
-    sample_s = sample_s or sum(row.total_s for row in source.stages if row.inside is None and row.stage == v.SAMPLE)
-    rows: list[tuple[Rate, float]] = [
-        (Rate(work="rollout", unit="samples", wall="step", per_second=total.samples), step_s),
-        (Rate(work="rollout", unit="response tokens", wall="step", per_second=total.response_tokens), step_s),
-        (Rate(work="rollout", unit="response tokens", wall="stage", per_second=total.response_tokens), sample_s),
-        (Rate(work="train", unit="tokens", wall="step", per_second=total.train_tokens), step_s),
-    ]
-    return [replace(rate, per_second=rate.per_second / wall) for rate, wall in rows if wall and rate.per_second]
 
 
 def _blocks(report: Report) -> list[Block]:
@@ -185,27 +129,6 @@ def early_head(run: Run, points: Points) -> list[Block]:
     return [name, *(Line(line) for line in (_joined(facts), _joined(times)) if line)]
 
 
-HEADER: Final = Section(
-    data={
-        "run": lambda source: text(source.resource, v.RUN_ID) or source.run.path.name,
-        "path": lambda source: str(source.run.path),
-        "state": lambda source: source.attempts[-1].state if source.attempts else "unknown",
-        "system": _resource_text(v.SYSTEM),
-        "system_version": _resource_text(v.SYSTEM_VERSION),
-        "algorithm": _resource_text(v.ALGORITHM),
-        "model": _resource_text(v.MODEL_NAME),
-        "trainings": _trainings,
-        "settings": lambda source: source.settings,
-        "begin_ns": lambda source: source.begin_ns,
-        "end_ns": lambda source: source.end_ns,
-        "duration_s": lambda source: (source.end_ns - source.begin_ns) / 1e9,
-        "ranks": lambda source: source.ranks,
-        "missing_ranks": lambda source: source.missing_ranks,
-        "attempts": lambda source: source.attempts,
-        "steps": lambda source: source.steps,
-        "rates": _rates,
-    },
-    blocks=_blocks,
-)
-RATES: Final = Section(blocks=_rate_blocks)
+HEADER: Final = Section(name="run", blocks=_blocks)
+RATES: Final = Section(name="rates", blocks=_rate_blocks)
 DETAILS: Final = Section(title="Run", blocks=_detail_blocks)

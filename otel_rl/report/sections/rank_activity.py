@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
-import numpy as np
-
 from otel_rl import vocabulary as v
-from otel_rl.analysis.summary import summarize
-from otel_rl.report.data.ranks import Rank
-from otel_rl.report.data.report import Report, WorkRow
-from otel_rl.report.data.time_use import WAITS_UNKNOWN, Efficiency, RankTime, SlowRankRow
-from otel_rl.report.fold.folded_spans import FoldedSpans, StepKey, StepRecord
-from otel_rl.report.read.average import Averaged, of_ranks
-from otel_rl.report.read.rank_times import CONTROLLER, RankTimes
-from otel_rl.report.read.span_attributes import WorkSums
+from otel_rl.report.data.report import Report
+from otel_rl.report.data.time_use import WAITS_UNKNOWN, RankTime, SlowRankRow
 from otel_rl.report.section import Block, Line, Section, Table, cell, foremost, more, notes, rank_name
-from otel_rl.report.sections.wall_time import Goodputs
 from otel_rl.runs.format import count, percent, plural, seconds
-from otel_rl.tables.calls import join
-from otel_rl.tables.peers import NO_PART, RankSteps, RankWaits, compare, parts
 
 MOST_SLOW: Final = 16
 COLUMNS: Final[tuple[tuple[str, Callable[[RankTime], float | None], Callable[[float], str]], ...]] = (
@@ -48,53 +36,6 @@ LEGEND: Final = {
 LEAST_SHARE: Final = 0.0005
 WORK_NOTE: Final = "As generated for training; padding and trained tok. (those the loss uses) of all forwards."
 ENVIRONMENT_NOTE: Final = "env.: tokens that tools or an environment wrote into the responses."
-
-
-def efficiency(found: FoldedSpans, averaged: Averaged) -> Efficiency:
-    """Fold the steps: goodput takes all of them, everything else the averaged ones."""
-    steady = set(map(id, averaged.steady))
-    times, goodputs = RankTimes(), Goodputs(found)
-    calls = join(found.calls)
-    met = set(calls.rank_step[calls.has_others & ~calls.is_idle].tolist())
-    for record in of_ranks(found.steps):
-        if record.is_truncated:
-            goodputs.add_cut(record, may_wait=record.number in met)
-    rows = [(step, record) for step, records in enumerate(_roles(averaged)) for record in records]
-    numbers = np.array([record.number for _, record in rows], np.int64)
-    place = np.full(1 + max(numbers.max(initial=-1), calls.rank_step.max(initial=-1)), -1)
-    place[numbers] = np.arange(len(rows))
-    of_row = place[calls.rank_step]
-    columns = ((step, record.pipeline, record.rank.rank) for step, record in rows)
-    steps = RankSteps(*np.array(list(columns), np.int64).reshape(-1, 3).T)
-    compared = compare(calls.take(of_row >= 0, of_row), steps)
-    waits = compared.by_rank_step([record.skipped for _, record in rows])
-    of_part: defaultdict[tuple[int, int], list[tuple[StepRecord, RankWaits]]] = defaultdict(list)
-    for (step, record), waited in zip(rows, waits, strict=True):
-        goodputs.add(record, waited)
-        of_part[step, record.pipeline].append((record, waited))
-    known = parts(compared)
-    for key, peers in of_part.items():
-        if all(id(record) in steady for record, _ in peers):
-            waited_by = {record.rank.rank: waited for record, waited in peers}
-            times.add([record for record, _ in peers], waited_by, known.get(key, NO_PART))
-    called_s = [(record.step.time_ns - record.bubbles[CONTROLLER]) / 1e9 for record in averaged.steady]
-    stragglers = times.stragglers(summarize(called_s).median, sum(called_s) / len(called_s) if called_s else 0.0)
-    return Efficiency(
-        stragglers=stragglers,
-        slow_ranks=times.slow_ranks(stragglers),
-        slow_communication=times.slow_communication(),
-        ranks=times.ranks(),
-        slowdowns=times.slowdowns(),
-        bubbles=times.bubbles(),
-        goodput=goodputs.rows(),
-    )
-
-
-def _roles(averaged: Averaged) -> list[list[StepRecord]]:
-    groups: defaultdict[tuple[StepKey, str], list[StepRecord]] = defaultdict(list)
-    for record in averaged.finished:
-        groups[record.key, record.rank.role].append(record)
-    return list(groups.values())
 
 
 def _blocks(report: Report) -> list[Block]:
@@ -153,25 +94,6 @@ def _over_all(report: Report, row: SlowRankRow) -> str:
     return f"{who} costs {seconds(row.cost_s)} per step in {where}, {percent(row.share)} of its mean step{comm}{core}"
 
 
-def _work_rows(averaged: Averaged, sampled: Mapping[Rank, WorkSums]) -> list[WorkRow]:
-    sums: dict[Rank, WorkSums] = dict(sampled)
-    for record in averaged.finished:
-        sums[record.rank] = sums.get(record.rank, WorkSums()).plus(record.work)
-    return [
-        WorkRow(
-            role=rank.role,
-            rank=rank.rank,
-            samples=work.samples if work.has_samples else None,
-            prompt_tokens=work.prompt_tokens if work.has_prompts else None,
-            response_tokens=work.response_tokens if work.has_responses else None,
-            environment_tokens=work.environment_tokens if work.has_environment else None,
-            padding_tokens=work.padding,
-            train_tokens=work.train_tokens if work.has_trained else None,
-        )
-        for rank, work in sorted(sums.items())
-    ]
-
-
 def _work_blocks(report: Report) -> list[Block]:
     if not any(row.samples or row.train_tokens or row.response_tokens for row in report.work):
         return []
@@ -189,9 +111,8 @@ def _work_blocks(report: Report) -> list[Block]:
     return [table, *more(len(report.work) - len(shown)), *notes(note)]
 
 
-RANKS: Final = Section(title="Ranks", data={"efficiency": lambda source: source.efficiency}, blocks=_blocks)
+RANKS: Final = Section(title="Ranks", blocks=_blocks)
 WORK: Final = Section(
     title="Samples and tokens",
-    data={"work": lambda source: _work_rows(source.of_ranks, source.found.trajectories.works)},
     blocks=_work_blocks,
 )

@@ -71,7 +71,5 @@ def _waits(found: Trajectories) -> str:
     return f"In a mean step the driver waits {seconds(found.generating_s)} while they go on, and {late}."
 
 
-ROLES: Final = Section(title="Roles", data={"roles": lambda source: source.roles}, blocks=_role_blocks)
-TRAJECTORIES: Final = Section(
-    title="Trajectories", data={"trajectories": lambda source: source.trajectories}, blocks=_trajectory_blocks
-)
+ROLES: Final = Section(title="Roles", blocks=_role_blocks)
+TRAJECTORIES: Final = Section(title="Trajectories", blocks=_trajectory_blocks)

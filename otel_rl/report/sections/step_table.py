@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from statistics import fmean
 from typing import Final
 
@@ -11,7 +10,7 @@ from otel_rl import vocabulary as v
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import BalanceRow, Report, StageRow
 from otel_rl.report.data.time_use import RankTime
-from otel_rl.report.section import Block, Cell, Column, Line, Picture, Section, Table, cell, notes, rank_name
+from otel_rl.report.section import Block, Cell, Column, Line, Section, Table, cell, notes, rank_name
 from otel_rl.report.sections.stage_ranks import MARK, times_of
 from otel_rl.report.sections.stage_shares import LONGEST_BAR, share_bar
 from otel_rl.runs.format import count, percent, plural, seconds
@@ -73,7 +72,7 @@ def _table(report: Report, shown: Sequence[StageRow], ranks: list[Rank]) -> Tabl
         comm = "hidden" if row.is_comm_hidden else percent(row.share * row.comm_share) if row.comm_share else ""
         table.add(
             _name(row) + (MARK if own is not None and not own.is_comparable else ""),
-            Picture(partial(share_bar, row, largest)),
+            share_bar(row, largest),
             percent(row.share),
             *(times if has_ranks else [count(row.calls), seconds(row.median_s), seconds(row.p95_s)]),
             *([comm] if has_comm else []),

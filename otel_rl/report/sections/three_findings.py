@@ -6,7 +6,6 @@ from typing import Final
 
 from otel_rl.report.data.finding import Finding
 from otel_rl.report.data.report import Report
-from otel_rl.report.read.evidence import findings
 from otel_rl.report.section import Block, Line, Paragraph, Section, Severity
 
 SHOWN_NOTES: Final = ("long_step", "starting_agents")
@@ -43,5 +42,5 @@ def _all_blocks(report: Report) -> list[Block]:
     ]
 
 
-FINDINGS: Final = Section(data={"findings": findings}, blocks=_blocks)
+FINDINGS: Final = Section(name="findings", blocks=_blocks)
 ALL_FINDINGS: Final = Section(title="All findings", blocks=_all_blocks)

@@ -13,9 +13,9 @@ from otel_rl.journal.read import PointView
 from otel_rl.report.data.finding import Findings
 from otel_rl.report.findings.curves import Learning, Numbers
 from otel_rl.report.findings.judge import judge
-from otel_rl.report.read.gather_health import health_rows
-from otel_rl.report.read.gather_time import time_rows
-from otel_rl.report.sections.step_series import last_loop
+from otel_rl.report.rows.gather_health import health_rows
+from otel_rl.report.rows.gather_time import time_rows
+from otel_rl.report.rows.series import last_loop
 from otel_rl.runs.spans import text
 
 if TYPE_CHECKING:
