@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
 from otel_rl.report.data.report import FORMAT, Report
+from otel_rl.report.fold.writer import Progress
 from otel_rl.report.rows.balance import balance_rows, comm_rows
 from otel_rl.report.rows.efficiency import work_rows
 from otel_rl.report.rows.evidence import findings
@@ -22,12 +23,13 @@ from otel_rl.runs.spans import text
 T = TypeVar("T")
 
 
-def build_report(run: Run, now_ns: int, points: Points | None = None) -> Report:
+def build_report(run: Run, now_ns: int, points: Points | None = None, progress: Progress | None = None) -> Report:
     """Make the report of a run, which may be running; what is alive, and its open stages, last until now.
 
-    What cannot be made of it because of an error of ours is empty, and named in ``unmade``.
+    What cannot be made of it because of an error of ours is empty, and named in ``unmade``. How far its reading is can
+    be seen in ``progress`` meanwhile.
     """
-    source = Source(run, now_ns, points)
+    source = Source(run, now_ns, points, progress)
     kinds = get_type_hints(Report)
 
     def part(name: str, make: Callable[[], T]) -> T:

@@ -28,7 +28,7 @@ from otel_rl.report.data.roles import RoleRow, Trajectories
 from otel_rl.report.data.time_use import Efficiency
 from otel_rl.report.findings.unmade import Making
 from otel_rl.report.fold.folded_spans import FoldedSpans
-from otel_rl.report.fold.writer import fold
+from otel_rl.report.fold.writer import Progress, fold
 from otel_rl.report.read.attempts import (
     add_now,
     add_open,
@@ -126,14 +126,14 @@ class Source:
     each point of a series, and 64 bytes of each request that is a span.
     """
 
-    def __init__(self, run: Run, now_ns: int, points: Points | None) -> None:
+    def __init__(self, run: Run, now_ns: int, points: Points | None, progress: Progress | None = None) -> None:
         began_ns = monotonic_ns()
         self.run: Run = drivers_first(run)
         self.now_ns: int = now_ns
         # a step journals its points after its spans: the spans of each are there if a run goes on
         self.points: Points = points or read_points(run)
         self.opened: list[OpenView] = run.open_stages()
-        found = fold(self.run, self.opened)
+        found = fold(self.run, self.opened, progress)
         self.found: FoldedSpans = found
         add_open(found, self.opened)
         self.moved: set[str] = {journal.identity.writer for journal in run.journals if journal.is_left()}

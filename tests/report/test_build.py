@@ -31,6 +31,7 @@ from otel_rl.report.data.report import (
     TrainingRow,
     WorkRow,
 )
+from otel_rl.report.fold.writer import Progress
 from otel_rl.report.terminal import render
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.steps import Loop
@@ -574,3 +575,11 @@ def test_steps_that_come_while_a_report_reads_have_spans(
     monkeypatch.setattr(Run, signal, late)
     report = build_report(recording.run(), BEGIN_NS)
     assert (0, True) == (report.unseen_steps, bool(report.efficiency.goodput))
+
+
+def test_it_can_be_seen_how_far_the_reading_is(tmp_path: Path) -> None:
+    """All spans of all processes count, also those that no section needs."""
+    run = open_run(write_run(tmp_path, Plan()))
+    progress = Progress()
+    build_report(run, BEGIN_NS, progress=progress)
+    assert (len(list(run.spans())), 1.0) == (progress.spans, progress.share)

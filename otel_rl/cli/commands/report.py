@@ -16,6 +16,7 @@ from otel_rl.cli.console import RunName, opened, stderr, stdout
 from otel_rl.journal.read import JournalNotFound, Run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Report
+from otel_rl.report.fold.writer import Progress
 from otel_rl.report.schema import to_json
 from otel_rl.report.screen import PARTS, Part
 from otel_rl.report.terminal import document, render
@@ -73,8 +74,20 @@ def _build(found: Run) -> Report:
     console = stderr()
     if not console.is_terminal:
         return build_report(found, time.time_ns())
-    with console.status(Text(f"reading {printable(found.path.name)}")):
-        return build_report(found, time.time_ns())
+    reading = _Reading(printable(found.path.name))
+    with console.status(reading):
+        return build_report(found, time.time_ns(), progress=reading.progress)
+
+
+class _Reading:
+    """The line of a report that is being made: which run is read, and how far."""
+
+    def __init__(self, name: str) -> None:
+        self.progress = Progress()
+        self._name = name
+
+    def __rich__(self) -> Text:
+        return Text(f"reading {self._name} {self.progress.share:.0%}")
 
 
 def _follow(run: str | None, parts: Sequence[Part]) -> None:

@@ -66,6 +66,21 @@ COLUMNS: Final = (
 )  # fmt: skip
 
 
+@dataclass(slots=True)
+class Progress:
+    """How far the reading of a run is, for whoever shows it meanwhile."""
+
+    spans: int = 0
+    """Those that are read."""
+    of: int = 0
+    """All spans, as the headers of frames say."""
+
+    @property
+    def share(self) -> float:
+        """Return the share that is read, from 0 to 1."""
+        return min(1.0, self.spans / self.of) if self.of else 0.0
+
+
 @dataclass(eq=False)
 class Shared:
     """What the writers of a run have in common."""
@@ -74,6 +89,7 @@ class Shared:
     steps: int = 0
     """Steps that have a number, of all ranks."""
     shapes: Shapes = field(default_factory=dict)
+    progress: Progress = field(default_factory=Progress)
     failed: list[tuple[int, Failure]] = field(default_factory=list)
     """When steps failed."""
     bounds: dict[str, Bounds] = field(default_factory=dict)
@@ -88,15 +104,20 @@ class Shared:
         return self.steps - count
 
 
-def fold(run: Run, opened: Sequence[OpenView]) -> FoldedSpans:
+def fold(run: Run, opened: Sequence[OpenView], progress: Progress | None = None) -> FoldedSpans:
     """Fold the spans of a run, whose drivers come first; stages in which dead processes ended are closed."""
+    progress = Progress() if progress is None else progress
+    progress.of = sum(journal.records.get("traces", 0) for journal in run.journals)
     closed = [one.closed(VIEWED) for one in opened if not one.alive]
-    return fold_writers((journal, [one for one in closed if one.journal is journal]) for journal in run.journals)
+    writers = ((journal, [one for one in closed if one.journal is journal]) for journal in run.journals)
+    return fold_writers(writers, progress)
 
 
-def fold_writers(writers: Iterable[tuple[Journal, Sequence[SpanView]]]) -> FoldedSpans:
+def fold_writers(
+    writers: Iterable[tuple[Journal, Sequence[SpanView]]], progress: Progress | None = None
+) -> FoldedSpans:
     """Fold the spans of journals, each with further ones of its writer."""
-    shared = Shared()
+    shared = Shared(progress=progress or Progress())
     found = shared.found
     for journal, more in writers:
         WriterFold(shared, journal, more).read()
@@ -140,6 +161,7 @@ class WriterFold:
     def read(self) -> None:
         rows = 0
         for batch in span_columns(self.journal):
+            self.shared.progress.spans += len(batch.rows)
             table = self._add(self._table(batch))
             self.pending.append(table)
             rows += len(table)
