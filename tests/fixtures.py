@@ -144,6 +144,16 @@ def in_child(work: Callable[[], object]) -> None:
     os.waitpid(pid, 0)
 
 
+def commands() -> dict[str, Any]:
+    """Return the commands of `otel-rl` by name, as click knows them."""
+    from typer.main import get_command
+
+    from otel_rl.cli import app
+
+    group: Any = get_command(app)
+    return {name: group.get_command(None, name) for name in group.list_commands(None)}
+
+
 def modules_with(name: str) -> list[Any]:
     """Find the loaded modules of otel_rl that imported a name."""
     loaded = [module for path, module in list(sys.modules.items()) if path.split(".")[0] == "otel_rl"]

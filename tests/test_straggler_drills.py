@@ -20,11 +20,11 @@ pytest.importorskip("torch")
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run, open_run
 from otel_rl.report.read.average import average
-from otel_rl.runs.symmetric import Calls, is_work, matched
+from otel_rl.tables.calls import join
 from tests.fixtures import folded_run
 from tests.programs.launch import HERE, launcher, run
 from tests.programs.straggle import SKEW_NS, SLOW_RANK
-from tests.tables.made import StageCall, part_of
+from tests.tables.made import StageCall, listed_calls, part_of
 from tests.timelines import slow_ranks
 
 pytestmark = pytest.mark.slow
@@ -50,14 +50,18 @@ class Drill:
     def slow(self) -> tuple[int, str]:
         """What is said of the slow rank: itself and the stage; what else it is short of depends on the machine."""
         (one,) = [one for one in self.report["findings"]["time"] if one["rule"] in SLOW_RULES]
-        return one["values"]["rank"], one["values"]["stage"]
+        (rank,) = one["values"]["ranks"]
+        return rank, one["values"]["stage"]
 
     def steps(self) -> list[list[StageCall]]:
         """The calls of all ranks in each step that averages are made of."""
-        found: defaultdict[int, dict[int, Calls]] = defaultdict(dict)
-        for record in average(folded_run(self.run).steps).steady:
-            found[record.step.iteration][record.rank.rank] = record.calls
-        return [[call for call in matched(calls) if is_work(call)] for calls in found.values()]
+        folded = folded_run(self.run)
+        calls = join(folded.calls)
+        found: defaultdict[int, list[StageCall]] = defaultdict(list)
+        for record in average(folded.steps).steady:
+            own = calls.take(calls.rank_step == record.number, calls.rank_step)
+            found[record.step.iteration] += listed_calls(own, record.rank.rank)
+        return list(found.values())
 
 
 def drill(directory: Path, wrapping: str, where: str) -> Drill:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import tempfile
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from otel_rl.cli import app
 from tests.made_runs import Plan, write_run
 
 cli = CliRunner()
-module = sys.modules["otel_rl.cli.commands.demo"]
+module = import_module("otel_rl.cli.commands.demo")
 
 
 def test_the_ranks_are_started_by_torchs_launcher() -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from typer.main import get_command
 from typer.testing import CliRunner
 
 from otel_rl.cli import app
+from tests.fixtures import commands
 
-COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS = commands()
 
 
 def test_every_command_is_listed() -> None:

@@ -20,6 +20,10 @@ import otel_rl
 otel_rl.instrument()
 again = pathlib.Path(sys.argv[0] + ".again")
 first, is_second = (3, True) if again.exists() else (0, False)
+if "at once" in sys.argv:
+    pathlib.Path(f"{sys.argv[0]}.{sys.argv[1]}.began").touch()
+    while len(list(pathlib.Path(".").glob("*.began"))) < 2:
+        time.sleep(0.01)
 for number in range(first, 6):
     with otel_rl.step(number), otel_rl.stage("reward"):
         time.sleep(0.01)
@@ -72,7 +76,7 @@ def test_a_loop_of_the_shell_makes_attempts_of_one_run(tmp_path: Path) -> None:
 def test_other_programs_and_trainings_at_once_are_runs_of_their_own(tmp_path: Path) -> None:
     """A pipeline trains by one program and then by another; a sweep trains by one with several seeds at once."""
     python = sys.executable
-    command = f"{python} sft.py; {python} train.py 1 & {python} train.py 2 & wait"
+    command = f"{python} sft.py; {python} train.py 1 'at once' & {python} train.py 2 'at once' & wait"
     assert 3 * [[("finished", 6)]] == [
         attempts(report) for report in reports(tmp_path, command, sft=TRAIN, train=TRAIN)
     ]

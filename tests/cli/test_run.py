@@ -95,7 +95,7 @@ def test_where_the_records_go_is_said_at_the_start(tmp_path: Path, monkeypatch: 
     noted: list[str] = []
     monkeypatch.setattr(sys.modules["otel_rl.cli.commands.run"], "complain", noted.append)
     monkeypatch.setattr(sys.modules["otel_rl.cli.commands.run"], "run_child", lambda *_: noted.append("begins") or 0)
-    monkeypatch.setattr(sys.modules["otel_rl.cli.commands.run"], "conclude", lambda *_, **__: None)
+    monkeypatch.setattr("otel_rl.cli.conclusion.conclude", lambda *_, **__: None)
     for options in ([], ["--run-id=my run"], [f"--dir={tmp_path / 'b c'}"], ["-q"]):
         assert 0 == CliRunner().invoke(app, ["run", *options, "--", "true"]).exit_code
     assert 0 == CliRunner().invoke(app, ["run", "--", "true"], env={"OTEL_RL_ENABLED": "false"}).exit_code
@@ -387,7 +387,7 @@ def test_the_exit_code_survives_a_failing_report(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(sys.modules["otel_rl.cli.commands.run"], "conclude", fail)
+    monkeypatch.setattr("otel_rl.cli.conclusion.conclude", fail)
     result = CliRunner().invoke(app, ["run", f"--dir={tmp_path}", "--", "sh", "-c", "exit 5"])
     assert 5 == result.exit_code
 

@@ -20,13 +20,12 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from typer.main import get_command
 
 from otel_rl.catalogue.series_names import all_series, emitted, series_name
-from otel_rl.cli import app
 from otel_rl.sdk import CONTENT
 from otel_rl.version import __version__
 from otel_rl.vocabulary import ATTRIBUTES, DURATION_BOUNDARIES, EVENTS, METRICS, SCOPE, STAGES
+from tests.fixtures import commands
 from tests.rules import RECORDED, RULES, alerts, recording, rules, series_of_rules
 
 ROOT = Path(__file__).parents[2]
@@ -363,7 +362,7 @@ def test_the_sidecar_containers_say_what_the_command_understands() -> None:
     """Their arguments are those of `otel-rl`, which is what the image starts, and not as root."""
     composed = read(COLLECTOR / "compose.yaml")["services"]["sidecar"]
     for words in (composed["command"], job()["initContainers"][0]["args"]):
-        command: Any = get_command(app).commands[words[0]]  # type: ignore[attr-defined]
+        command = commands()[words[0]]
         with command.make_context("sidecar", words[1:]) as context:
             assert (True, words[-1]) == (context.params["stay"], context.params["run"])
     lines = (COLLECTOR / "Dockerfile").read_text().replace("\\\n", "").splitlines()

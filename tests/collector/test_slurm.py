@@ -12,13 +12,11 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.main import get_command
 
-from otel_rl.cli import app
 from otel_rl.process.identity import folder_name
+from tests.fixtures import commands
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.medium
@@ -190,7 +188,7 @@ def test_one_agent_and_one_sidecar_run_on_every_node(tmp_path: Path) -> None:
     beside = ["--overlap", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=1", "--gres=none"]
     assert [beside, beside] == [words[name][: len(beside)] for name in ("agents", "sidecars")]
     assert ["sh", "otelcol-start"] == [Path(word).name for word in words["agents"][6:8]]
-    command: Any = get_command(app).commands["sidecar"]  # type: ignore[attr-defined]
+    command = commands()["sidecar"]
     with command.make_context("sidecar", words["sidecars"][8:]) as context:
         followed = (context.params["stay"], Path(context.params["run"]))
     sidecar, endpoint, root, run_id = (notes / "trains").read_text().split()

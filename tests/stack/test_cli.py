@@ -19,7 +19,6 @@ from typing import Any
 import psutil
 import pytest
 from click.testing import Result
-from typer.main import get_command
 from typer.testing import CliRunner
 
 from otel_rl.cli import app
@@ -28,6 +27,7 @@ from otel_rl.stack import control, processes
 from otel_rl.stack.plan import PORTS, Program
 from otel_rl.stack.processes import RunningProgram, RunningStack, used_ports
 from otel_rl.stack.programs import NO_TEMPO
+from tests.fixtures import commands
 
 pytestmark = pytest.mark.medium
 
@@ -186,9 +186,9 @@ def test_up_status_down(machine: Machine) -> None:
 
 def test_every_option_says_what_happens_without_it() -> None:
     """As of every other command; exit codes are told."""
-    commands: dict[str, Any] = get_command(app).commands["stack"].commands  # type: ignore[attr-defined]
-    assert {"up", "down", "status"} == set(commands)
-    for command in commands.values():
+    known: dict[str, Any] = commands()["stack"].commands
+    assert {"up", "down", "status"} == set(known)
+    for command in known.values():
         valued = [row for row in command.params if not getattr(row, "is_flag", False) and row.name != "help"]
         assert [] == [row.name for row in valued if "Without it: " not in row.help]
         assert command.epilog.startswith("Exit code: ")
