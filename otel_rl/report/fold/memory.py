@@ -93,21 +93,21 @@ class Readings:
         for number in np.flatnonzero(present).tolist():
             known = of_trace.get(number)
             of = order[bounds[number] : bounds[number + 1]]
-            if known is None or not len(of):
+            if known is None or not len(of) or not peaks.may_exceed(int(size[of].max()), known.rank, keys.kind):
                 continue
-            if peaks.may_exceed(int(size[of].max()), known.rank, keys.kind):
-                for place in of.tolist():
-                    peaks.reach(
-                        MemoryPeak(
-                            role=known.rank.role,
-                            rank=known.rank.rank,
-                            kind=keys.kind,
-                            bytes=int(size[place]),
-                            is_exact=bool(is_exact[place]),
-                            stage=self.label(int(rows[place]), known.whole),
-                            iteration=known.iteration,
-                        )
+            kinds = of[is_exact[of]], of[~is_exact[of]]
+            for place in sorted(int(one[size[one].argmax()]) for one in kinds if len(one)):  # the highest of each
+                peaks.reach(
+                    MemoryPeak(
+                        role=known.rank.role,
+                        rank=known.rank.rank,
+                        kind=keys.kind,
+                        bytes=int(size[place]),
+                        is_exact=bool(is_exact[place]),
+                        stage=self.label(int(rows[place]), known.whole),
+                        iteration=known.iteration,
                     )
+                )
 
     def raises(self, keys: MemoryKeys, of_trace: dict[int, OfTrace], present: Flags) -> dict[int, list[Raise]]:
         """Find where memory rose above all that the trace says before; of rises by a few pages the last is kept."""
