@@ -88,7 +88,7 @@ def join(tables: Sequence[SpanTable]) -> SpanTable:
 
 
 def table_of_columns(
-    batch: SpanColumns, texts: Texts, keys: Iterable[str], views: NDArray[Any], resource: Ints
+    batch: SpanColumns, texts: Texts, keys: Iterable[str], resource: Ints, number: int = 0
 ) -> SpanTable:
     """Make a table of what was read at once.
 
@@ -96,8 +96,8 @@ def table_of_columns(
         batch: the spans.
         texts: those of the writer.
         keys: the attributes that get a column.
-        views: a column of ``SpanView``, or None.
         resource: a column of numbers of resources.
+        number: that of the batch; a span is its ``row`` in there, where its ``view`` can be had. None has one yet.
     """
     of, rows = texts.of(batch.texts), batch.rows
     halves = np.ascontiguousarray(rows["trace"]).view(">u8").astype(np.uint64).reshape(-1, 2)
@@ -113,7 +113,9 @@ def table_of_columns(
         "is_own": rows["is_own"] != 0,
         "name": of[rows["name"]] if len(rows) else np.zeros(0, np.int64),
         "resource": resource,
-        "view": views,
+        "batch": np.full(len(rows), number),
+        "row": np.arange(len(rows)),
+        "view": np.full(len(rows), None, object),
     }
     for key in keys:
         columns[key] = _column(key, batch, of)
@@ -145,6 +147,8 @@ def table_of_views(
         "is_own": np.array([one.is_own for one in views], bool),
         "name": texts.of(one.name for one in views),
         "resource": np.zeros(size, np.int64) if resource is None else np.array(resource, np.int64),
+        "batch": np.full(size, NONE),
+        "row": np.zeros(size, np.int64),
         "view": np.empty(size, object),
     }
     columns["view"][:] = views

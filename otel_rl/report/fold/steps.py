@@ -74,6 +74,7 @@ class Steps:
             container = self.traces.view(int(self.rows[root]))
             of = np.flatnonzero(is_update & (within.inside.root == root))
             views = []
+            self.traces.make_views(self.row[of])
             for one in of.tolist():
                 view = self.traces.view(int(self.row[one]))
                 is_direct = within.inside.level[one] == 1

@@ -50,6 +50,9 @@ class Traces:
         self.has_background[trace[is_background(table)]] = True
         self.stages: StageTable = stage_table(table, in_front(table, self.parents))
         self.names = writer.texts.listed
+        is_comm = table.is_text("name", v.COMM) & (not self.found.drivers)
+        self.is_listed: Flags = self.is_own & (~is_comm | (table["status"] == ERROR))
+        """Stages, and collectives that failed; in a run with a driver all spans."""
 
     def _set_clocks(self) -> None:
         """Give spans the times of the clock before it was set."""
@@ -63,6 +66,10 @@ class Traces:
         if set_ns.any():
             self.table.columns["begin"] = self.table["begin"] - set_ns[self.trace]
             self.table.columns["end"] = self.table["end"] - set_ns[self.trace]
+
+    def make_views(self, rows: Ints) -> None:
+        """Make what ``view`` returns of some rows; containers and failed spans have theirs."""
+        self.writer.make_views(self.table, rows)
 
     def view(self, row: int) -> SpanView:
         view: SpanView = self.table["view"][row]
@@ -92,6 +99,8 @@ class Traces:
         self.ids: dict[int, bytes] = {}
         readings = Readings(self.table, stages, self.parents, self.trace, self.is_container, self.is_own)
         self.is_odd = readings.odd() | self.has_background
+        self.is_plain = self._plain()
+        self.make_views(np.flatnonzero(self.is_listed & ~self.is_plain[self.trace]))
         for trace in range(self.count):
             self._fold_trace(trace, listed[trace], [int(rows[one]) for one in of_trace.get(trace, ())])
             for one in of_trace.get(trace, ()):
@@ -135,10 +144,17 @@ class Traces:
             calls = calls_of(table_of_steps([step for _, step in self.called]).within)
             self.found.calls.append(replace(calls, rank_step=called[calls.rank_step]))
 
+    def _plain(self) -> Flags:
+        """Return the traces of steps whose spans need not be looked at one by one."""
+        found = ~self.is_odd & np.array([self.number_of.get(trace) is not None for trace in range(self.count)], bool)
+        table = self.table
+        found[self.trace[table.is_text("name", v.SETUP) | table.is_text("name", v.TEARDOWN)]] = False
+        plain: Flags = found if not self.found.drivers else np.zeros(self.count, bool)
+        return plain
+
     def _rows_by_trace(self) -> list[list[int]]:
-        """Return the rows of each trace that have a view."""
-        has_view = np.array([one is not None for one in self.table["view"].tolist()], bool)
-        rows = np.flatnonzero(has_view & self.is_own)
+        """Return the listed rows of each trace."""
+        rows = np.flatnonzero(self.is_listed)
         order = rows[np.argsort(self.trace[rows], kind="stable")]
         bounds = np.searchsorted(self.trace[order], np.arange(self.count + 1))
         return [order[first:last].tolist() for first, last in pairwise(bounds.tolist())]
@@ -151,7 +167,7 @@ class Traces:
             found.clock_set_ns[writer.writer] = set_ns
         if not rows:
             return
-        views = [self.view(row) for row in rows]
+        views = [self.view(row) for row in (containers if self.is_plain[trace] else rows)]
         attempt = text(views[0].resource, v.ATTEMPT_ID)
         if set_ns:
             found.set_in.add(attempt)
