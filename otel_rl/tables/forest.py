@@ -14,7 +14,10 @@ Flags = Any
 """An array of booleans."""
 Array = Any
 NONE: Final = -1
+MISSING: Final = np.iinfo(np.int64).min
+"""What a column of whole numbers has where there is no value."""
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
+_MOST: Final = 1 << 62
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +163,23 @@ def inverse(order: Array) -> Ints:
     places = np.empty(len(order), np.int64)
     places[order] = np.arange(len(order))
     return places
+
+
+def combinations(*columns: Ints) -> tuple[Ints, Ints]:
+    """Number the combinations of columns: the first row of each, and the number of each row."""
+    combined, count = np.zeros(len(columns[0]), np.int64), 1
+    for values in columns:
+        known = values[values != MISSING]
+        least = int(known.min(initial=0)) - 1  # what is missing comes before all values
+        column, size = np.maximum(values, least) - least, int(known.max(initial=0)) - least + 1
+        if size * count > _MOST:  # as few as there are
+            listed, column = np.unique(values, return_inverse=True)
+            _, combined = np.unique(combined, return_inverse=True)
+            size, count = len(listed), len(combined)
+        combined = combined * size + column
+        count *= size
+    _, first, number = np.unique(combined, return_index=True, return_inverse=True)
+    return first, number
 
 
 def union(group: Ints, begin: Ints, end: Ints, groups: int) -> Ints:

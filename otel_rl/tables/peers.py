@@ -17,8 +17,8 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import Kind, kind_of
 from otel_rl.analysis.stages import LOADING
 from otel_rl.tables.calls import Calls, with_collectives_joined
-from otel_rl.tables.forest import ramp
-from otel_rl.tables.waits import CallTable, CallWaits, call_waits, number
+from otel_rl.tables.forest import combinations, ramp
+from otel_rl.tables.waits import CallTable, CallWaits, call_waits
 
 if TYPE_CHECKING:
     from otel_rl.tables.forest import Flags, Ints
@@ -116,7 +116,7 @@ def _uneven(calls: Calls, steps: RankSteps) -> Flags:
     """
     is_comm = calls.stage == calls.stages.index(v.COMM)
     counts = np.bincount(calls.rank_step[is_comm], minlength=len(steps.step))
-    first, peers = number(steps.step, steps.part)
+    first, peers = combinations(steps.step, steps.part)
     least, most = np.full(len(first), np.iinfo(np.int64).max), np.zeros(len(first), np.int64)
     np.minimum.at(least, peers, counts)
     np.maximum.at(most, peers, counts)
@@ -126,7 +126,7 @@ def _uneven(calls: Calls, steps: RankSteps) -> Flags:
 
 def _turns(of: Ints, stage: Ints) -> Ints:
     """Return which of the calls of its stage each call of a rank is."""
-    _, key = number(of, stage)
+    _, key = combinations(of, stage)
     order = np.argsort(key, kind="stable")
     turns = np.empty(len(key), np.int64)
     turns[order] = ramp(np.bincount(key))
@@ -172,7 +172,7 @@ def parts(compared: Compared) -> dict[tuple[int, int], Part]:
 class _Parts:
     def __init__(self, compared: Compared) -> None:
         self.compared, table = compared, compared.table
-        first, number_of = number(table.step, table.part)
+        first, number_of = combinations(table.step, table.part)
         order = np.argsort(first, kind="stable")
         place = np.empty(len(first), np.int64)
         place[order] = np.arange(len(first))
@@ -187,8 +187,8 @@ class _Parts:
         self.is_least = compared.waits.is_least[kept]
         self.is_separable = table.is_separable[kept]
         self.own: Ints = table.own_ns[kept]
-        _, self.rank_of = number(self.part, self.rank)
-        ranks, _ = number(self.rank_of)
+        _, self.rank_of = combinations(self.part, self.rank)
+        ranks, _ = combinations(self.rank_of)
         self.ranks = np.bincount(self.part[ranks], minlength=self.size) if len(ranks) else np.zeros(self.size, np.int64)
 
     def listed(self) -> dict[tuple[int, int], Part]:
@@ -198,7 +198,7 @@ class _Parts:
         inseparable: list[set[str]] = [set() for _ in range(self.size)]
         counts: list[Counter[str]] = [Counter() for _ in range(self.size)]
         transfers: list[dict[str, int]] = [{} for _ in range(self.size)]
-        hidden, _ = number(self.part[~self.is_separable], self.stage[~self.is_separable])
+        hidden, _ = combinations(self.part[~self.is_separable], self.stage[~self.is_separable])
         for row in np.flatnonzero(~self.is_separable)[hidden].tolist():
             inseparable[self.part[row]].add(stages[self.stage[row]])
         self._own_times(own, inseparable)
@@ -211,7 +211,7 @@ class _Parts:
         }
 
     def _own_times(self, own: list[dict[str, dict[int, float]]], inseparable: list[set[str]]) -> None:
-        first, group = number(self.part, self.stage, self.rank)
+        first, group = combinations(self.part, self.stage, self.rank)
         sums = np.zeros(len(first), np.int64)
         np.add.at(sums, group, self.own)
         time_of = {
@@ -221,10 +221,10 @@ class _Parts:
             )
         }
         ranks: list[list[int]] = [[] for _ in range(self.size)]
-        rows, _ = number(self.rank_of)
+        rows, _ = combinations(self.rank_of)
         for row in np.sort(rows).tolist():
             ranks[self.part[row]].append(int(self.rank[row]))
-        first, _ = number(self.part, self.stage)
+        first, _ = combinations(self.part, self.stage)
         for row in np.sort(first).tolist():
             part, stage = int(self.part[row]), int(self.stage[row])
             name = self.compared.table.stages[stage]
@@ -232,7 +232,7 @@ class _Parts:
                 own[part][name] = {rank: time_of.get((part, stage, rank), 0) / 1e9 for rank in ranks[part]}
 
     def _counts(self, counts: list[Counter[str]]) -> None:
-        first, key = number(self.part, self.stage, self.turn)
+        first, key = combinations(self.part, self.stage, self.turn)
         most = np.zeros(len(first), np.int64)
         np.maximum.at(most, key, self.count)
         for part, stage, count in zip(
@@ -245,7 +245,7 @@ class _Parts:
 
         A stage in which a wait is a lower bound is left out, since its remainder may be waiting, too.
         """
-        first, key = number(self.part, self.stage, self.turn)
+        first, key = combinations(self.part, self.stage, self.turn)
         least = np.full(len(first), np.iinfo(np.int64).max)
         np.minimum.at(least, key, self.left)
         present = np.bincount(key, minlength=len(first))
@@ -266,7 +266,7 @@ class _Parts:
         A call with time in collectives ends a stretch: there the ranks wait for the slowest. That is exact if a stage's
         collectives come at its end. Transfers are the same in both.
         """
-        first, key = number(self.part, self.stage, self.turn)
+        first, key = combinations(self.part, self.stage, self.turn)
         order = np.argsort(first, kind="stable")
         place = np.empty(len(first), np.int64)
         place[order] = np.arange(len(first))
@@ -285,9 +285,9 @@ class _Parts:
         ended = np.zeros(len(first), np.int64)
         ended[by_part] = np.cumsum(has_comm[by_part]) - has_comm[by_part]
         """How many keys with collectives are before each."""
-        stretches, stretch = number(part, ended)
+        stretches, stretch = combinations(part, ended)
         times: dict[tuple[int, int], int] = {}
-        rows, cell = number(stretch[key], self.rank)
+        rows, cell = combinations(stretch[key], self.rank)
         sums = np.zeros(len(rows), np.int64)
         np.add.at(sums, cell, self.own)
         for row, own_ns in zip(rows.tolist(), sums.tolist(), strict=True):
@@ -295,7 +295,7 @@ class _Parts:
         after = np.zeros(len(stretches), np.int64)
         after[stretch[has_comm]] = transfer[has_comm]
         ranks: list[list[int]] = [[] for _ in range(self.size)]
-        of_rank, _ = number(self.rank_of)
+        of_rank, _ = combinations(self.rank_of)
         for row in np.sort(of_rank).tolist():
             ranks[self.part[row]].append(int(self.rank[row]))
         of_part: list[list[int]] = [[] for _ in range(self.size)]

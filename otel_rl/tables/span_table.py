@@ -13,7 +13,7 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.columns.decode import KEYS, TYPES, SpanColumns
 from otel_rl.runs.spans import LONGEST_S, label
 from otel_rl.runs.symmetric import is_met, shows_waits
-from otel_rl.tables.forest import NONE, grow, parents_of
+from otel_rl.tables.forest import MISSING, NONE, combinations, grow, parents_of
 from otel_rl.tables.stages import StageTable, Within
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 TYPE_OF: Final = dict(KEYS)
 TEXTS: Final = (TYPES["string"],)
-SMALLEST: Final = np.iinfo(np.int64).min
-"""The value of a whole number or text that a span does not have."""
 MASK: Final = (1 << 64) - 1
 ID_BYTES: Final = 8
 
@@ -59,7 +57,7 @@ class SpanTable:
         return len(self.columns["begin"])
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return a column: NaN or ``SMALLEST`` where a span does not have an attribute; texts are numbers."""
+        """Return a column: NaN or ``MISSING`` where a span does not have an attribute; texts are numbers."""
         return self.columns[name]
 
     def take(self, kept: Any) -> SpanTable:
@@ -69,12 +67,12 @@ class SpanTable:
     def integers(self, key: str) -> Ints:
         """Return a column of whole numbers, 0 where a span has none."""
         column = self.columns[key]
-        return np.where(column == SMALLEST, 0, column)
+        return np.where(column == MISSING, 0, column)
 
     def has(self, key: str) -> NDArray[np.bool_]:
         """Return which spans have an attribute."""
         column = self.columns[key]
-        return ~np.isnan(column) if column.dtype == np.float64 else column != SMALLEST
+        return ~np.isnan(column) if column.dtype == np.float64 else column != MISSING
 
     def is_text(self, key: str, text: str) -> NDArray[np.bool_]:
         """Return where a column has a text."""
@@ -124,7 +122,7 @@ def table_of_columns(
 
 def _column(key: str, batch: SpanColumns, of: Ints) -> NDArray[Any]:
     is_double = TYPE_OF[key] == TYPES["double"]
-    column = np.full(len(batch.rows), np.nan if is_double else SMALLEST, np.float64 if is_double else np.int64)
+    column = np.full(len(batch.rows), np.nan if is_double else MISSING, np.float64 if is_double else np.int64)
     if key in batch.known:
         rows, values = batch.known[key]
         column[rows] = of[values] if TYPE_OF[key] in TEXTS else values
@@ -154,7 +152,7 @@ def table_of_views(
     columns["view"][:] = views
     for key in keys:
         is_double = TYPE_OF[key] == TYPES["double"]
-        column = np.full(size, np.nan if is_double else SMALLEST, np.float64 if is_double else np.int64)
+        column = np.full(size, np.nan if is_double else MISSING, np.float64 if is_double else np.int64)
         for row, view in enumerate(views):
             value = view.attributes.get(key)
             if value is not None:
@@ -260,18 +258,14 @@ def stage_table(spans: SpanTable, parents: Ints) -> StageTable:
 
 def _combined(columns: list[Any], make: Any) -> tuple[Ints, list[Any]]:
     """Compute a value once for each combination of columns; return its number for each row, and the values."""
-    numbers = [np.unique(column, return_inverse=True) for column in columns]
-    key = np.zeros(len(columns[0]), np.int64)
-    for known, of in numbers:
-        key = key * len(known) + of
-    _, first, number = np.unique(key, return_index=True, return_inverse=True)
+    first, number_of = combinations(*columns)
     rows = zip(*(column[first].tolist() for column in columns), strict=True)
     values = [make(*row) for row in rows]
     known = {value: place for place, value in reversed(list(enumerate(values)))}
     places = sorted(set(known.values()))
     at = {place: index for index, place in enumerate(places)}
     shared = np.array([at[known[value]] for value in values], np.int64)
-    return shared[number], [values[place] for place in places]
+    return shared[number_of], [values[place] for place in places]
 
 
 def _some(texts: list[str], load: int, **codes: int) -> dict[str, Any]:

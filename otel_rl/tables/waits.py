@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from otel_rl.tables.calls import Calls
+from otel_rl.tables.forest import combinations
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,12 +86,12 @@ class _Peers:
     def __init__(self, calls: CallTable) -> None:
         self.calls, self.met, self.size = calls, calls.met, calls.met_size
         size = len(calls.step)
-        part, self.part = number(calls.step, calls.part)
-        key, self.key = number(self.part, calls.stage, calls.turn)
+        part, self.part = combinations(calls.step, calls.part)
+        key, self.key = combinations(self.part, calls.stage, calls.turn)
         self.keys = len(key)
         self.part_of = self.part[key] if size else self.part
         """The part of each key."""
-        ranks, _ = number(self.part, calls.rank)
+        ranks, _ = combinations(self.part, calls.rank)
         self.ranks = np.bincount(self.part[ranks], minlength=len(part))
         self.present = np.bincount(self.key, minlength=self.keys)
         self.rows = np.bincount(self.met.call, minlength=size)
@@ -130,7 +131,7 @@ class _Peers:
 
     def _signatures(self) -> NDArray[np.uint64]:
         """Return a number for the set of groups of each call."""
-        pairs, _ = number(self.met.call, self.calls.met_group)
+        pairs, _ = combinations(self.met.call, self.calls.met_group)
         call, group = self.met.call[pairs], self.calls.met_group[pairs].astype(np.uint64)
         with np.errstate(over="ignore"):
             mixed = (group + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -171,11 +172,11 @@ def _seen_waits(calls: CallTable) -> tuple[Ints, Flags]:
     """
     met = calls.met
     step, stage, turn, rank = (one[met.call] for one in (calls.step, calls.stage, calls.turn, calls.rank))
-    _, place = number(stage, turn)
-    names, name = number(
+    _, place = combinations(stage, turn)
+    names, name = combinations(
         step, calls.met_group, calls.met_operation, met.sequence, np.where(met.sequence == 0, place + 1, 0)
     )
-    seen, of_rank = number(name, rank)
+    seen, of_rank = combinations(name, rank)
     last = np.zeros(len(seen), np.int64)
     last[of_rank] = np.arange(len(of_rank))
     """The last of the rows that a rank has of a name."""
@@ -191,14 +192,3 @@ def _seen_waits(calls: CallTable) -> tuple[Ints, Flags]:
     np.add.at(waits, met.call, wait)
     is_partly[met.call[(is_twice | (count != size))[name]]] = True
     return waits, is_partly
-
-
-def number(*columns: NDArray[Any]) -> tuple[Ints, Ints]:
-    """Number the combinations of columns: the first row of each, and the number of each row."""
-    combined = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        known, of = np.unique(column, return_inverse=True)
-        combined = combined * len(known) + of
-        _, combined = np.unique(combined, return_inverse=True)
-    _, first, number = np.unique(combined, return_index=True, return_inverse=True)
-    return first, number

@@ -39,7 +39,7 @@ from otel_rl.runs.spans import (
     own_stages,
     text,
 )
-from otel_rl.tables.forest import NONE
+from otel_rl.tables.forest import NONE, combinations
 from otel_rl.tables.span_table import (
     STAGE_KEYS,
     SpanTable,
@@ -265,11 +265,7 @@ class WriterFold:
         columns = [table["name"], *(table[key] for key in keys), table.has(v.ITERATION).astype(np.int64)]
         if not len(table):
             return
-        combined = np.zeros(len(table), np.int64)
-        for column in columns:
-            _, of = np.unique(column, return_inverse=True)
-            combined = combined * (int(of.max()) + 1) + of
-        _, first, group = np.unique(combined, return_index=True, return_inverse=True)
+        first, group = combinations(*columns)
         longest = np.full(len(first), -(1 << 62))
         np.maximum.at(longest, group, table["end"] - table["begin"])
         for row, time_ns in zip(
