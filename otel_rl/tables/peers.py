@@ -5,9 +5,10 @@ The peers of a step are a ``part``: the ranks of a role, or of one pipeline stag
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from statistics import fmean
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -17,7 +18,7 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import Kind, kind_of
 from otel_rl.analysis.stages import LOADING
 from otel_rl.tables.calls import Calls, with_collectives_joined
-from otel_rl.tables.forest import combinations, ramp
+from otel_rl.tables.forest import combinations, inverse, ramp
 from otel_rl.tables.waits import CallTable, CallWaits, call_waits
 
 if TYPE_CHECKING:
@@ -166,152 +167,153 @@ NO_PART: Final = Part({}, {}, frozenset(), {}, None)
 
 def parts(compared: Compared) -> dict[tuple[int, int], Part]:
     """Sum up the calls in which a rank may be slow, by step and part; one without calls is not there."""
-    return _Parts(compared).listed()
+    work = _Work(compared)
+    columns = work.own_s(), work.counts(), work.inseparable, work.transfers_ns(), work.what_if()
+    return {key: Part(*row) for key, *row in zip(work.parts, *columns, strict=True)}
 
 
-class _Parts:
+def own_times(compared: Compared) -> dict[tuple[int, int], dict[str, dict[int, float]]]:
+    """Return only the own times of ``parts``."""
+    work = _Work(compared)
+    return dict(zip(work.parts, work.own_s(), strict=True))
+
+
+class _Work:
+    """The calls in which a rank may be slow; ``part`` numbers the parts of all steps in the order of their calls."""
+
     def __init__(self, compared: Compared) -> None:
-        self.compared, table = compared, compared.table
-        first, number_of = combinations(table.step, table.part)
-        order = np.argsort(first, kind="stable")
-        place = np.empty(len(first), np.int64)
-        place[order] = np.arange(len(first))
-        self.size = len(first)
-        rows = first[order].tolist()
-        self.keys = [(int(table.step[row]), int(table.part[row])) for row in rows]
+        table = compared.table
+        self.stages = table.stages
+        first, part = combinations(table.step, table.part)
+        rows, place = _in_order(first)
+        self.parts = [(int(table.step[row]), int(table.part[row])) for row in rows.tolist()]
         kept = np.flatnonzero(compared.is_work)
-        self.part = place[number_of][kept] if len(kept) else kept
+        self.part = place[part[kept]]
         self.stage, self.turn, self.rank = table.stage[kept], table.turn[kept], table.rank[kept]
-        self.comm, self.count = table.comm[kept], table.count[kept]
+        self.comm, self.count, self.own = table.comm[kept], table.count[kept], table.own_ns[kept]
         self.left = np.maximum(0, table.comm - table.waiting - compared.waits.ns)[kept]
         self.is_least = compared.waits.is_least[kept]
         self.is_separable = table.is_separable[kept]
-        self.own: Ints = table.own_ns[kept]
-        _, self.rank_of = combinations(self.part, self.rank)
-        ranks, _ = combinations(self.rank_of)
-        self.ranks = np.bincount(self.part[ranks], minlength=self.size) if len(ranks) else np.zeros(self.size, np.int64)
 
-    def listed(self) -> dict[tuple[int, int], Part]:
-        """Return all parts."""
-        stages = self.compared.table.stages
-        own: list[dict[str, dict[int, float]]] = [{} for _ in range(self.size)]
-        inseparable: list[set[str]] = [set() for _ in range(self.size)]
-        counts: list[Counter[str]] = [Counter() for _ in range(self.size)]
-        transfers: list[dict[str, int]] = [{} for _ in range(self.size)]
-        hidden, _ = combinations(self.part[~self.is_separable], self.stage[~self.is_separable])
-        for row in np.flatnonzero(~self.is_separable)[hidden].tolist():
-            inseparable[self.part[row]].add(stages[self.stage[row]])
-        self._own_times(own, inseparable)
-        self._counts(counts)
-        self._transfers(transfers)
-        ifs = self._what_if()
-        return {
-            key: Part(own[part], dict(counts[part]), frozenset(inseparable[part]), transfers[part], ifs.get(part))
-            for part, key in enumerate(self.keys)
-        }
+    @cached_property
+    def ranks(self) -> list[list[int]]:
+        """The ranks of each part, in the order of their calls."""
+        found: list[list[int]] = [[] for _ in self.parts]
+        rows, _ = combinations(self.part, self.rank)
+        for row in np.sort(rows).tolist():
+            found[self.part[row]].append(int(self.rank[row]))
+        return found
 
-    def _own_times(self, own: list[dict[str, dict[int, float]]], inseparable: list[set[str]]) -> None:
+    @cached_property
+    def num_ranks(self) -> Ints:
+        return np.array([len(ranks) for ranks in self.ranks], np.int64)
+
+    @cached_property
+    def matched(self) -> tuple[Ints, Ints]:
+        """The k-th calls of a stage on the ranks of a part: the row of the first, in order, and for each row which."""
+        first, key = combinations(self.part, self.stage, self.turn)
+        rows, place = _in_order(first)
+        return rows, place[key]
+
+    @cached_property
+    def inseparable(self) -> list[frozenset[str]]:
+        found: list[set[str]] = [set() for _ in self.parts]
+        hidden = ~self.is_separable
+        for part, stage in {*zip(self.part[hidden].tolist(), self.stage[hidden].tolist(), strict=True)}:
+            found[part].add(self.stages[stage])
+        return [frozenset(one) for one in found]
+
+    def own_s(self) -> list[dict[str, dict[int, float]]]:
+        found: list[dict[str, dict[int, float]]] = [{} for _ in self.parts]
         first, group = combinations(self.part, self.stage, self.rank)
         sums = np.zeros(len(first), np.int64)
         np.add.at(sums, group, self.own)
-        time_of = {
-            (part, stage, rank): own_ns
-            for part, stage, rank, own_ns in zip(
-                *(one[first].tolist() for one in (self.part, self.stage, self.rank)), sums.tolist(), strict=True
-            )
-        }
-        ranks: list[list[int]] = [[] for _ in range(self.size)]
-        rows, _ = combinations(self.rank_of)
+        cells = zip(self.part[first].tolist(), self.stage[first].tolist(), self.rank[first].tolist(), strict=True)
+        time_of = dict(zip(cells, sums.tolist(), strict=True))
+        rows, _ = combinations(self.part, self.stage)
         for row in np.sort(rows).tolist():
-            ranks[self.part[row]].append(int(self.rank[row]))
-        first, _ = combinations(self.part, self.stage)
-        for row in np.sort(first).tolist():
             part, stage = int(self.part[row]), int(self.stage[row])
-            name = self.compared.table.stages[stage]
-            if name not in inseparable[part]:
-                own[part][name] = {rank: time_of.get((part, stage, rank), 0) / 1e9 for rank in ranks[part]}
+            name = self.stages[stage]
+            if name not in self.inseparable[part]:
+                found[part][name] = {rank: time_of.get((part, stage, rank), 0) / 1e9 for rank in self.ranks[part]}
+        return found
 
-    def _counts(self, counts: list[Counter[str]]) -> None:
-        first, key = combinations(self.part, self.stage, self.turn)
+    def counts(self) -> list[dict[str, int]]:
+        found: list[dict[str, int]] = [{} for _ in self.parts]
+        first, key = self.matched
         most = np.zeros(len(first), np.int64)
         np.maximum.at(most, key, self.count)
         for part, stage, count in zip(
             self.part[first].tolist(), self.stage[first].tolist(), most.tolist(), strict=True
         ):
-            counts[part][self.compared.table.stages[stage]] += count
+            name = self.stages[stage]
+            found[part][name] = found[part].get(name, 0) + count
+        return found
 
-    def _transfers(self, transfers: list[dict[str, int]]) -> None:
-        """Calls that only some ranks have, or whose collectives are inseparable, do not count.
+    def transfers_ns(self) -> list[dict[str, int]]:
+        """Return what is no wait in calls that all ranks have and whose collectives are separable.
 
         A stage in which a wait is a lower bound is left out, since its remainder may be waiting, too.
         """
-        first, key = combinations(self.part, self.stage, self.turn)
+        found: list[dict[str, int]] = [{} for _ in self.parts]
+        first, key = self.matched
         least = np.full(len(first), np.iinfo(np.int64).max)
         np.minimum.at(least, key, self.left)
-        present = np.bincount(key, minlength=len(first))
-        is_hidden = np.zeros(len(first), bool)
-        is_hidden[key[~self.is_separable]] = True
         unknown = {*zip(self.part[self.is_least].tolist(), self.stage[self.is_least].tolist(), strict=True)}
-        part, ranks = self.part[first], self.ranks[self.part[first]]
-        kept = np.flatnonzero((present == ranks) & ~is_hidden & (ranks > 1))
-        for place in kept[np.argsort(first[kept], kind="stable")].tolist():
-            of = int(part[place]), int(self.stage[first[place]])
-            if of not in unknown:
-                name = self.compared.table.stages[of[1]]
-                transfers[of[0]][name] = transfers[of[0]].get(name, 0) + int(least[place])
+        ranks = self.num_ranks[self.part[first]]
+        is_known = (np.bincount(key, minlength=len(first)) == ranks) & ~self._is_hidden(key, len(first)) & (ranks > 1)
+        for row, time_ns in zip(first[is_known].tolist(), least[is_known].tolist(), strict=True):
+            part, stage = int(self.part[row]), int(self.stage[row])
+            if (part, stage) not in unknown:
+                name = self.stages[stage]
+                found[part][name] = found[part].get(name, 0) + time_ns
+        return found
 
-    def _what_if(self) -> dict[int, WhatIf]:
+    def _is_hidden(self, key: Ints, size: int) -> Flags:
+        """Return in which groups a call is inseparable."""
+        flags = np.zeros(size, bool)
+        flags[key[~self.is_separable]] = True
+        return flags
+
+    def what_if(self) -> list[WhatIf | None]:
         """Compare each part with an ideal one, in which each rank takes the mean of the ranks.
 
         A call with time in collectives ends a stretch: there the ranks wait for the slowest. That is exact if a stage's
         collectives come at its end. Transfers are the same in both.
         """
-        first, key = combinations(self.part, self.stage, self.turn)
-        order = np.argsort(first, kind="stable")
-        place = np.empty(len(first), np.int64)
-        place[order] = np.arange(len(first))
-        key, first = place[key], first[order]
-        """Keys in the order in which they come; those of a part are together in each rank's calls, not in all."""
+        first, key = self.matched
         part = self.part[first]
-        present = np.bincount(key, minlength=len(first))
-        bad = np.zeros(self.size, bool)
-        bad[part[present != self.ranks[part]]] = True
-        bad[self.part[~self.is_separable]] = True
-        bad[self.ranks < 2] = True
+        is_known = (self.num_ranks > 1) & ~self._is_hidden(self.part, len(self.parts))
+        is_known[part[np.bincount(key, minlength=len(first)) != self.num_ranks[part]]] = False
         has_comm, transfer = np.zeros(len(first), bool), np.full(len(first), np.iinfo(np.int64).max)
         has_comm[key[self.comm > 0]] = True
         np.minimum.at(transfer, key, self.comm)
-        by_part = np.lexsort((np.arange(len(first)), part))
+        by_part = np.argsort(part, kind="stable")
         ended = np.zeros(len(first), np.int64)
         ended[by_part] = np.cumsum(has_comm[by_part]) - has_comm[by_part]
-        """How many keys with collectives are before each."""
+        """How many calls with collectives are before each; those of a part follow each other."""
         stretches, stretch = combinations(part, ended)
-        times: dict[tuple[int, int], int] = {}
-        rows, cell = combinations(stretch[key], self.rank)
-        sums = np.zeros(len(rows), np.int64)
-        np.add.at(sums, cell, self.own)
-        for row, own_ns in zip(rows.tolist(), sums.tolist(), strict=True):
-            times[int(stretch[key[row]]), int(self.rank[row])] = own_ns
         after = np.zeros(len(stretches), np.int64)
         after[stretch[has_comm]] = transfer[has_comm]
-        ranks: list[list[int]] = [[] for _ in range(self.size)]
-        of_rank, _ = combinations(self.rank_of)
-        for row in np.sort(of_rank).tolist():
-            ranks[self.part[row]].append(int(self.rank[row]))
-        of_part: list[list[int]] = [[] for _ in range(self.size)]
+        times = self._times(stretch[key])
+        found: list[list[tuple[dict[int, int], int]]] = [[] for _ in self.parts]
         for one in np.argsort(ended[stretches], kind="stable").tolist():
-            of_part[part[stretches[one]]].append(one)
-        found = {}
-        for number_of in np.flatnonzero(~bad).tolist():
-            made = _ideal(
-                [
-                    ({rank: times.get((one, rank), 0) for rank in ranks[number_of]}, int(after[one]))
-                    for one in of_part[number_of]
-                ]
-            )
-            if made is not None:
-                found[number_of] = made
-        return found
+            of = int(part[stretches[one]])
+            found[of].append(({rank: times.get((one, rank), 0) for rank in self.ranks[of]}, int(after[one])))
+        return [_ideal(found[of]) if is_known[of] else None for of in range(len(self.parts))]
+
+    def _times(self, stretch: Ints) -> dict[tuple[int, int], int]:
+        """Return own time by stretch and rank."""
+        rows, cell = combinations(stretch, self.rank)
+        sums = np.zeros(len(rows), np.int64)
+        np.add.at(sums, cell, self.own)
+        return dict(zip(zip(stretch[rows].tolist(), self.rank[rows].tolist(), strict=True), sums.tolist(), strict=True))
+
+
+def _in_order(first: Ints) -> tuple[Ints, Ints]:
+    """Return the first rows of groups in ascending order, and the place of each group in it."""
+    order = np.argsort(first, kind="stable")
+    return first[order], inverse(order)
 
 
 def _ideal(stretches: list[tuple[dict[int, int], int]]) -> WhatIf | None:

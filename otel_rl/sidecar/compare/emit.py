@@ -79,7 +79,7 @@ class Emitter:
         import numpy as np  # a command does without it
 
         from otel_rl.tables.calls import join
-        from otel_rl.tables.peers import NO_PART, RankSteps, compare, parts
+        from otel_rl.tables.peers import RankSteps, compare, own_times
 
         world_size = max(step.world_size for step in steps.values())
         scope = "run" if 0 < world_size <= len(readable) else "node"
@@ -96,13 +96,12 @@ class Emitter:
         rows = np.array([(0, stages[rank], rank) for rank in ranks], np.int64)
         compared = compare(calls, RankSteps(*rows.T))
         waited_ns = {rank: one.ns for rank, one in zip(ranks, compared.by_rank_step([()] * len(ranks)), strict=True)}
-        part_of = parts(compared)
+        own_of = own_times(compared)
         slow: dict[tuple[int, str], float] = {}
         for pipeline in dict.fromkeys(stages[rank] for rank in ranks):
             steps_ns = {rank: step.end_ns - step.begin_ns for rank, step in steps.items() if stages[rank] == pipeline}
             between_s = between_stages({rank: steps[rank].other_ns for rank in steps_ns}, waited_ns)
-            own_s = part_of.get((0, pipeline), NO_PART).own_s
-            slow |= costs({**own_s, v.OTHER: between_s}, max(steps_ns.values()))
+            slow |= costs({**own_of.get((0, pipeline), {}), v.OTHER: between_s}, max(steps_ns.values()))
         of_named = self._costs(role, slow)
         for rank in sorted(steps):
             step = steps[rank]
