@@ -121,8 +121,7 @@ def table_of_columns(
 
 
 def _column(key: str, batch: SpanColumns, of: Ints) -> NDArray[Any]:
-    is_double = TYPE_OF[key] == TYPES["double"]
-    column = np.full(len(batch.rows), np.nan if is_double else MISSING, np.float64 if is_double else np.int64)
+    column = _empty(key, len(batch.rows))
     if key in batch.known:
         rows, values = batch.known[key]
         column[rows] = of[values] if TYPE_OF[key] in TEXTS else values
@@ -150,15 +149,23 @@ def table_of_views(
         "view": np.empty(size, object),
     }
     columns["view"][:] = views
-    for key in keys:
-        is_double = TYPE_OF[key] == TYPES["double"]
-        column = np.full(size, np.nan if is_double else MISSING, np.float64 if is_double else np.int64)
-        for row, view in enumerate(views):
-            value = view.attributes.get(key)
-            if value is not None:
-                column[row] = texts.number(str(value)) if TYPE_OF[key] in TEXTS else value
-        columns[key] = column
+    cells: dict[str, tuple[list[int], list[Any]]] = {key: ([], []) for key in keys}
+    for row, view in enumerate(views):
+        for key, value in view.attributes.items():
+            if key in cells:
+                rows, values = cells[key]
+                rows.append(row)
+                values.append(value)
+    for key, (rows, values) in cells.items():
+        columns[key] = _empty(key, size)
+        columns[key][rows] = [texts.number(str(value)) for value in values] if TYPE_OF[key] in TEXTS else values
     return SpanTable(texts, columns)
+
+
+def _empty(key: str, size: int) -> NDArray[Any]:
+    """Return the column of an attribute that no span has."""
+    is_double = TYPE_OF[key] == TYPES["double"]
+    return np.full(size, np.nan if is_double else MISSING, np.float64 if is_double else np.int64)
 
 
 def _number(id: bytes) -> int:
