@@ -74,17 +74,3 @@ def test_the_start_of_a_python_is_measured(tmp_path: Path) -> None:
     subprocess.run(command, capture_output=True, text=True, check=True)
     plain, waiting, _, started = json.loads((tmp_path / "figures.json").read_text()).values()
     assert plain["rss_mb"][1] < waiting["rss_mb"][1] < started["rss_mb"][1] / 2
-
-
-@pytest.mark.slow
-def test_an_update_is_measured(tmp_path: Path) -> None:
-    """On two ranks, with collectives and without; the calls of ours for a collective are counted, not timed."""
-    sizes = {"rounds": 2, "steps": 1, "layers": 2, "micro-batches": 1, "width": 8, "batch": 4}
-    given = [text for name, number in sizes.items() for text in (f"--{name}", str(number))]
-    command = [sys.executable, str(BENCHMARKS / "update.py"), *given, "--json", str(tmp_path / "figures.json")]
-    subprocess.run(command, capture_output=True, text=True, check=True)
-    figures = json.loads((tmp_path / "figures.json").read_text())
-    assert {"control", "otel_rl", "torch.profiler"} == set(figures["FSDP2"]["ways"])
-    calls = {title: figures[title]["calls"] for title in ("FSDP2", "no collectives")}
-    assert (True, 0) == (calls["FSDP2"]["rows"] > 0, calls["no collectives"]["rows"])
-    assert calls["FSDP2"]["calls"] > calls["no collectives"]["calls"] > 0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -38,7 +39,8 @@ def test_calls_and_waits_of_a_rank_tile_each_step(found: Recorded, rank: int) ->
     """Waits are below the driver's root, as far as they are longer than 1 ms; the last step has none at its end."""
     roots = sorted((one for one in found.roots if one.name == v.LOOP), key=number_of)
     assert list(range(STEPS)) == [number_of(root) for root in roots]
-    gaps, spent_ns = [], 0
+    gaps: defaultdict[int, list[int]] = defaultdict(list)
+    spent_ns = []
     for root in roots:
         own = [node for node in root.walk() if (node.span.resource[v.ROLE], node.rank) == ("Worker", rank)]
         own.sort(key=lambda node: node.span.start_ns)
@@ -46,11 +48,12 @@ def test_calls_and_waits_of_a_rank_tile_each_step(found: Recorded, rank: int) ->
         assert whole[: 4 if root is roots[-1] else 5] == [node.name for node in own]
         assert {"controller"} == {node.attributes[v.IDLE_REASON] for node in own[::2]}
         assert {root.span.span_id} == {node.span.parent_id for node in own[::2]}
-        gaps += [right.span.start_ns - left.span.end_ns for left, right in pairwise(own)]
-        spent_ns += own[-1].span.end_ns - own[0].span.start_ns
+        for place, (left, right) in enumerate(pairwise(own)):
+            gaps[place].append(right.span.start_ns - left.span.end_ns)
+        spent_ns.append(own[-1].span.end_ns - own[0].span.start_ns)
         assert abs(own[0].span.start_ns - root.span.start_ns) < CLOCK_S * 1e9
-    assert min(gaps) >= 0
-    assert sum(gaps) < GAPS * spent_ns
+    assert min(map(min, gaps.values())) >= 0
+    assert sum(map(median, gaps.values())) < GAPS * median(spent_ns)  # a busy machine may hold up one step
 
 
 @pytest.mark.slow
