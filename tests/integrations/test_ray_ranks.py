@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
 
 import pytest
 
@@ -52,8 +51,9 @@ def test_calls_and_waits_of_a_rank_tile_each_step(found: Recorded, rank: int) ->
             gaps[place].append(right.span.start_ns - left.span.end_ns)
         spent_ns.append(own[-1].span.end_ns - own[0].span.start_ns)
         assert abs(own[0].span.start_ns - root.span.start_ns) < CLOCK_S * 1e9
-    assert min(map(min, gaps.values())) >= 0
-    assert sum(map(median, gaps.values())) < GAPS * median(spent_ns)  # a busy machine may hold up one step
+    least = [min(of_place) for of_place in gaps.values()]  # a busy machine may hold up a step
+    assert min(least) >= 0
+    assert sum(least) < GAPS * min(spent_ns)
 
 
 @pytest.mark.slow
