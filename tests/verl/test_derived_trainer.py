@@ -23,8 +23,8 @@ def test_steps_of_an_overridden_fit(stubbed: Recording, monkeypatch: pytest.Monk
         self.config, self.global_steps = config, 1
 
     monkeypatch.setattr(kind, "__init__", init)
-    monkeypatch.setattr(trainer, "trained", lambda config: {})
-    monkeypatch.setattr(trainer, "settings_of", lambda trainer: {})
+    monkeypatch.setattr(trainer, "_trained", lambda config: {})
+    monkeypatch.setattr(trainer, "_settings_of", lambda trainer: {})
     stubbed.start("verl")
     from verl.utils.profiler import marked_timer
 
