@@ -109,7 +109,7 @@ class Section:
 
     title: str = ""
     name: str = ""
-    """Where it has no title."""
+    """Name of a section without a title."""
     blocks: Callable[[Report], list[Block]] = lambda _: []
     """What it shows of a report; an empty list leaves the section out."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -81,13 +82,17 @@ class Calls:
         own_ns: Ints = np.where(self.device >= 0, self.device, np.where(self.is_hidden, 0, active))
         return own_ns
 
+    @cached_property
+    def met_size(self) -> Ints:
+        """Size of the group of each collective in ``met``."""
+        return np.array([size for *_, size in self.meetings] or [0], np.int64)[self.met.meeting]
+
     @property
     def has_others(self) -> Flags:
         """Whether other ranks may be in its collectives; a rank alone in the longest ones is alone in all."""
-        sizes = np.array([size for *_, size in self.meetings] or [0], np.int64)[self.met.meeting]
         has_met, is_alone = np.zeros(len(self.stage), bool), np.ones(len(self.stage), bool)
         has_met[self.met.call] = True
-        is_alone[self.met.call[sizes != 1]] = False
+        is_alone[self.met.call[self.met_size != 1]] = False
         return (self.count > 0) & ~(has_met & is_alone)
 
     def take(self, kept: Flags, rank_step: Ints) -> Calls:

@@ -34,9 +34,9 @@ class RankSteps:
     """Steps of ranks that are compared."""
 
     step: Ints
-    """Those of one number are compared."""
+    """Number of the step; ranks with the same number are compared."""
     part: Ints
-    """Those that do the same work in a step: its pipeline stage."""
+    """Pipeline stage; ranks with the same one do the same work."""
     rank: Ints
 
 
@@ -86,7 +86,7 @@ class RankWaits(NamedTuple):
     """How long a rank waited for slower ones in a step."""
 
     ns: int
-    """In its calls that are no waits themselves."""
+    """Time waited for slower ranks, without calls that are waits themselves, ns."""
     is_least: bool
     """It is a lower bound."""
     by_kind: dict[Kind, int]

@@ -34,9 +34,9 @@ class CallTable(Calls):
     """Calls of the ranks of a role."""
 
     step: Ints
-    """Those of one number are compared."""
+    """Number of the step; ranks with the same number are compared."""
     part: Ints
-    """Those that do the same work in a step: its pipeline stage."""
+    """Pipeline stage; ranks with the same one do the same work."""
     rank: Ints
     turn: Ints
     """Which of the calls of its stage on its rank in the step it is."""
@@ -48,10 +48,6 @@ class CallTable(Calls):
     @cached_property
     def met_operation(self) -> Ints:
         return self._numbered([operation for _, operation, _ in self.meetings])
-
-    @cached_property
-    def met_size(self) -> Ints:
-        return np.array([size for *_, size in self.meetings] or [0], np.int64)[self.met.meeting]
 
     def _numbered(self, names: list[str]) -> Ints:
         known = {name: number for number, name in enumerate(dict.fromkeys(names))}

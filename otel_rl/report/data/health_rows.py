@@ -29,7 +29,7 @@ class RankMemory:
     bytes: Sequence[int]
     """One or more."""
     stage: str
-    """In which most of the growth was; empty if in none."""
+    """The stage with most of the growth; empty if no stage has most of it."""
     share: float
     """Share of the growth."""
     is_rank: bool = True
@@ -84,7 +84,7 @@ class LateLoop:
     rank: Rank
     lag_s: float
     step: int
-    """In which it was latest."""
+    """The step in which it was latest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,16 +100,16 @@ class HealthRows:
     led: Set[str] = frozenset()
     """Attempts in which a driver calls the others."""
     memory: Sequence[RankMemory] = ()
-    """Of the last attempt."""
+    """Memory of the ranks in the last attempt."""
     stalls: Sequence[StallRow] = ()
     open_stages: Sequence[OpenStageRow] = ()
     failures: Sequence[FailedRank] = ()
-    """Those that were survived, and those that ended the last attempt."""
+    """Failures that the run survived, and failures that ended the last attempt."""
     died: Sequence[OpenStageRow] = ()
     """Where the processes of the last attempt were that ended without an exception."""
     ended_early: Sequence[EndedEarly] = ()
     disagreements: Sequence[StepDisagreement] = ()
-    """Of the last attempt."""
+    """Disagreements in the last attempt."""
     ledger: Ledger = NO_LEDGER
     losses: Sequence[Loss] = ()
     damage: Sequence[DamagedFile] = ()

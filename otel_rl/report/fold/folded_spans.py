@@ -51,7 +51,7 @@ class StepRecord:
     is_truncated: bool
     """Its writer died in it or an exception ended it, so its time is no step time."""
     number: int
-    """That of its calls in ``FoldedSpans.calls``."""
+    """Number of the step in ``FoldedSpans.calls``, where it is the ``rank_step`` of its calls."""
     bubbles: tuple[int, ...]
     """Waits of this rank by ``REASONS``, ns."""
     goodput: Goodput

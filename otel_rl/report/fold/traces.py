@@ -55,7 +55,7 @@ class Traces:
         """Stages, and collectives that failed; in a run with a driver all spans."""
 
     def _set_clocks(self) -> None:
-        """Give spans the times of the clock before it was set."""
+        """Convert times of spans to the clock as it was before somebody set it."""
         set_ns = np.zeros(self.count, np.int64)
         rows = np.flatnonzero(self.is_container)
         for row in rows.tolist():

@@ -73,9 +73,9 @@ class Progress:
     """How far the reading of a run is, for whoever shows it meanwhile."""
 
     spans: int = 0
-    """Those that are read."""
+    """Number of spans read so far."""
     of: int = 0
-    """All spans, as the headers of frames say."""
+    """Number of all spans, from the headers of frames."""
 
     @property
     def share(self) -> float:
@@ -89,11 +89,11 @@ class Shared:
 
     found: FoldedSpans = field(default_factory=FoldedSpans)
     steps: int = 0
-    """Steps that have a number, of all ranks."""
+    """Number of steps of all ranks so far; each has a number below it."""
     shapes: Shapes = field(default_factory=dict)
     progress: Progress = field(default_factory=Progress)
     failed: list[tuple[int, Failure]] = field(default_factory=list)
-    """When steps failed."""
+    """Failures in steps, each with its time in ns."""
     bounds: dict[str, Bounds] = field(default_factory=dict)
     """By attempt: the bounds of its records, whether a clock was set or not."""
     errors: list[SpanView] = field(default_factory=list)
@@ -150,7 +150,7 @@ class WriterFold:
     def __init__(self, shared: Shared, journal: Journal, more: Sequence[SpanView]) -> None:
         self.shared, self.found, self.journal = shared, shared.found, journal
         self.is_training = False
-        """It trains in the steps of a driver."""
+        """Whether the process trains in the steps of a driver."""
         self.lent: set[bytes] = set()
         self.writer = journal.identity.writer
         self.more = more
