@@ -15,14 +15,13 @@ import pytest
 import otel_rl
 from otel_rl import entry
 from otel_rl.flusher.thread import Flusher
-from otel_rl.journal.files import Journal
 from otel_rl.journal.read import Run, open_run
 from otel_rl.journal.views import SpanView
 from otel_rl.probes.memory import UNREAD, probes
 from otel_rl.process.state import state
 from otel_rl.records import Value
 from otel_rl.report.fold.folded_spans import FoldedSpans
-from otel_rl.report.fold.writer import fold, fold_writers
+from otel_rl.report.fold.writer import RunFold, fold
 
 WALL_NS = 1_700_000_000_000_000_000
 """The wall clock when the fake monotonic clock shows 0."""
@@ -205,7 +204,4 @@ def folded_run(run: Run) -> FoldedSpans:
 
 def folded_spans(spans: list[SpanView]) -> FoldedSpans:
     """Fold spans that no journal has."""
-    by_writer: dict[str, list[SpanView]] = {}
-    for span in spans:
-        by_writer.setdefault(span.journal.identity.writer, []).append(span)
-    return fold_writers((Journal(listed[0].journal.identity, []), listed) for listed in by_writer.values())
+    return RunFold().finish(spans)

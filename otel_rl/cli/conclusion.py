@@ -21,8 +21,8 @@ from otel_rl.guard import guard
 from otel_rl.journal.read import Run
 from otel_rl.process.identity import TRAINER, has_variable
 from otel_rl.report.build import build_report
+from otel_rl.report.reading import Points, Reading
 from otel_rl.report.sections.header import early_head
-from otel_rl.report.source import Points, no_points, read_points
 from otel_rl.report.terminal import laid_out, render
 
 LIMIT_S: Final = 5.0
@@ -76,10 +76,13 @@ class Conclusion:
                 self.lines.append(f"not all of it could be sent so far: {answers}; {hint}")
 
     def _show(self, run: Run, console: Console) -> None:
-        self.shown = _head(run, no_points(run), console)
-        points = read_points(run)
-        self.shown = _head(run, points, console)
-        report = build_report(run, time.time_ns(), points)
+        reading = Reading()
+        reading.attach(run)
+        self.shown = _head(run, reading.points, console)
+        reading.read_numbers()
+        self.shown = _head(run, reading.points, console)
+        reading.read_spans()
+        report = build_report(run, time.time_ns(), reading)
         with console.capture() as shown:
             console.print()
             render(report, console, ())

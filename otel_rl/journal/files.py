@@ -8,7 +8,7 @@ import stat
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from math import inf
@@ -20,6 +20,7 @@ from otel_rl.journal.columns.messages import resource_of
 from otel_rl.journal.filesystem import silent_s
 from otel_rl.journal.frame import END, LEFT, SIGNALS, WRITER, Damage, Frame, Signal, scan
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.position import Position
 from otel_rl.records import Attributes
 
 SUFFIX: Final = ".otlp"
@@ -41,17 +42,23 @@ class SegmentFile:
     number: int
     """Number of the segment; -1 for the spool."""
 
-    def items(self, size: int = -1) -> Iterator[Frame | Damage]:
-        """Read whole frames, and the damage between them; a file that cannot be read is damage as a whole."""
+    def items(self, begin: int = 0, size: int = -1) -> Iterator[Frame | Damage]:
+        """Read whole frames, and the damage between them; a file that cannot be read is damage as a whole.
+
+        Args:
+            begin: where a frame begins.
+            size: how much to read; -1 for all.
+        """
         try:
             with open(self.path, "rb") as file:
+                file.seek(begin)
                 data = file.read(size)
         except FileNotFoundError:
             return  # its writer removed or moved it
         except OSError:
             yield Damage(0, self.size, "unreadable", str(self.path))
             return
-        for item in scan(data):
+        for item in scan(data, begin):
             yield replace(item, path=str(self.path)) if isinstance(item, Damage) else item
 
     @property
@@ -62,13 +69,6 @@ class SegmentFile:
             return 0
 
 
-@dataclass
-class _Survey:
-    last_ns: int = 0
-    records: dict[Signal, int] = field(default_factory=lambda: {"traces": 0, "metrics": 0, "logs": 0})
-    damage: list[Damage] = field(default_factory=list)
-
-
 class Journal:
     """All files of one writer."""
 
@@ -76,8 +76,8 @@ class Journal:
         self.identity = identity
         self.segments = sorted(segments, key=lambda one: (one.number, one.path))
         self._newest = {one.signal: one for one in self.segments if one.number >= 0}
-        self._undecodable: dict[tuple[Path, int], Damage] = {}
-        self._resources: dict[bytes, Attributes] = {}
+        self.resources: dict[bytes, Attributes] = {}
+        """Those that were decoded, by their messages."""
 
     def __repr__(self) -> str:
         return f"Journal({self.identity.writer!r})"
@@ -94,11 +94,11 @@ class Journal:
     @property
     def last_ns(self) -> int:
         """The latest time of any record, ns since 1970; 0 without records. The first call goes through all files."""
-        return self._survey.last_ns
+        return self.position.last_ns
 
     @property
     def records(self) -> dict[Signal, int]:
-        return self._survey.records
+        return self.position.records
 
     @property
     def damage(self) -> list[Damage]:
@@ -106,7 +106,7 @@ class Journal:
 
         The incomplete end of a segment that a living process writes is no damage.
         """
-        return [*self._survey.damage, *self._undecodable.values()]
+        return self.position.all_damage([one.path for one in self._newest.values()])
 
     def frames(self, signal: Signal) -> Iterator[tuple[SegmentFile, Frame]]:
         """Read the whole frames of a signal in the order in which they were written."""
@@ -116,6 +116,14 @@ class Journal:
                     if isinstance(item, Frame) and SIGNALS.get(item.type) == signal:
                         yield segment, item
 
+    def unread(self, signal: Signal) -> Iterator[tuple[SegmentFile, Frame]]:
+        """Read the frames that ``position`` has not come to, and move it on."""
+        for segment in self.segments:
+            if segment.signal == signal:
+                for frame in self.position.frames(segment):
+                    if SIGNALS.get(frame.type) == signal:
+                        yield segment, frame
+
     @property
     def spans_known_from(self) -> int:
         """The time since which every finished span is here; 0 unless the size cap removed older segments."""
@@ -124,9 +132,10 @@ class Journal:
             return 0
         return next((frame.last_ns for _, frame in self.frames("traces")), 0)
 
-    def batches(self, signal: Signal) -> Iterator[tuple[SegmentFile, list[Frame]]]:
-        """Read the frames of a signal as ``frames`` does, several of a segment at once: as many as make 2 MiB."""
-        for segment, items in groupby(self.frames(signal), itemgetter(0)):
+    def batches(self, signal: Signal, *, unread: bool = False) -> Iterator[tuple[SegmentFile, list[Frame]]]:
+        """Read as ``frames`` or ``unread`` does, several frames of a segment at once: as many as make 2 MiB."""
+        frames = self.unread(signal) if unread else self.frames(signal)
+        for segment, items in groupby(frames, itemgetter(0)):
             batch, size = list[Frame](), 0
             for _, frame in items:
                 batch.append(frame)
@@ -139,15 +148,16 @@ class Journal:
 
     def resource(self, message: bytes) -> Attributes:
         """Decode a Resource; equal ones are the same object."""
-        known = self._resources.get(message)
+        known = self.resources.get(message)
         if known is None:
-            known = self._resources[message] = resource_of(message)
+            known = self.resources[message] = resource_of(message)
         return known
 
     def undecodable(self, segment: SegmentFile, frame: Frame) -> None:
         """Record as damage a frame whose checksum is right and whose content is no OTLP request."""
         damage = Damage(frame.offset, frame.end - frame.offset, "content", str(segment.path))
-        self._undecodable[segment.path, frame.offset] = damage
+        if damage not in self.position.undecodable:
+            self.position.undecodable.append(damage)
 
     def _silent_s(self) -> float:
         silent = [inf]
@@ -157,21 +167,13 @@ class Journal:
         return min(silent)
 
     @cached_property
-    def _survey(self) -> _Survey:
-        survey = _Survey()
-        lives = self.alive()  # first: during the survey its writer may finish a frame and end
+    def position(self) -> Position:
+        """What is known of all files; the first call goes through them, unless a reader has set it before."""
+        position = Position(is_written=self.alive())  # first: meanwhile the writer may finish a frame and end
         for segment in self.segments:
-            item: Frame | Damage | None = None
-            for item in segment.items():
-                if isinstance(item, Damage):
-                    survey.damage.append(item)
-                elif item.type in SIGNALS:
-                    survey.last_ns = max(survey.last_ns, item.last_ns)
-                    survey.records[SIGNALS[item.type]] += item.count
-            is_cut = isinstance(item, Damage) and item.reason != "unreadable"
-            if is_cut and self._newest.get(segment.signal) is segment and lives:
-                survey.damage.pop()  # its writer has not finished the frame yet
-        return survey
+            for _ in position.frames(segment):
+                pass
+        return position
 
 
 def ends_closed(path: Path) -> bool:
@@ -204,7 +206,7 @@ def find_journals(path: Path, elsewhere: Path | None = None) -> list[Journal]:
             continue
         writer, signal, number = match.groups()
         segment = SegmentFile(file, signal, -1 if number == SPOOL else int(number))
-        identity = _identity(next(segment.items(_FIRST_BYTES), None)) or WriterIdentity(writer)
+        identity = _identity(next(segment.items(size=_FIRST_BYTES), None)) or WriterIdentity(writer)
         if file.parent == elsewhere and identity.writer not in named:
             continue  # another run of the same name
         named[identity.writer].append(segment)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 from zlib import crc32
 
@@ -81,8 +81,8 @@ def pack(type: int, payload: bytes, count: int, first_ns: int, last_ns: int) -> 
     return b"".join((head, _CHECKSUM.pack(crc32(head)), payload))
 
 
-def scan(data: bytes) -> Iterator[Frame | Damage]:
-    """Yield the frames in the bytes of a segment, and the damage between them, in order.
+def scan(data: bytes, begin: int = 0) -> Iterator[Frame | Damage]:
+    """Yield the frames in the bytes of a segment from ``begin`` on, and the damage between them, in order.
 
     After damage the next whole frame is searched, also inside what the damaged frame claims as its payload: one broken
     frame never hides another. Every byte belongs to exactly one result.
@@ -91,8 +91,8 @@ def scan(data: bytes) -> Iterator[Frame | Damage]:
     while offset < len(data):
         header = _header(data, offset)
         item = (_frame(data, offset, header) if header else None) or _damage(data, offset, header)
-        yield item
-        offset = item.end if isinstance(item, Frame) else offset + item.length
+        offset += HEADER_BYTES + len(item.payload) if isinstance(item, Frame) else item.length
+        yield replace(item, offset=begin + item.offset) if begin else item
 
 
 def _header(data: bytes, offset: int) -> _Header | None:

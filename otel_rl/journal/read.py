@@ -86,13 +86,8 @@ class Run:
         Args:
             with_waits: also the waits of ranks for their controller, which neither hang nor end a process.
         """
-        stages = [
-            stage
-            for journal in self.journals
-            for stage in _open_stages(journal)
-            if with_waits or stage.attributes.get(vocabulary.IDLE_REASON) != "controller"
-        ]
-        return sorted(stages, key=lambda stage: stage.start_ns)
+        records = ((journal, _open_records(journal)) for journal in self.journals)
+        return open_stages(records, with_waits=with_waits)
 
     def points(self, wanted: Wanted = None) -> Iterator[PointView]:
         """Read the points of one metric, of those whose name a function selects, or all.
@@ -102,7 +97,7 @@ class Run:
         Cost: 2 us a point that is wanted, 5 us a histogram, 0.2 us another.
         """
         for journal in self.journals:
-            yield from _points(journal, wanted)
+            yield from points_of(journal, wanted)
 
     def last_points(self, name: str | None = None) -> list[PointView]:
         """Read the last point of every metric, attributes, resource and journal."""
@@ -113,9 +108,11 @@ class Run:
                 last[key] = point
         return list(last.values())
 
-    def logs(self, event_name: str | None = None) -> Iterator[LogView]:
+    def logs(self, events: str | Collection[str] | None = None) -> Iterator[LogView]:
+        """Read the log records, all or those of an event or some."""
+        events = (events,) if isinstance(events, str) else events
         for journal in self.journals:
-            yield from _logs(journal, event_name)
+            yield from logs_of(journal, events)
 
 
 def open_run(path: str | Path, elsewhere: Path | None = None) -> Run:
@@ -152,51 +149,89 @@ def _why_empty(path: Path) -> str:
     return f"{path} holds no journal (*{SUFFIX}); was the training instrumented, and did it live longer than a second?"
 
 
-def span_columns(journal: Journal) -> Iterator[SpanColumns]:
+def span_columns(journal: Journal, *, unread: bool = False) -> Iterator[SpanColumns]:
     """Read the finished spans of a writer as columns, some thousands at a time; a request that is no OTLP is damage.
+
+    Args:
+        journal: the writer's.
+        unread: only those that ``journal.position`` has not come to, as in the functions below.
 
     Cost: 0.3 to 0.9 us a span.
     """
     from otel_rl.journal.columns.decode import decode_spans  # numpy: a command that reads nothing does without it
 
-    for segment, frames in journal.batches("traces"):
+    for segment, frames in journal.batches("traces", unread=unread):
         spans = decode_spans([frame.payload for frame in frames])
         for number in spans.refused:
             journal.undecodable(segment, frames[number])
         yield spans
 
 
-def _points(journal: Journal, wanted: Wanted) -> Iterator[PointView]:
+def points_of(journal: Journal, wanted: Wanted = None, *, unread: bool = False) -> Iterator[PointView]:
+    """Read the points of a writer."""
     from otel_rl.journal.columns.decode import decode_points
 
-    for segment, frames in journal.batches("metrics"):
+    for segment, frames in journal.batches("metrics", unread=unread):
         points = decode_points([frame.payload for frame in frames])
         yield from points.views(journal, wanted)
         for number in points.refused:
             journal.undecodable(segment, frames[number])
 
 
-def _logs(journal: Journal, event_name: str | None) -> Iterator[LogView]:
-    for segment, frame in journal.frames("logs"):
+def logs_of(journal: Journal, events: Collection[str] | None = None, *, unread: bool = False) -> Iterator[LogView]:
+    """Read the log records of a writer, all or those of some events."""
+    for segment, frame in journal.unread("logs") if unread else journal.frames("logs"):
         try:
-            yield from logs(frame.payload, journal, event_name)
+            yield from logs(frame.payload, journal, events)
         except DecodeError:
             journal.undecodable(segment, frame)
 
 
-def _open_stages(journal: Journal) -> list[OpenView]:
-    records = {log.span_id: log for log in _logs(journal, vocabulary.OPEN)}
+OpenRecords = dict[bytes, LogView]
+"""The last ``rl.stage.open`` record of each span that has not ended, by its id."""
+
+
+def note_open(records: OpenRecords, log: LogView) -> None:
+    """Note a record of a stage that is open, or that has ended without a span."""
+    if log.event_name == vocabulary.OPEN:
+        records[log.span_id] = log
+    elif log.event_name == vocabulary.ENDED:
+        records.pop(log.span_id, None)
+
+
+def note_ended(records: OpenRecords, spans: SpanColumns) -> None:
+    """Note that some spans have ended."""
+    for span_id in records.keys() & set(spans.rows["id"].tolist()) if records else ():
+        del records[span_id]
+
+
+def _open_records(journal: Journal) -> OpenRecords:
+    records: OpenRecords = {}
+    for log in logs_of(journal, (vocabulary.OPEN, vocabulary.ENDED)):
+        note_open(records, log)
+    for spans in span_columns(journal) if records else ():
+        note_ended(records, spans)
+    return records
+
+
+def open_stages(writers: Iterable[tuple[Journal, OpenRecords]], *, with_waits: bool = False) -> list[OpenView]:
+    """Return the stages of some writers that are open, the earliest first; see ``Run.open_stages``."""
+    stages = [
+        stage
+        for journal, records in writers
+        for stage in _open_stages(journal, records)
+        if with_waits or stage.attributes.get(vocabulary.IDLE_REASON) != "controller"
+    ]
+    return sorted(stages, key=lambda stage: stage.start_ns)
+
+
+def _open_stages(journal: Journal, records: OpenRecords) -> list[OpenView]:
     if not records:
         return []
     known_from = journal.spans_known_from
-    for spans in span_columns(journal):
-        for span_id in records.keys() & set(spans.rows["id"].tolist()):
-            del records[span_id]
-    for log in _logs(journal, vocabulary.ENDED) if records else ():
-        records.pop(log.span_id, None)
     alive = journal.alive()
     if not alive:
-        records |= _with_trace({span_id: log for span_id, log in records.items() if not log.trace_id}, journal)
+        records = records | _with_trace({span_id: log for span_id, log in records.items() if not log.trace_id}, journal)
     named_ns = _named_ns(records.values())
     return [_open_stage(log, alive, named_ns) for log in records.values() if log.time_ns >= known_from]
 

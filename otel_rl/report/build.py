@@ -10,26 +10,31 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
 from otel_rl.report.data.report import FORMAT, Report
-from otel_rl.report.fold.writer import Progress
+from otel_rl.report.reading import Reading, read_run
 from otel_rl.report.rows.balance import balance_rows, comm_rows
 from otel_rl.report.rows.efficiency import work_rows
 from otel_rl.report.rows.evidence import findings
 from otel_rl.report.rows.facts import rates, trainings
 from otel_rl.report.rows.losses import clock_rows
 from otel_rl.report.rows.open_rows import pending
-from otel_rl.report.source import Points, Source
+from otel_rl.report.source import Source
 from otel_rl.runs.spans import text
 
 T = TypeVar("T")
 
 
-def build_report(run: Run, now_ns: int, points: Points | None = None, progress: Progress | None = None) -> Report:
+def build_report(run: Run, now_ns: int, reading: Reading | None = None) -> Report:
     """Make the report of a run, which may be running; what is alive, and its open stages, last until now.
 
-    What cannot be made of it because of an error of ours is empty, and named in ``unmade``. How far its reading is can
-    be seen in ``progress`` meanwhile.
+    What cannot be made of it because of an error of ours is empty, and named in ``unmade``.
+
+    Args:
+        run: whose report.
+        now_ns: the time, ns since 1970.
+        reading: what was read of the run, which is of no use afterwards; None to read it here.
     """
-    source = Source(run, now_ns, points, progress)
+    reading = reading or read_run(run)
+    source = Source(run, now_ns, reading)
     kinds = get_type_hints(Report)
 
     def part(name: str, make: Callable[[], T]) -> T:
@@ -66,7 +71,7 @@ def build_report(run: Run, now_ns: int, points: Points | None = None, progress: 
         trajectories=part("trajectories", lambda: source.trajectories),
         rates=part("rates", lambda: rates(source)),
         requests=part("requests", lambda: source.requests),
-        flops=part("flops", lambda: read.flops.rows(run.logs(v.FLOPS_NOTE))),
+        flops=part("flops", lambda: read.flops.rows(reading.flops_notes)),
         ledger=part("ledger", lambda: source.ledger),
         memory=part("memory", source.found.peaks.rows),
         memory_parts=part("memory_parts", read.memory.rows),

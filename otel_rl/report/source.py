@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from time import monotonic_ns
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.page import PageView, find_pages
 from otel_rl.journal.read import OpenView, Run
-from otel_rl.records import Attributes, Value
+from otel_rl.records import Value
 from otel_rl.report.data.details import Ledger, OpenStageRow, Requests, StallRow
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import (
@@ -28,7 +27,6 @@ from otel_rl.report.data.roles import RoleRow, Trajectories
 from otel_rl.report.data.time_use import Efficiency
 from otel_rl.report.findings.unmade import Making
 from otel_rl.report.fold.folded_spans import FoldedSpans
-from otel_rl.report.fold.writer import Progress, fold
 from otel_rl.report.read.attempts import (
     add_now,
     add_open,
@@ -47,64 +45,16 @@ from otel_rl.report.read.average import (
     stages_of_step,
     step_times,
 )
-from otel_rl.report.read.last_points import LastPoints
-from otel_rl.report.read.late_loops import EventLoopPoints
 from otel_rl.report.read.said_settings import settings
 from otel_rl.report.read.single_controller.guest_steps import DRIVER, drivers_first
 from otel_rl.report.read.single_controller.held_steps import trajectories
-from otel_rl.report.read.span_attributes import rank_of
+from otel_rl.report.reading import Points, Reading
 from otel_rl.report.rows.efficiency import efficiency
-from otel_rl.report.rows.flops_rows import FlopsPoints
-from otel_rl.report.rows.ledger_rows import ledger
-from otel_rl.report.rows.losses import COUNTED, damage_rows, disagreements, loss_rows
-from otel_rl.report.rows.memory_parts import MemoryPoints
+from otel_rl.report.rows.losses import damage_rows, disagreements, loss_rows
 from otel_rl.report.rows.open_rows import open_rows
-from otel_rl.report.rows.request_rows import RequestPoints
-from otel_rl.report.rows.series import SeriesPoints, is_own
 from otel_rl.report.rows.stage_rows import explained, stage_rows
 from otel_rl.report.rows.stall_rows import told_stalls
 from otel_rl.runs.spans import text
-
-
-@dataclass(slots=True)
-class Points:
-    """The points of a run that a report is made of."""
-
-    numbers: SeriesPoints = field(default_factory=SeriesPoints)
-    counts: LastPoints = field(default_factory=LastPoints)
-    dropped: LastPoints = field(default_factory=LastPoints)
-    """Groups that no step trains on."""
-    machine: LastPoints = field(default_factory=LastPoints)
-    """What sidecars say of devices, and of records that were sent."""
-    requests: RequestPoints = field(default_factory=RequestPoints)
-    memory: MemoryPoints = field(default_factory=MemoryPoints)
-    flops: FlopsPoints = field(default_factory=FlopsPoints)
-    loops: EventLoopPoints = field(default_factory=EventLoopPoints)
-    stepped: Counter[Rank] = field(default_factory=Counter)
-    resource: Attributes = field(default_factory=dict)
-    begin_ns: int = 0
-    end_ns: int = 0
-
-
-def no_points(run: Run) -> Points:
-    return Points(begin_ns=min((one.identity.created_ns for one in run.journals if one.identity.created_ns), default=0))
-
-
-def read_points(run: Run) -> Points:
-    points = no_points(run)
-    collectors = points.numbers, points.requests, points.flops, points.memory, points.loops
-    add_to = {name: one.add for one in collectors for name in one.NAMES} | dict.fromkeys(COUNTED, points.counts.add)
-    add_to |= dict.fromkeys((v.GPU_MEMORY_LIMIT, v.SELF_SHIPPED), points.machine.add)
-    add_to[v.GROUPS_DROPPED] = points.dropped.add
-    for point in run.points(lambda name: name in add_to or name == v.STEP_TIME or name not in v.METRICS):
-        if add := add_to.get(point.name):
-            add(point)
-        elif is_own(point):
-            points.numbers.add(point)
-        if point.name == v.STEP_TIME:
-            points.stepped[rank_of(point.resource)] += 1
-            points.resource, points.end_ns = point.resource, max(points.end_ns, point.time_ns)
-    return points
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +70,18 @@ class Fair:
 
 
 class Source:
-    """A run, folded once, and what more than one section is made of.
+    """A run as it was read, and what more than one section is made of; it ends the reading.
 
-    Cost: three passes over the spans, one over metrics and logs; keeps 2 to 4 KB of each step of a rank, 12 bytes of
-    each point of a series, and 64 bytes of each request that is a span.
+    Cost: 2 to 4 KB of each step of a rank, 12 bytes of each point of a series, and 64 bytes of each request that is a
+    span.
     """
 
-    def __init__(self, run: Run, now_ns: int, points: Points | None, progress: Progress | None = None) -> None:
+    def __init__(self, run: Run, now_ns: int, reading: Reading) -> None:
         began_ns = monotonic_ns()
-        self.run: Run = drivers_first(run)
-        self.now_ns: int = now_ns
-        # a step journals its points after its spans: the spans of each are there if a run goes on
-        self.points: Points = points or read_points(run)
-        self.opened: list[OpenView] = run.open_stages()
-        found = fold(self.run, self.opened, progress)
+        self.run, self.now_ns, self.reading = drivers_first(run), now_ns, reading
+        self.points: Points = reading.points
+        self.opened: list[OpenView] = reading.open_stages()
+        found = reading.finish(self.opened)
         self.found: FoldedSpans = found
         add_open(found, self.opened)
         self.moved: set[str] = {journal.identity.writer for journal in run.journals if journal.is_left()}
@@ -180,11 +128,12 @@ class Source:
 
     @cached_property
     def stalls(self) -> list[StallRow]:
-        return told_stalls(self.run, self.attempts[-1].begin_ns if self.attempts else 0)
+        begin_ns = self.attempts[-1].begin_ns if self.attempts else 0
+        return told_stalls(self.run.path, self.reading.stalls, begin_ns)
 
     @cached_property
     def ledger(self) -> Ledger:
-        return ledger(self.run)
+        return self.reading.ledger.ledger(self.run)
 
     @cached_property
     def steps(self) -> StepTimes:

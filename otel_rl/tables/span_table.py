@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
@@ -86,7 +86,7 @@ def join(tables: Sequence[SpanTable]) -> SpanTable:
 
 
 def table_of_columns(
-    batch: SpanColumns, texts: Texts, keys: Iterable[str], resource: Ints, number: int = 0
+    batch: SpanColumns, texts: Texts, keys: Collection[str], resource: Ints, number: int = 0
 ) -> SpanTable:
     """Make a table of what was read at once.
 
@@ -97,7 +97,10 @@ def table_of_columns(
         resource: a column of numbers of resources.
         number: that of the batch; a span is its ``row`` in there, where its ``view`` can be had. None has one yet.
     """
-    of, rows = texts.of(batch.texts), batch.rows
+    rows, known = batch.rows, [batch.known[key][1] for key in keys if TYPE_OF[key] in TEXTS and key in batch.known]
+    of = np.full(len(batch.texts), NONE)
+    used = np.unique(np.concatenate([rows["name"], *known]))
+    of[used] = texts.of(batch.texts[code] for code in used.tolist())
     halves = np.ascontiguousarray(rows["trace"]).view(">u8").astype(np.uint64).reshape(-1, 2)
     with np.errstate(over="ignore"):
         trace = halves[:, 0] * np.uint64(31) + halves[:, 1]

@@ -307,8 +307,8 @@ def test_a_frame_that_is_finished_while_it_is_read_is_no_damage(
     run = open_run(tmp_path)
     lives, items = [True], SegmentFile.items
 
-    def read(segment: SegmentFile) -> Any:
-        found = list(items(segment))
+    def read(segment: SegmentFile, *given: int) -> Any:
+        found = list(items(segment, *given))
         path.write_bytes(whole)
         lives.clear()
         yield from found

@@ -6,7 +6,6 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -21,10 +20,10 @@ from otel_rl.report.data.report import Report
 from otel_rl.report.findings.curves import Learning, Numbers
 from otel_rl.report.findings.judge import apply
 from otel_rl.report.findings.learning import LEARN
+from otel_rl.report.reading import read_run
 from otel_rl.report.rows.series import NAMES, SeriesPoints
 from otel_rl.report.schema import to_json
 from otel_rl.report.screen import PARTS
-from otel_rl.report.source import read_points
 from otel_rl.report.terminal import document, render
 from otel_rl.report.to_markdown import to_markdown
 from tests.fixtures import WALL_NS, Recording
@@ -57,13 +56,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def report_of(run: Run, curves: Mapping[str, Sequence[float]]) -> Report:
     """Report on a run as if it had recorded these numbers."""
-    points = replace(read_points(run), numbers=SeriesPoints())
-    resource = points.resource
+    reading = read_run(run)
+    points = reading.points
+    resource, points.numbers = points.resource, SeriesPoints()
     for name, values in curves.items():
         for place, value in enumerate(values):
             time_ns = BEGIN_NS + SETUP_MS * MS + (300 + place * 100) * MS
             points.numbers.add(PointView(name, "gauge", "", time_ns, 0, {}, resource, run.journals[0], value))
-    return build_report(run, BEGIN_NS, points)
+    return build_report(run, BEGIN_NS, reading)
 
 
 def in_every_form(made: Report) -> list[str]:

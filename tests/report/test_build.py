@@ -14,7 +14,7 @@ from rich.console import Console
 import otel_rl
 from otel_rl import ids
 from otel_rl import vocabulary as v
-from otel_rl.journal.read import Run, open_run
+from otel_rl.journal.read import open_run
 from otel_rl.process.state import state
 from otel_rl.report.build import build_report
 from otel_rl.report.data.details import MemoryParts, OpenStageRow
@@ -31,7 +31,7 @@ from otel_rl.report.data.report import (
     TrainingRow,
     WorkRow,
 )
-from otel_rl.report.fold.writer import Progress
+from otel_rl.report.reading import Progress, Reading
 from otel_rl.report.terminal import render
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.steps import Loop
@@ -554,9 +554,9 @@ def test_a_run_without_a_sampled_step_says_what_its_numbers_know(
     assert ("no spans recorded", "4 steps without spans") == (title.partition("run ")[2].strip(), facts)
 
 
-@pytest.mark.parametrize("signal", ["spans", "points"])
+@pytest.mark.parametrize("part", ["read_spans", "read_numbers"])
 def test_steps_that_come_while_a_report_reads_have_spans(
-    recording: Recording, monkeypatch: pytest.MonkeyPatch, signal: str
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     """Of a run that goes on: a step journals its spans and then its numbers, whatever was read before."""
 
@@ -570,9 +570,9 @@ def test_steps_that_come_while_a_report_reads_have_spans(
         steps(8)
         return read(*asked)
 
-    read = getattr(Run, signal)
+    read = getattr(Reading, part)
     steps(*range(8))
-    monkeypatch.setattr(Run, signal, late)
+    monkeypatch.setattr(Reading, part, late)
     report = build_report(recording.run(), BEGIN_NS)
     assert (0, True) == (report.unseen_steps, bool(report.efficiency.goodput))
 
@@ -580,6 +580,7 @@ def test_steps_that_come_while_a_report_reads_have_spans(
 def test_it_can_be_seen_how_far_the_reading_is(tmp_path: Path) -> None:
     """All spans of all processes count, also those that no section needs."""
     run = open_run(write_run(tmp_path, Plan()))
-    progress = Progress()
-    build_report(run, BEGIN_NS, progress=progress)
-    assert (len(list(run.spans())), 1.0) == (progress.spans, progress.share)
+    progress, reading = Progress(), Reading()
+    reading.attach(run)
+    reading.read(progress)
+    assert (sum(file.stat().st_size for file in run.path.iterdir()), 1.0) == (progress.bytes, progress.share)

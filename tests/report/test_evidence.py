@@ -9,6 +9,7 @@ from pathlib import Path
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
+from otel_rl.report.reading import read_run
 from otel_rl.report.rows.evidence import learning
 from otel_rl.report.section import Line, Table
 from otel_rl.report.sections.learning_table import LEARNING
@@ -18,7 +19,8 @@ from tests.made_runs import BEGIN_NS, Plan, write_run
 
 def source(root: Path, plan: Plan | None = None) -> Source:
     """Read a made run."""
-    return Source(open_run(write_run(root, plan)), BEGIN_NS, None)
+    run = open_run(write_run(root, plan))
+    return Source(run, BEGIN_NS, read_run(run))
 
 
 def test_the_mean_of_the_ranks_and_each_rank_are_read(tmp_path: Path) -> None:

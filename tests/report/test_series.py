@@ -20,6 +20,7 @@ from otel_rl.records import Attributes
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Series
 from otel_rl.report.findings.unmade import Making
+from otel_rl.report.reading import read_run
 from otel_rl.report.rows.series import SeriesPoints
 from otel_rl.report.source import Source
 from tests.made_runs import BEGIN_NS, Plan, write_run
@@ -58,7 +59,8 @@ def test_ends_and_extremes_are_of_finite_values(tmp_path: Path) -> None:
 
 def test_values_of_single_ranks_are_kept_where_some_are_not_finite(tmp_path: Path) -> None:
     """As recorded, for what judges the ranks; of numbers that are all finite none is kept."""
-    source = Source(open_run(write_run(tmp_path, Plan(nan_loss_step=7))), BEGIN_NS, None)
+    run = open_run(write_run(tmp_path, Plan(nan_loss_step=7)))
+    source = Source(run, BEGIN_NS, read_run(run))
     found = source.points.numbers.of_ranks(source.found.steps, source.making)
     assert [(v.LOSS, 0), (v.LOSS, 1)] == [(one.name, one.rank) for one in found]
     assert all(math.isnan(one.values[6]) for one in found)

@@ -19,6 +19,7 @@ from otel_rl.report.build import build_report
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
 from otel_rl.report.findings.rollout_rules import has_turns
+from otel_rl.report.reading import read_run
 from otel_rl.report.rows.gather_time import time_rows
 from otel_rl.report.source import Source
 from otel_rl.report.terminal import render
@@ -118,9 +119,8 @@ def test_slow_rewards_are_named_before_the_poll(tmp_path: Path, stage: str) -> N
 @pytest.mark.parametrize(("turns", "has"), [(1, False), (3, True)])
 def test_of_several_turns_the_last_request_is_not_the_longest(tmp_path: Path, turns: int, has: bool) -> None:
     """So the tail of the requests says nothing of lengths."""
-    assert has is has_turns(
-        time_rows(Source(open_run(write_driven(tmp_path, DrivenPlan(turns=turns))), BEGIN_NS, None))
-    )
+    run = open_run(write_driven(tmp_path, DrivenPlan(turns=turns)))
+    assert has is has_turns(time_rows(Source(run, BEGIN_NS, read_run(run))))
 
 
 def test_a_stage_that_grows_is_named(tmp_path: Path) -> None:

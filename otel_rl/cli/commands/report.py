@@ -16,7 +16,7 @@ from otel_rl.cli.console import RunName, opened, stderr, stdout
 from otel_rl.journal.read import JournalNotFound, Run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Report
-from otel_rl.report.fold.writer import Progress
+from otel_rl.report.reading import Progress, Reading
 from otel_rl.report.schema import to_json
 from otel_rl.report.screen import PARTS, Part
 from otel_rl.report.terminal import document, render
@@ -71,12 +71,15 @@ def report(  # noqa: PLR0913, PLR0917  an option for each part
 
 
 def _build(found: Run) -> Report:
-    console = stderr()
-    if not console.is_terminal:
-        return build_report(found, time.time_ns())
-    reading = _Reading(printable(found.path.name))
-    with console.status(reading):
-        return build_report(found, time.time_ns(), progress=reading.progress)
+    reading, console = Reading(), stderr()
+    reading.attach(found)
+    if console.is_terminal:
+        shown = _Reading(printable(found.path.name))
+        with console.status(shown):
+            reading.read(shown.progress)
+    else:
+        reading.read()
+    return build_report(found, time.time_ns(), reading)
 
 
 class _Reading:

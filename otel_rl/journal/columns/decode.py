@@ -106,6 +106,20 @@ class SpanColumns(Columns):
         lists.append(self.others["value"][self.others["type"] == LIST].view("u8"))
         return self._can_read(resource_of, self.rows["resource"]) and self._can_read(list_of, np.concatenate(lists))
 
+    def take(self, rows: NDArray[np.integer[Any]]) -> tuple[SpanColumns, NDArray[np.int64]]:
+        """Return some of the spans, and the place of each there."""
+        kept = np.zeros(len(self.rows), bool)
+        kept[rows] = True
+        place = np.cumsum(kept) - 1
+        others = self.others[kept[self.others["row"]]].copy()
+        others["row"] = place[others["row"]]
+        known = {}
+        for key, (of, values) in self.known.items():
+            is_kept = kept[of]
+            if is_kept.any():
+                known[key] = place[of[is_kept]].astype(np.uint32), values[is_kept]
+        return SpanColumns(self.rows[kept], self.texts, self.blobs, self.refused, known, others), place[rows]
+
     def views(
         self, journal: Journal, keys: Collection[str] | None = None, kept: NDArray[np.bool_] | None = None
     ) -> Iterator[SpanView]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -28,8 +28,8 @@ def decode(attributes: Iterable[KeyValue]) -> dict[str, Value]:
     return {key: value for key, value in values if value is not None}
 
 
-def logs(payload: bytes, journal: Journal, event_name: str | None = None) -> Iterator[LogView]:
-    """Decode the log records of a request, all or those of one event.
+def logs(payload: bytes, journal: Journal, events: Collection[str] | None = None) -> Iterator[LogView]:
+    """Decode the log records of a request, all or those of some events.
 
     Raises:
         DecodeError: it is no request of logs.
@@ -38,7 +38,7 @@ def logs(payload: bytes, journal: Journal, event_name: str | None = None) -> Ite
         resource = journal.resource(group.resource.SerializeToString())
         for scope in group.scope_logs:
             for log in scope.log_records:
-                if event_name is None or log.event_name == event_name:
+                if events is None or log.event_name in events:
                     yield LogView(
                         log.event_name, log.time_unix_nano, log.body.string_value, log.severity_number, log.trace_id,
                         log.span_id, decode(log.attributes), resource, journal,

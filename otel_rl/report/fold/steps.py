@@ -51,7 +51,7 @@ class Steps:
         self.activities = [tuple(one) for one in within.activities().tolist()]
         self.bubbles = self._bubbles()
         self.work = self._work()
-        self.first = writer.shared.count_steps(len(rows))
+        self.first = writer.run.count_steps(len(rows))
         """The number of the first record."""
         stages: list[dict[Any, Any]] = [{} for _ in rows]
         for number, path, times in within.stage_times():
@@ -168,7 +168,7 @@ class Steps:
             step=Step(container.start_ns, container.end_ns, text(container.attributes, v.LOOP_NAME), iteration),
             covered_ns=self.covered[number],
             activities=self.activities[number],
-            stages=PackedStages(self.stages[number], self.traces.writer.shared.shapes),
+            stages=PackedStages(self.stages[number], self.traces.writer.run.shapes),
             direct_comm=Comm(self.direct[0][number], self.direct[1][number]),
             work=self.work[number],
             is_truncated=is_open or container.status_code == ERROR,

@@ -112,7 +112,7 @@ class Traces:
                         views = [self.view(row) for row in listed[trace] if self.table["status"][row] == ERROR]
                         iteration = self.number_of[trace]
                         assert iteration is not None
-                        self.writer.shared.failed.append((container.end_ns, step_failure(container, iteration, views)))
+                        self.writer.run.failed.append((container.end_ns, step_failure(container, iteration, views)))
         self._add_calls(within, is_step, records.first)
         add_memory(readings, self.found.peaks, self.found.growth, self.of_trace, self.ids)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -24,6 +25,8 @@ from otel_rl.report.read.request_spans import KEYS as REQUEST_KEYS
 from otel_rl.report.read.single_controller.guest_steps import (
     DRIVER,
     TRAINING,
+    drivers_first,
+    drivers_of,
     has_container,
     is_driver,
     with_container,
@@ -68,92 +71,88 @@ COLUMNS: Final = (
 )  # fmt: skip
 
 
-@dataclass(slots=True)
-class Progress:
-    """How far the reading of a run is, for whoever shows it meanwhile."""
+class RunFold:
+    """Folds the spans of a run: as many as there are, then those that came since, and so on.
 
-    spans: int = 0
-    """Number of spans read so far."""
-    of: int = 0
-    """Number of all spans, from the headers of frames."""
+    Drivers are read before those that they call. ``finish`` ends it.
+    """
 
-    @property
-    def share(self) -> float:
-        """Return the share that is read, from 0 to 1."""
-        return min(1.0, self.spans / self.of) if self.of else 0.0
+    def __init__(self, *, is_led: bool = False) -> None:
+        self.is_led = is_led
+        """Whether the run has a driver."""
+        self.found = FoldedSpans()
+        self.writers: dict[str, WriterFold] = {}
+        self.steps = 0
+        """Number of steps of all ranks so far; each has a number below it."""
+        self.shapes: Shapes = {}
+        self.failed: list[tuple[int, Failure]] = []
+        """Failures in steps, each with its time in ns."""
+        self.bounds: dict[str, Bounds] = {}
+        """By attempt: the bounds of its records, whether a clock was set or not."""
+        self.errors: list[SpanView] = []
+        """Spans that failed in processes that are called."""
+        self.devices = SharedDevices()
 
+    def read(self, journal: Journal, batches: Iterable[SpanColumns]) -> None:
+        """Fold spans of a writer, and close those of its traces that are over."""
+        self._writer(journal).read(batches)
+        self.found.trajectories.place()
 
-@dataclass(eq=False)
-class Shared:
-    """What the writers of a run have in common."""
-
-    found: FoldedSpans = field(default_factory=FoldedSpans)
-    steps: int = 0
-    """Number of steps of all ranks so far; each has a number below it."""
-    shapes: Shapes = field(default_factory=dict)
-    progress: Progress = field(default_factory=Progress)
-    failed: list[tuple[int, Failure]] = field(default_factory=list)
-    """Failures in steps, each with its time in ns."""
-    bounds: dict[str, Bounds] = field(default_factory=dict)
-    """By attempt: the bounds of its records, whether a clock was set or not."""
-    errors: list[SpanView] = field(default_factory=list)
-    """Spans that failed in processes that are called."""
-    devices: SharedDevices = field(default_factory=SharedDevices)
+    def finish(self, closed: Sequence[SpanView]) -> FoldedSpans:
+        """Fold what is left, and some spans that a reader closed; nothing can be read afterwards."""
+        of_writer: defaultdict[str, list[SpanView]] = defaultdict(list)
+        for view in closed:
+            of_writer[self._writer(view.journal).writer].append(view)
+        for name, writer in self.writers.items():
+            writer.finish(of_writer[name])
+        found = self.found
+        found.trajectories.place()
+        for attempt, widest in self.bounds.items():
+            if attempt not in found.set_in:
+                found.widen(attempt, widest)
+        found.growth.finish()
+        steps = (self._of_use(record) for record in with_peers(found.steps))
+        found.steps = sorted(steps, key=attrgetter("step", "rank"))
+        self.failed += failures_of_called(self.errors, found.trajectories.step_of)
+        found.failures = [failure for _, failure in sorted(self.failed, key=itemgetter(0))]
+        found.outside.sort(key=lambda failure: failure.end_ns)
+        found.attempts = dict(sorted(found.attempts.items(), key=lambda item: item[1].begin_ns))
+        return found
 
     def count_steps(self, count: int) -> int:
         """Return the first of some numbers that no step has."""
         self.steps += count
         return self.steps - count
 
+    def _writer(self, journal: Journal) -> WriterFold:
+        name = journal.identity.writer
+        return self.writers.get(name) or self.writers.setdefault(name, WriterFold(self, journal))
 
-def fold(run: Run, opened: Sequence[OpenView], progress: Progress | None = None) -> FoldedSpans:
-    """Fold the spans of a run, whose drivers come first; stages in which dead processes ended are closed."""
-    progress = Progress() if progress is None else progress
-    progress.of = sum(journal.records.get("traces", 0) for journal in run.journals)
-    closed = [one.closed(VIEWED) for one in opened if not one.alive]
-    writers = ((journal, [one for one in closed if one.journal is journal]) for journal in run.journals)
-    return fold_writers(writers, progress)
-
-
-def fold_writers(
-    writers: Iterable[tuple[Journal, Sequence[SpanView]]], progress: Progress | None = None
-) -> FoldedSpans:
-    """Fold the spans of journals, each with further ones of its writer."""
-    shared = Shared(progress=progress or Progress())
-    found = shared.found
-    for journal, more in writers:
-        WriterFold(shared, journal, more).read()
-    for attempt, widest in shared.bounds.items():
-        if attempt not in found.set_in:
-            found.widen(attempt, widest)
-    found.growth.finish()
-    steps = (_of_use(record, shared) for record in with_peers(found.steps))
-    found.steps = sorted(steps, key=lambda record: record.step)
-    shared.failed += failures_of_called(shared.errors, found.trajectories.step_of)
-    found.failures = [failure for _, failure in sorted(shared.failed, key=itemgetter(0))]
-    found.outside.sort(key=lambda failure: failure.end_ns)
-    found.attempts = dict(sorted(found.attempts.items(), key=lambda item: item[1].begin_ns))
-    return found
+    def _of_use(self, record: StepRecord) -> StepRecord:
+        """Return a step of a guest with what rollout servers did on its device meanwhile."""
+        if not record.is_guest:
+            return record
+        host = self.found.hosts[record.attempt, record.rank].name
+        return replace(record, goodput=self.devices.with_rollouts(record.goodput, record.waits, record.attempt, host))
 
 
-def _of_use(record: StepRecord, shared: Shared) -> StepRecord:
-    """Return a step of a guest with what rollout servers did on its device meanwhile."""
-    if not record.is_guest:
-        return record
-    host = shared.found.hosts[record.attempt, record.rank].name
-    return replace(record, goodput=shared.devices.with_rollouts(record.goodput, record.waits, record.attempt, host))
+def fold(run: Run, opened: Sequence[OpenView]) -> FoldedSpans:
+    """Fold the spans of a run; stages in which dead processes ended are closed."""
+    spans = RunFold(is_led=bool(drivers_of(run)))
+    for journal in drivers_first(run).journals:
+        spans.read(journal, span_columns(journal))
+    return spans.finish([one.closed(VIEWED) for one in opened if not one.alive])
 
 
 class WriterFold:
     """Folds the spans of one writer."""
 
-    def __init__(self, shared: Shared, journal: Journal, more: Sequence[SpanView]) -> None:
-        self.shared, self.found, self.journal = shared, shared.found, journal
+    def __init__(self, run: RunFold, journal: Journal) -> None:
+        self.run, self.found, self.journal = run, run.found, journal
         self.is_training = False
         """Whether the process trains in the steps of a driver."""
         self.lent: set[bytes] = set()
         self.writer = journal.identity.writer
-        self.more = more
         self.texts = Texts()
         self.resources: list[Any] = []
         self.numbers: dict[int, int] = {}
@@ -163,17 +162,22 @@ class WriterFold:
         """What was read of spans that are pending, by number."""
         self.read_batches = 0
 
-    def read(self) -> None:
+    def read(self, batches: Iterable[SpanColumns]) -> None:
+        """Fold spans that were read, and close the traces that are over."""
         rows = 0
-        for batch in span_columns(self.journal):
-            self.shared.progress.spans += len(batch.rows)
+        for batch in batches:
             table = self._add(self._table(batch))
             self.pending.append(table)
             rows += len(table)
             if rows >= ROWS:
                 rows = self._close(is_end=False)
-        if self.more:
-            table = table_of_views(self.more, self.texts, COLUMNS, [self._resource(one.resource) for one in self.more])
+        if rows:
+            self._close(is_end=False)
+
+    def finish(self, closed: Sequence[SpanView]) -> None:
+        """Close all traces, with some spans that a reader closed."""
+        if closed:
+            table = table_of_views(closed, self.texts, COLUMNS, [self._resource(one.resource) for one in closed])
             self.pending.append(self._add(table))
         if self.pending:
             self._close(is_end=True)
@@ -191,9 +195,9 @@ class WriterFold:
         number, self.read_batches = self.read_batches, self.read_batches + 1
         self.batches[number] = batch
         table = table_of_columns(batch, self.texts, COLUMNS, resource[batch.rows["resource"]], number)
-        is_led = self.found.drivers or self._is_driver()
+        self.run.is_led |= self._is_driver()
         is_seen = self.containers(table) | (table["status"] == ERROR) | table.has(v.SUBMISSION)
-        self.make_views(table, np.arange(len(table)) if is_led else np.flatnonzero(is_seen))
+        self.make_views(table, np.arange(len(table)) if self.run.is_led else np.flatnonzero(is_seen))
         return table
 
     def make_views(self, table: SpanTable, rows: Ints) -> None:
@@ -221,40 +225,46 @@ class WriterFold:
         for view in table["view"][is_request].tolist():
             self.found.requests.add(view)
         table = table.take(~is_request) if is_request.any() else table
-        for view in table["view"].tolist() if self.found.drivers or self._is_driver() else ():
-            self._note_role(view)
+        if self.run.is_led:
+            names = {self.texts.listed[code] for code in np.unique(table["name"]).tolist()}
+            self.is_training |= not self._is_driver() and not TRAINING.isdisjoint(names)
+            for view in filter(is_driver, table["view"].tolist()):
+                self._note_driver(view)
         return table
 
     def _is_driver(self) -> bool:
         return any(text(resource, v.ROLE) == DRIVER for resource in self.resources)
 
-    def _note_role(self, span: SpanView) -> None:
-        """Note what a driver did, or a process that is called: drivers are read before."""
-        found, shared = self.found, self.shared
-        if is_driver(span):
-            if is_container(span.name):
-                found.drivers[span.trace_id] = span
-                found.led.add(text(span.resource, v.ATTEMPT_ID))
-                found.trajectories.add_step(span)
-            else:
-                shared.devices.add(span)
-        elif found.drivers and not is_container(span.name):
+    def _note_driver(self, span: SpanView) -> None:
+        """Note what a driver did; drivers are read first."""
+        if is_container(span.name):
+            self.found.drivers[span.trace_id] = span
+            self.found.led.add(text(span.resource, v.ATTEMPT_ID))
+            self.found.trajectories.add_step(span)
+        else:
+            self.run.devices.add(span)
+
+    def _note_called(self, spans: Iterable[SpanView]) -> None:
+        """Note what a process did that a driver calls, when the steps are known in which that was."""
+        found, run = self.found, self.run
+        for span in sorted(spans, key=attrgetter("end_ns")):
+            if is_driver(span) or is_container(span.name):
+                continue
             driver = found.drivers.get(span.trace_id)
-            self.is_training |= span.name in TRAINING
             if span.status_code == ERROR:
-                shared.errors.append(span)
+                run.errors.append(span)
             if driver is None or v.ITERATION in driver.attributes:
                 found.roles.add(span)
             if span.name == v.TRAJECTORY:
                 found.trajectories.add(span)
-            shared.devices.add(span)
+            run.devices.add(span)
 
     def _note_bounds(self, table: SpanTable) -> None:
         codes = np.unique(table["resource"], return_index=True)
         for number, _ in sorted(zip(*(one.tolist() for one in codes), strict=True), key=itemgetter(1)):
             resource, of = self.resources[number], table["resource"] == number
             begin_ns, end_ns = int(table["begin"][of].min()), int(table["end"][of].max())
-            bounds = self.shared.bounds.setdefault(text(resource, v.ATTEMPT_ID), Bounds(begin_ns, end_ns))
+            bounds = self.run.bounds.setdefault(text(resource, v.ATTEMPT_ID), Bounds(begin_ns, end_ns))
             bounds.widen(begin_ns, end_ns)
             self.found.know(resource, self.journal.identity)
 
@@ -291,7 +301,8 @@ class WriterFold:
         ends = {}
         for row in rows.tolist():
             ends[int(trace[row])] = int(table["end"][row]) - clock_set_ns(table["view"][row])
-        if self.found.drivers and not len(rows):  # a called process: its traces are over with its driver's
+        is_called = bool(self.found.drivers) and not len(rows)
+        if is_called:  # its traces are over with its driver's
             latest = np.zeros(len(traces), np.int64)
             np.maximum.at(latest, trace, table["end"])
             order = np.argsort(first, kind="stable").tolist()
@@ -304,7 +315,8 @@ class WriterFold:
             closed = [
                 one
                 for place, one in enumerate(most)
-                if len(order) - place > MOST_PENDING or ends[one] < newest - PENDING_NS
+                if len(order) - place > MOST_PENDING
+                or (ends[one] < newest - PENDING_NS and (not is_called or self._has_ended(table, first[one])))
             ]
         is_closed = np.zeros(len(traces), bool)
         is_closed[closed] = True
@@ -312,11 +324,24 @@ class WriterFold:
         turn[closed] = np.arange(len(closed))
         kept = is_closed[trace]
         if closed:
-            Traces(self, *self._with_guests(table.take(kept), turn[trace[kept]], len(closed))).fold()
-        left = table.take(~kept)
-        self.pending = [left]
-        self.batches = {number: self.batches[number] for number in np.unique(left["batch"]).tolist() if number != NONE}
-        return len(left)
+            over = table.take(kept)
+            self._note_called(over["view"].tolist() if self.found.drivers else ())
+            Traces(self, *self._with_guests(over, turn[trace[kept]], len(closed))).fold()
+        self._keep(table.take(~kept))
+        return len(self.pending[0])
+
+    def _has_ended(self, table: SpanTable, row: int) -> bool:
+        """Return whether the step of a driver has ended in which a span of another process is."""
+        return table["view"][row].trace_id in self.found.drivers
+
+    def _keep(self, left: SpanTable) -> None:
+        """Keep spans whose traces go on, and of what was read with them as little as possible."""
+        self.pending, batches = [left], self.batches
+        self.batches = {}
+        for number in np.unique(left["batch"]).tolist():
+            if number != NONE:
+                of = left["batch"] == number
+                self.batches[number], left["row"][of] = batches[number].take(left["row"][of])
 
     def _with_guests(self, table: SpanTable, trace: Ints, count: int) -> tuple[SpanTable, Ints, int, set[int]]:
         """Give what a rank recorded in a step of its driver a container of its own, and the waits between its calls."""

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.read import LogView, PointView
+from otel_rl.journal.read import PointView
 from otel_rl.records import Attributes
 from otel_rl.report.data.details import SCOPES, Flops, RankFlops, Scope
 from otel_rl.report.data.ranks import Rank
@@ -66,7 +66,7 @@ class FlopsPoints:
             found.rates.append(point.value)
             found.is_host_clock |= point.attributes.get(v.CLOCK) == "host"
 
-    def rows(self, notes: Iterable[LogView]) -> Flops:
+    def rows(self, notes: Iterable[str]) -> Flops:
         rows = [values.row(*key) for key, values in self._values.items() if values.rates]
         rows.sort(key=lambda row: (row.role, row.rank, SCOPES.index(row.scope)))
-        return Flops(ranks=rows, notes=list(dict.fromkeys(note.body for note in notes)))
+        return Flops(ranks=rows, notes=list(notes))

@@ -15,7 +15,7 @@ from otel_rl.journal.read import LogView, Run
 from otel_rl.records import Value
 from otel_rl.report.data.details import Ledger, LedgerMismatch
 from otel_rl.report.data.ranks import Rank
-from otel_rl.report.read.ledger_samples import sample_faults
+from otel_rl.report.read.ledger_samples import SampleLogs
 from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.runs.spans import integer, text
 
@@ -30,32 +30,55 @@ RanksOf = defaultdict[tuple[LoopKey, int], set[Rank]]
 MOST_IDS: Final = 16
 
 
-def ledger(run: Run) -> Ledger:
-    """Judge the rows of each rank by themselves: a fault names the ranks that have it."""
-    rows = 0
-    steps_of: defaultdict[tuple[LoopKey, Rank], dict[int, list[Passage[Rank]]]] = defaultdict(dict)
-    ranks: RanksOf = defaultdict(set)
-    found: Faults = defaultdict(set)
-    for log in run.logs(v.LEDGER):
+class LedgerLogs:
+    """The ledger's log records of a run: the rows of each rank are judged by themselves, as they come."""
+
+    NAMES: Final = (v.LEDGER, *SampleLogs.NAMES)
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._steps: defaultdict[tuple[LoopKey, Rank], dict[int, list[Passage[Rank]]]] = defaultdict(dict)
+        """The newest steps of each rank."""
+        self._ranks: RanksOf = defaultdict(set)
+        self._found: Faults = defaultdict(set)
+        self._samples = SampleLogs()
+
+    def add(self, log: LogView) -> None:
+        """Add a record of ``NAMES``."""
+        if log.event_name != v.LEDGER:
+            self._samples.add(log)
+            return
         row, loop = row_of(log), (text(log.resource, v.ATTEMPT_ID), text(log.attributes, v.LOOP_NAME))
-        rows += 1
-        ranks[loop, row.step].add(row.rank)
-        steps = steps_of[loop, row.rank]
+        self._rows += 1
+        self._ranks[loop, row.step].add(row.rank)
+        steps = self._steps[loop, row.rank]
         steps.setdefault(row.step, []).append(row)
         if len(steps) > PATIENCE:
-            _judge(found, loop, steps.pop(min(steps)))
-    for (loop, _), steps in steps_of.items():
-        for of_step in steps.values():
-            _judge(found, loop, of_step)
-    samples: defaultdict[FaultKey, set[str]] = defaultdict(set)
-    for one in sample_faults(run):
-        place = (one.attempt, one.loop), one.step, one.boundary, one.fault
-        found[place].add(one.rank)
-        samples[place].add(one.sample)
-    mismatches = [_mismatch(place, of_fault, ranks, samples[place]) for place, of_fault in found.items()]
-    loops = list(dict.fromkeys(loop for loop, *_ in (*ranks, *found)))
-    mismatches.sort(key=lambda one: (loops.index((one.attempt, one.loop)), one.step))
-    return Ledger(steps=len(ranks), rows=rows, mismatches=mismatches)
+            _judge(self._found, loop, steps.pop(min(steps)))
+
+    def ledger(self, run: Run) -> Ledger:
+        """Judge what is left; a fault names the ranks that have it. Reads the run again if samples changed."""
+        ranks, found = self._ranks, defaultdict(set, {place: set(of_fault) for place, of_fault in self._found.items()})
+        for (loop, _), steps in self._steps.items():
+            for of_step in steps.values():
+                _judge(found, loop, of_step)
+        samples: defaultdict[FaultKey, set[str]] = defaultdict(set)
+        for one in self._samples.faults(run):
+            place = (one.attempt, one.loop), one.step, one.boundary, one.fault
+            found[place].add(one.rank)
+            samples[place].add(one.sample)
+        mismatches = [_mismatch(place, of_fault, ranks, samples[place]) for place, of_fault in found.items()]
+        loops = list(dict.fromkeys(loop for loop, *_ in (*ranks, *found)))
+        mismatches.sort(key=lambda one: (loops.index((one.attempt, one.loop)), one.step))
+        return Ledger(steps=len(ranks), rows=self._rows, mismatches=mismatches)
+
+
+def ledger(run: Run) -> Ledger:
+    """Judge the ledger of a whole run."""
+    found = LedgerLogs()
+    for log in run.logs(LedgerLogs.NAMES):
+        found.add(log)
+    return found.ledger(run)
 
 
 def _mismatch(place: FaultKey, of_fault: set[Rank], ranks: RanksOf, samples: set[str]) -> LedgerMismatch:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.read import Run
 from otel_rl.journal.views import LogView
 from otel_rl.report.data.details import StallRow
 from otel_rl.runs.spans import integer, number, text
@@ -17,10 +18,10 @@ from otel_rl.stalls.sentences import chain_of
 from otel_rl.stalls.tell import stall_id
 
 
-def told_stalls(run: Run, begin_ns: int) -> list[StallRow]:
-    """Return the stalls that were found since a time (ns since 1970). Cost: reads the logs once."""
+def told_stalls(path: Path, logs: Iterable[LogView], begin_ns: int) -> list[StallRow]:
+    """Return the stalls of a run that were found since a time (ns since 1970), from its log records of them."""
     rows: dict[str, StallRow] = {}
-    for log in sorted(run.logs(v.STALL), key=lambda one: one.time_ns):
+    for log in sorted(logs, key=lambda one: one.time_ns):
         if log.time_ns >= begin_ns:
             row = _row(log)
             found, state = rows.get(row.id), text(log.attributes, v.STALL_STATE)
@@ -31,7 +32,7 @@ def told_stalls(run: Run, begin_ns: int) -> list[StallRow]:
             elif found is not None:
                 rows[row.id] = replace(found, is_over=True, age_s=row.age_s, chain=row.chain)
     if any(not row.is_over for row in rows.values()):
-        _bring_up_to_date(run, rows)
+        _bring_up_to_date(path, rows)
     return list(rows.values())
 
 
@@ -55,9 +56,9 @@ def _row(log: LogView) -> StallRow:
     )
 
 
-def _bring_up_to_date(run: Run, rows: dict[str, StallRow]) -> None:
+def _bring_up_to_date(path: Path, rows: dict[str, StallRow]) -> None:
     """Show the stalls that go on as they are now, where the processes run on this machine."""
-    processes = newest_attempt(find_here(run.path))
+    processes = newest_attempt(find_here(path))
     for stall in Situation(processes, StallBounds.for_readers()).stalls():
         found = rows.get(stall_id(stall.last))
         if found is not None and not found.is_over:

@@ -15,7 +15,7 @@ from otel_rl.runs.format import clock, count, listed, number, percent, plural, s
 from otel_rl.runs.spans import text
 
 if TYPE_CHECKING:
-    from otel_rl.report.source import Points
+    from otel_rl.report.reading import Points
 
 STATES: Final = {
     "alive": Line("running", "good"),

@@ -106,6 +106,8 @@ class TrajectorySpans:
         self.steps: defaultdict[StepKey, StepRollouts] = defaultdict(StepRollouts)
         self.works: defaultdict[Rank, WorkSums] = defaultdict(WorkSums)
         """By process."""
+        self._unplaced: list[tuple[Trajectory, WorkSums, str, str]] = []
+        """Those that ended in no step that is known, each with its attempt and host."""
         self._begins: defaultdict[str, list[tuple[int, int, StepKey]]] = defaultdict(list)
         """By attempt: begin and end of the driver's steps."""
         self._traces: dict[bytes, StepKey] = {}
@@ -136,18 +138,29 @@ class TrajectorySpans:
             self.longest = one
         rank, work = rank_of(span.resource), sampled(span.attributes, 1)
         self.works[rank] = self.works[rank].plus(work)
-        key = self.step_of(span)
-        if key is not None:
-            self.steps[key].add(one, work, text(span.resource, v.HOST_NAME))
+        self._unplaced.append((one, work, text(span.resource, v.ATTEMPT_ID), text(span.resource, v.HOST_NAME)))
+
+    def place(self) -> None:
+        """Add trajectories to the steps in which they ended; a step is known when it has ended."""
+        unplaced, self._unplaced = self._unplaced, []
+        for one, work, attempt, host in unplaced:
+            key = self._step_of(attempt, host, one.end_ns, one.trace_id)
+            if key is not None:
+                self.steps[key].add(one, work, host)
+            elif not self._begins[attempt] or self._begins[attempt][-1][1] < one.end_ns:
+                self._unplaced.append((one, work, attempt, host))
 
     def step_of(self, span: SpanView) -> StepKey | None:
         """Return the step of its driver in which a span ended; by another clock, the one whose trace it is in."""
-        attempt = text(span.resource, v.ATTEMPT_ID)
-        if text(span.resource, v.HOST_NAME) != self._hosts.get(attempt):
-            return self._traces.get(span.trace_id)
+        resource = span.resource
+        return self._step_of(text(resource, v.ATTEMPT_ID), text(resource, v.HOST_NAME), span.end_ns, span.trace_id)
+
+    def _step_of(self, attempt: str, host: str, end_ns: int, trace_id: bytes) -> StepKey | None:
+        if host != self._hosts.get(attempt):
+            return self._traces.get(trace_id)
         steps = self._begins[attempt]
-        place = bisect_right(steps, span.end_ns, key=lambda step: step[0]) - 1
-        return steps[place][2] if place >= 0 and span.end_ns <= steps[place][1] else None
+        place = bisect_right(steps, end_ns, key=lambda step: step[0]) - 1
+        return steps[place][2] if place >= 0 and end_ns <= steps[place][1] else None
 
     def is_by_its_clock(self, key: StepKey) -> bool:
         """Whether all trajectories of a step were timed by the clock of its driver."""

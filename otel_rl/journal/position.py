@@ -1,0 +1,81 @@
+"""How far a reader has come in the files of a writer, and what it saw there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from otel_rl.journal.frame import SIGNALS, Damage, Frame, Signal
+
+if TYPE_CHECKING:
+    from otel_rl.journal.files import SegmentFile
+
+MARK_BYTES: Final = 16
+
+
+@dataclass
+class Position:
+    """What was read of each file, by its path; what came since can be read on its own."""
+
+    ends: dict[str, int] = field(default_factory=dict)
+    """Where the last whole frame that was read ends, in bytes."""
+    marks: dict[str, bytes] = field(default_factory=dict)
+    """The last bytes of that frame: a file with other bytes there is another one."""
+    last_ns: int = 0
+    records: dict[Signal, int] = field(default_factory=lambda: {"traces": 0, "metrics": 0, "logs": 0})
+    damage: list[Damage] = field(default_factory=list)
+    """What is no whole frame, between frames that are."""
+    torn: dict[str, Damage] = field(default_factory=dict)
+    """The end of a file that is no whole frame, so far."""
+    undecodable: list[Damage] = field(default_factory=list)
+    """Frames whose content is no OTLP."""
+    is_written: bool = False
+    """Whether the writer lived when a reader began to read: then the end of its newest file is no damage."""
+
+    def frames(self, segment: SegmentFile) -> Iterator[Frame]:
+        """Yield the whole frames of a file that were not read yet."""
+        name = _name(segment.path)
+        begin = self.ends.get(name, 0)
+        if begin and segment.size <= begin:
+            return
+        last: Damage | None = None
+        for item in segment.items(begin):
+            if last is not None:
+                self.damage.append(last)
+            last = item if isinstance(item, Damage) else None
+            if isinstance(item, Frame):
+                self.ends[name], self.marks[name] = item.end, item.payload[-MARK_BYTES:]
+                if item.type in SIGNALS:
+                    self.last_ns = max(self.last_ns, item.last_ns)
+                    self.records[SIGNALS[item.type]] += item.count
+                yield item
+        self.torn.pop(name, None)
+        if last is not None:
+            self.torn[name] = last
+
+    def all_damage(self, newest: Collection[Path]) -> list[Damage]:
+        """Return the damage that is known, by file; ``newest`` are those that the writer may be writing."""
+        open_ends = {_name(path) for path in newest} if self.is_written else set()
+        torn = [one for name, one in self.torn.items() if name not in open_ends or one.reason == "unreadable"]
+        return sorted([*self.damage, *torn], key=lambda one: (one.path, one.offset)) + self.undecodable
+
+    def fits(self, segments: Collection[SegmentFile]) -> bool:
+        """Return whether all that was read is still there."""
+        of_name = {_name(one.path): one for one in segments}
+        return all(name in of_name and self._is_same(of_name[name]) for name in self.ends)
+
+    def _is_same(self, segment: SegmentFile) -> bool:
+        name = _name(segment.path)
+        end, mark = self.ends[name], self.marks[name]
+        try:
+            with open(segment.path, "rb") as file:
+                file.seek(end - len(mark))
+                return file.read(len(mark)) == mark and segment.size >= end
+        except OSError:
+            return False
+
+
+def _name(path: Path) -> str:
+    return str(path.absolute())
