@@ -20,8 +20,9 @@ from otel_rl.config import LAUNCH, Config
 from otel_rl.guard import guard
 from otel_rl.journal.read import Run
 from otel_rl.process.identity import TRAINER, has_variable
+from otel_rl.report import cache
 from otel_rl.report.build import build_report
-from otel_rl.report.reading import Points, Reading
+from otel_rl.report.reading import Points
 from otel_rl.report.sections.header import early_head
 from otel_rl.report.terminal import laid_out, render
 
@@ -76,12 +77,13 @@ class Conclusion:
                 self.lines.append(f"not all of it could be sent so far: {answers}; {hint}")
 
     def _show(self, run: Run, console: Console) -> None:
-        reading = Reading()
+        reading = cache.load(run)
         reading.attach(run)
         self.shown = _head(run, reading.points, console)
         reading.read_numbers()
         self.shown = _head(run, reading.points, console)
         reading.read_spans()
+        cache.save(run, reading)
         report = build_report(run, time.time_ns(), reading)
         with console.capture() as shown:
             console.print()

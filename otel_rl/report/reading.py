@@ -107,11 +107,16 @@ class Reading:
         self.flops_notes: dict[str, None] = {}
         """Sentences, each once, in order."""
         self.journals: list[Journal] = []
+        self.kept_bytes: int = 0
+        """The size of what was read when this was kept (``cache.py``)."""
         self._positions: defaultdict[str, Position] = defaultdict(Position)
         """By writer."""
         self._resources: defaultdict[str, dict[bytes, Attributes]] = defaultdict(dict)
         self._spans = RunFold()
         self._open: defaultdict[str, OpenRecords] = defaultdict(dict)
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"journals": [], "kept_bytes": self.read_bytes()}
 
     def fits(self, run: Run) -> bool:
         """Return whether a run begins with what was read: all files are there, and its driver was known."""
@@ -184,8 +189,12 @@ class Reading:
         opened = self._open[journal.identity.writer]
         for batch in span_columns(journal, unread=True):
             note_ended(opened, batch)
-            progress.bytes = sum(end for one in self._positions.values() for end in one.ends.values())
+            progress.bytes = self.read_bytes()
             yield batch
+
+    def read_bytes(self) -> int:
+        """Return the size of what was read."""
+        return sum(end for one in self._positions.values() for end in one.ends.values())
 
 
 def read_run(run: Run) -> Reading:

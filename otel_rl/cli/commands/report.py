@@ -14,9 +14,10 @@ from rich.text import Text
 
 from otel_rl.cli.console import RunName, opened, stderr, stdout
 from otel_rl.journal.read import JournalNotFound, Run
+from otel_rl.report import cache
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Report
-from otel_rl.report.reading import Progress, Reading
+from otel_rl.report.reading import Progress
 from otel_rl.report.schema import to_json
 from otel_rl.report.screen import PARTS, Part
 from otel_rl.report.terminal import document, render
@@ -71,7 +72,7 @@ def report(  # noqa: PLR0913, PLR0917  an option for each part
 
 
 def _build(found: Run) -> Report:
-    reading, console = Reading(), stderr()
+    reading, console = cache.load(found), stderr()
     reading.attach(found)
     if console.is_terminal:
         shown = _Reading(printable(found.path.name))
@@ -79,6 +80,7 @@ def _build(found: Run) -> Report:
             reading.read(shown.progress)
     else:
         reading.read()
+    cache.save(found, reading)
     return build_report(found, time.time_ns(), reading)
 
 

@@ -58,14 +58,14 @@ class RoleTimes:
     """Eight bytes of each call."""
 
     def __init__(self) -> None:
-        self._calls: defaultdict[str, defaultdict[Rank, CallTimes]] = defaultdict(lambda: defaultdict(CallTimes))
+        self._calls: defaultdict[str, dict[Rank, CallTimes]] = defaultdict(dict)
         """By stage and process."""
 
     def add(self, span: SpanView) -> None:
         is_counted = span.name != v.COMM and not is_container(span.name) and v.TRUNCATED not in span.attributes
         if is_counted and text(span.attributes, v.MODE) != "eval":
             calls = self._calls[label(span.name, span.attributes)]
-            calls[rank_of(span.resource)].add(span.start_ns, span.end_ns)
+            calls.setdefault(rank_of(span.resource), CallTimes()).add(span.start_ns, span.end_ns)
 
     def slowest(self, ranks: set[Rank]) -> SlowCallee | None:
         """Return the process that costs most by slower calls than others of its role; ranks are compared elsewhere.

@@ -1,0 +1,161 @@
+"""What was read of a run, kept in a file beside it, so that the next report reads only what came since.
+
+The file may be deleted at any time. It is used by the user who wrote it, if the same code reads the same files that
+have only grown; else the run is read anew. Reading it makes nothing but values: classes of the rooms that hold them,
+numbers, texts and arrays.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import sys
+from contextlib import suppress
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import otel_rl
+from otel_rl.guard import guard
+from otel_rl.journal.files import Journal
+from otel_rl.journal.read import Run
+from otel_rl.report.reading import Reading
+
+NAME: Final = "report.cache"
+MAGIC: Final = b"otel_rl report cache\n"
+LEAST_BYTES: Final = 16 << 20
+"""So much has to be read anew before it is worth writing: a second."""
+DIGEST_BYTES: Final = 16
+ROOMS: Final = ("otel_rl.report.", "otel_rl.tables.", "otel_rl.analysis.")
+"""Their classes hold values and do nothing when they are made."""
+HOLDERS: Final = frozenset(
+    {
+        ("otel_rl.journal.views", "SpanView"),
+        ("otel_rl.journal.views", "PointView"),
+        ("otel_rl.journal.views", "LogView"),
+        ("otel_rl.journal.position", "Position"),
+        ("otel_rl.journal.frame", "Damage"),
+        ("otel_rl.journal.columns.decode", "SpanColumns"),
+        ("array", "_array_reconstructor"),
+        ("array", "array"),
+        ("builtins", "dict"),
+        ("builtins", "int"),
+        ("builtins", "list"),
+        ("builtins", "set"),
+        ("collections", "Counter"),
+        ("collections", "defaultdict"),
+    }
+)
+ARRAYS: Final = frozenset({"_frombuffer", "_reconstruct", "dtype", "ndarray", "scalar"})
+
+
+def load(run: Run) -> Reading:
+    """Return what is known of a run; nothing, if it was not read, or not by this code, or its files are others now."""
+    with guard("read the cache of a report"):
+        for path in _places(run):
+            if (reading := _load(path, run)) is not None:
+                return reading
+    return Reading()
+
+
+def save(run: Run, reading: Reading) -> None:
+    """Keep a reading that is not finished, if enough is new in it; what cannot be written is not kept."""
+    size = reading.read_bytes()
+    if size - reading.kept_bytes < LEAST_BYTES:
+        return
+    with guard("write the cache of a report"):
+        body = _dump(reading)
+        for path in _places(run):
+            if _write(path, body):
+                reading.kept_bytes = size
+                return
+
+
+def _places(run: Run) -> list[Path]:
+    """Return where the file of a run may be: beside it, or where others cannot write, in the user's own directory."""
+    path = run.path.absolute()
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    elsewhere = root / "otel_rl" / f"{blake2b(os.fsencode(path), digest_size=DIGEST_BYTES).hexdigest()}.cache"
+    return [path / NAME, elsewhere] if path.is_dir() else [elsewhere]
+
+
+def _load(path: Path, run: Run) -> Reading | None:
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_uid != os.geteuid():
+                return None
+            head, digest, body = file.read(len(MAGIC) + DIGEST_BYTES), file.read(DIGEST_BYTES), file.read()
+    except OSError:
+        return None
+    if head != MAGIC + _code() or digest != blake2b(body, digest_size=DIGEST_BYTES).digest():
+        return None
+    reading = _Unpickler(body, run).load()
+    return reading if isinstance(reading, Reading) and reading.fits(run) else None
+
+
+def _write(path: Path, body: bytes) -> bool:
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        if path.name != NAME:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(MAGIC + _code() + blake2b(body, digest_size=DIGEST_BYTES).digest())
+            file.write(body)
+        os.replace(part, path)
+    except OSError:
+        with suppress(OSError):
+            part.unlink()
+        return False
+    return True
+
+
+@cache
+def _code() -> bytes:
+    """Return what tells this code from another: a number may be defined anew without a new version."""
+    digest = blake2b(repr(sys.version_info[:2]).encode(), digest_size=DIGEST_BYTES)
+    root = Path(otel_rl.__file__).parent
+    for room in ("analysis", "journal", "report", "runs", "tables", "vocabulary"):
+        for file in sorted((root / room).rglob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.digest()
+
+
+def _dump(reading: Reading) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(reading)
+    return file.getvalue()
+
+
+class _Pickler(pickle.Pickler):
+    def persistent_id(self, value: Any) -> str | None:
+        return value.identity.writer if isinstance(value, Journal) else None
+
+    def reducer_override(self, value: Any) -> Any:
+        return (_frozen, (dict(value),)) if isinstance(value, MappingProxyType) else NotImplemented
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, body: bytes, run: Run) -> None:
+        super().__init__(io.BytesIO(body))
+        self._journals = {journal.identity.writer: journal for journal in run.journals}
+
+    def persistent_load(self, writer: Any) -> Journal:
+        if writer not in self._journals:
+            raise pickle.UnpicklingError(f"the files of {writer} are gone")
+        return self._journals[writer]
+
+    def find_class(self, module: str, name: str) -> Any:
+        is_array = module.startswith("numpy") and name in ARRAYS
+        is_known = is_array or (module, name) in HOLDERS or (module, name) == (__name__, _frozen.__name__)
+        found = super().find_class(module, name) if is_known or module.startswith(ROOMS) else None
+        if is_known or (isinstance(found, type) and found.__module__ == module and "." not in name):
+            return found
+        raise pickle.UnpicklingError(f"{module}.{name} is nothing that a report keeps")
+
+
+def _frozen(values: dict[str, Any]) -> MappingProxyType[str, Any]:
+    return MappingProxyType(values)
