@@ -21,8 +21,8 @@ class Position:
 
     ends: dict[str, int] = field(default_factory=dict)
     """Where the last whole frame that was read ends, in bytes."""
-    marks: dict[str, bytes] = field(default_factory=dict)
-    """The last bytes of that frame: a file with other bytes there is another one."""
+    marks: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    """Where the last frame with a payload ends, and its last bytes: a file with other bytes there is another one."""
     last_ns: int = 0
     records: dict[Signal, int] = field(default_factory=lambda: {"traces": 0, "metrics": 0, "logs": 0})
     damage: list[Damage] = field(default_factory=list)
@@ -46,7 +46,9 @@ class Position:
                 self.damage.append(last)
             last = item if isinstance(item, Damage) else None
             if isinstance(item, Frame):
-                self.ends[name], self.marks[name] = item.end, item.payload[-MARK_BYTES:]
+                self.ends[name] = item.end
+                if item.payload:
+                    self.marks[name] = item.end, item.payload[-MARK_BYTES:]
                 if item.type in SIGNALS:
                     self.last_ns = max(self.last_ns, item.last_ns)
                     self.records[SIGNALS[item.type]] += item.count
@@ -68,11 +70,11 @@ class Position:
 
     def _is_same(self, segment: SegmentFile) -> bool:
         name = _name(segment.path)
-        end, mark = self.ends[name], self.marks[name]
+        end, mark = self.marks.get(name, (0, b""))
         try:
             with open(segment.path, "rb") as file:
                 file.seek(end - len(mark))
-                return file.read(len(mark)) == mark and segment.size >= end
+                return file.read(len(mark)) == mark and segment.size >= self.ends[name]
         except OSError:
             return False
 

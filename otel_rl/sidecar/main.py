@@ -17,6 +17,7 @@ from otel_rl.guard import guard, logger, report
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.sidecar import owner
 from otel_rl.sidecar.compare.compare import RankComparer
+from otel_rl.sidecar.read_ahead import ReadAhead
 from otel_rl.sidecar.self_journal import PERIOD_S, OwnJournal
 from otel_rl.sidecar.settings import Target
 from otel_rl.sidecar.ship_node import SCAN_S, Node
@@ -133,11 +134,14 @@ class Sidecar:
             self._comparer = RankComparer(self.directory, self.identity, self._node.say)
         with guard("watch for stalls"):
             self._watch = StallWatch(self.directory, self._is_mine, self._node.say)
+        ahead = ReadAhead(self.directory, self._is_mine)
+        ahead.start()
         self._node.start()
         code: int | None = ANOTHER
         try:
             code = self._follow(claim, own)
         finally:
+            ahead.close()
             if own is not None:
                 if self._watch is not None:
                     own.append_logs(self._watch.close())

@@ -84,6 +84,23 @@ def _build(found: Run) -> Report:
     return build_report(found, time.time_ns(), reading)
 
 
+class _Follower:
+    """Makes the report of a run again and again, and reads only what came since."""
+
+    def __init__(self, run: Run) -> None:
+        self._path = run.path
+        self._known = b""
+
+    def report(self) -> Report:
+        """Make it anew."""
+        run = open_whole(self._path)
+        reading = cache.restore(self._known, run) if self._known else cache.load(run)
+        reading.attach(run)
+        reading.read()
+        self._known = cache.dump(reading)
+        return build_report(run, time.time_ns(), reading)
+
+
 class _Reading:
     """The line of a report that is being made: which run is read, and how far."""
 
@@ -98,12 +115,12 @@ class _Reading:
 def _follow(run: str | None, parts: Sequence[Part]) -> None:
     console = stdout()
     found = opened(run)
-    shown = _build(found)
+    shown, follower = _build(found), _Follower(found)
     with suppress(KeyboardInterrupt, JournalNotFound), Live(console=console, screen=True, auto_refresh=False) as view:
         while shown.state == "alive":
             view.update(document(shown, console.width, parts), refresh=True)
             time.sleep(PAUSE_S)
-            shown = build_report(open_whole(found.path), time.time_ns())
+            shown = follower.report()
     if shown.state == "alive":  # interrupted, or it is gone: said now, as with the screen of before it would be lost
         shown = _build(opened(str(found.path)))
     render(shown, console, parts)
