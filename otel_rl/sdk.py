@@ -35,7 +35,7 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanLimits, SpanProcesso
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio, Sampler
 
-from otel_rl.analysis.buckets import MOST, SCALE
+from otel_rl.analysis.buckets import MOST_BUCKETS, SCALE
 from otel_rl.config import LIMITS, ignored
 from otel_rl.guard import guard
 from otel_rl.ids import random_bits
@@ -187,7 +187,7 @@ class CollectedMetrics(MetricReader):
 
     def __init__(self) -> None:
         # The SDK's own scale would always fill all buckets.
-        buckets = ExponentialBucketHistogramAggregation(max_size=MOST, max_scale=SCALE)
+        buckets = ExponentialBucketHistogramAggregation(max_size=MOST_BUCKETS, max_scale=SCALE)
         super().__init__(preferred_aggregation={Histogram: buckets} if state.config.is_exponential else None)
         self._data: MetricsData | None = None
 

@@ -1,7 +1,7 @@
 """Buckets of exponential histograms, as OpenTelemetry defines them: each bound is the previous one times 2 ** (1/8).
 
 Every histogram counts in the same table of buckets. A point has those from its least to its greatest value. If they are
-more than ``MOST``, neighbours are joined in pairs.
+more than ``MOST_BUCKETS``, neighbours are joined in pairs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 SCALE: Final = 3
 """A bucket is 9 % wide, so a quantile is less than 9 % off, and its middle less than 4.5 %."""
-MOST: Final = 160
+MOST_BUCKETS: Final = 160
 """This is six decades at that width, and the limit of OpenTelemetry's SDKs."""
 LOWEST: Final = -20
 """Values up to 2 ** -20 (a microsecond in seconds) count as zero."""
@@ -41,7 +41,7 @@ def layout(counts: Sequence[int], low: float, high: float) -> PointBuckets:
     while first < last and not counts[first]:
         first += 1
     scale, offset, kept = SCALE, LOWEST * _PARTS + first - 1, list(counts[first : last + 1])
-    while len(kept) > MOST:
+    while len(kept) > MOST_BUCKETS:
         kept = [0] * (offset & 1) + kept
         kept = [one + other for one, other in zip_longest(kept[::2], kept[1::2], fillvalue=0)]
         scale, offset = scale - 1, offset >> 1

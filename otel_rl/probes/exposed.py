@@ -19,7 +19,7 @@ FEW: Final = 16
 """Stages of a name that wait more often are timed one in ``EVERY``: two events a wait are not free."""
 EVERY: Final = 7
 """No divisor of a usual number of micro-batches, so that it is not always the same one."""
-MOST: Final = 512
+MOST_CALLS: Final = 512
 """Waits of one stage that are timed; one with more has no sum."""
 
 Pair = tuple[Any, Any]
@@ -98,7 +98,7 @@ class Exposed:
             return None
         event = None
         try:
-            if waits.calls <= MOST and self._device.current_stream() == waits.stream:
+            if waits.calls <= MOST_CALLS and self._device.current_stream() == waits.stream:
                 event = self._mark(waits.stream)
         except RuntimeError:  # the device has failed, which the stage's end will find out
             pass

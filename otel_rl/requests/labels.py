@@ -9,7 +9,7 @@ from otel_rl import vocabulary as v
 from otel_rl.records import Labels
 from otel_rl.requests.queue import Request
 
-MOST: Final = 64
+MOST_SETS: Final = 64
 """Engines, models, replicas, finish reasons, errors: so many of each are distinguished in one process."""
 OTHER: Final = "other"
 
@@ -27,7 +27,7 @@ class Words:
         """Return the value of a label."""
         known = self._known[key]
         if text not in known:
-            if len(known) >= MOST:
+            if len(known) >= MOST_SETS:
                 return OTHER
             known.add(text)
         return text

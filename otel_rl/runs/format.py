@@ -16,6 +16,8 @@ UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 ELLIPSIS: Final = "…"
 TWO_DIGITS: Final = 0.1
 """Two digits say no more than that of a number."""
+RECORDS: Final = {"traces": "span", "metrics": "metric point", "logs": "log record"}
+"""What a record is called, by its signal."""
 BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 

@@ -19,7 +19,7 @@ NAMES: Final = frozenset((*KINDS, v.TOKENS, v.SAMPLE_BATCH_SIZE, v.BATCH_SIZE))
 NO_TURN: Final = -1
 FAILED: Final = 2
 """OTLP's status code of an error."""
-MOST: Final = 1 << 53
+WHOLE_LIMIT: Final = 1 << 53
 """A count beyond that is none."""
 Numbers = dict[str, int]
 """What is known, by the name of the attribute. ``rl.tokens`` is only there without prompts and responses, and leaves
@@ -172,7 +172,7 @@ def _numbers(attributes: Mapping[str, Any], *, is_training: bool) -> Numbers:
 
 
 def _number(value: Any) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < MOST:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < WHOLE_LIMIT:
         return None
     return int(value)
 

@@ -19,7 +19,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
 
-from otel_rl.analysis.buckets import BOUNDS, MOST, SCALE, layout
+from otel_rl.analysis.buckets import BOUNDS, MOST_BUCKETS, SCALE, layout
 from otel_rl.analysis.histogram import Histogram
 from otel_rl.journal.columns.decode import decode_points
 from otel_rl.journal.otlp.encode import SpanEncoder
@@ -80,9 +80,9 @@ def test_every_value_is_in_its_bucket(values: list[float]) -> None:
     edges = (-math.inf, *found.boundaries, math.inf)
     expected = [sum(low < value <= high for value in values) for low, high in pairwise(edges)]
     assert expected == list(found.counts)
-    assert len(point.positive.bucket_counts) <= MOST
+    assert len(point.positive.bucket_counts) <= MOST_BUCKETS
     spread = bisect_left(BOUNDS, max(values)) - bisect_left(BOUNDS, min(values))
-    assert spread >= MOST - 2 or point.scale == SCALE
+    assert spread >= MOST_BUCKETS - 2 or point.scale == SCALE
 
 
 @settings(max_examples=50)
@@ -114,7 +114,7 @@ def test_neighbours_become_one_where_there_are_too_many() -> None:
 def test_the_sdk_counts_in_the_same_buckets(values: list[float]) -> None:
     """At the same scale, and we read what it writes."""
     reader = InMemoryMetricReader(
-        preferred_aggregation={SdkHistogram: ExponentialBucketHistogramAggregation(MOST, SCALE)}
+        preferred_aggregation={SdkHistogram: ExponentialBucketHistogramAggregation(MOST_BUCKETS, SCALE)}
     )
     provider = MeterProvider([reader], shutdown_on_exit=False)
     histogram = provider.get_meter("m").create_histogram("h")

@@ -187,11 +187,11 @@ def test_a_stage_with_many_waits_is_timed_now_and_then(
         few = [forward(recording, cuda, reduce, exposed.FEW) for _ in range(3)]
         many = [forward(recording, cuda, reduce, exposed.FEW + 1) for _ in range(exposed.EVERY + 1)]
         left = [forward(recording, cuda, reduce, 1) for _ in range(exposed.EVERY - 1)]
-        most = forward(recording, cuda, reduce, exposed.MOST + 1)
+        most = forward(recording, cuda, reduce, exposed.MOST_CALLS + 1)
     recording.stop()
     assert [2 * exposed.FEW] * 3 == few
     assert [2 * exposed.FEW + 2, *([0] * (exposed.EVERY - 1)), 2 * exposed.FEW + 2] == many
-    assert ([0] * (exposed.EVERY - 1), 2 * exposed.MOST) == (left, most)
+    assert ([0] * (exposed.EVERY - 1), 2 * exposed.MOST_CALLS) == (left, most)
     sums = [seconds for _, seconds in told(recording, v.FORWARD) if seconds is not None]
     assert [0.125 * exposed.FEW] * 3 + [0.125 * exposed.FEW + 0.125] * 2 == sums
 

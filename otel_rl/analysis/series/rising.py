@@ -12,7 +12,7 @@ from otel_rl.analysis.summary import buckets
 
 LEAST: Final = 5
 """Values below which nothing is said."""
-MOST: Final = 32
+MOST_BUCKETS: Final = 32
 """Further values are averaged over equal stretches."""
 ORDERED: Final = 0.8
 """Kendall's rank correlation with time: nine of ten pairs of values are in order."""
@@ -28,7 +28,7 @@ class Rise:
 
 def rise(values: Sequence[float]) -> Rise | None:
     """Return how far values rise from one to the next; None if they do not."""
-    means = buckets(values, MOST)
+    means = buckets(values, MOST_BUCKETS)
     if len(means) < LEAST:
         return None
     pairs = list(combinations(means, 2))

@@ -17,6 +17,7 @@ from typing import Any
 
 from otel_rl.clock import monotonic_ns
 from otel_rl.hooks import CallbackHook, Integration, RequestHook
+from otel_rl.hooks.arguments import Args, Kwargs
 from otel_rl.hooks.generators import ending
 from otel_rl.integrations.openai.requests import Reading, failed, finished
 from otel_rl.requests.memory import generation
@@ -29,9 +30,6 @@ SUPPORTS = ">=1.66,<4"
 
 OPERATIONS = {"/chat/completions": "chat", "/completions": "text_completion", "/responses": "chat"}
 """Endpoint to operation, by GenAI's conventions."""
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 class ApiCall:

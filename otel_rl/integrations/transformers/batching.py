@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 from otel_rl import vocabulary
 from otel_rl.clock import monotonic_ns, perf_counter_shift
 from otel_rl.hooks import CallbackHook, ReturnHook
+from otel_rl.hooks.arguments import Args, Kwargs
 from otel_rl.ids import random_bits
 from otel_rl.probes import kv_cache
 from otel_rl.process.memory import Memory
@@ -35,9 +36,6 @@ from otel_rl.requests.queue import (
 )
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_parent
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 CHILD = "__child#"
 """Stands between the id of a request and the number of a sequence that was forked from it."""

@@ -25,6 +25,7 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.clock import monotonic_ns
 from otel_rl.hooks import CallbackHook, Integration, ReturnHook
+from otel_rl.hooks.arguments import Args, Kwargs
 from otel_rl.ids import random_bits
 from otel_rl.integrations.transformers import batching
 from otel_rl.probes import deferred, kv_cache
@@ -41,8 +42,6 @@ from otel_rl.trace.throughput import add_padding
 PACKAGE = "transformers"
 SUPPORTS = ">=4.56,<6"
 
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 KNOWN_CRITERIA = ("MaxLengthCriteria", "MaxTimeCriteria", "EosTokenCriteria")
 """Criteria that end all sequences at once, or end one by a token that is found in the output."""

@@ -33,6 +33,7 @@ from otel_rl import vocabulary
 from otel_rl.clock import monotonic_ns
 from otel_rl.guard import attempt
 from otel_rl.hooks import CallbackHook, Integration, ReturnHook, StageHook
+from otel_rl.hooks.arguments import Args, Kwargs
 from otel_rl.integrations.vllm.memory import HandedBatch, LoadPeak, VllmEngine, vllm
 from otel_rl.integrations.vllm.requests import REPLICA, is_inside, is_session, record_end, refused
 from otel_rl.probes.kv_cache import pool_bytes
@@ -43,9 +44,6 @@ from otel_rl.requests.queue import LOAD_EVERY_NS, Request, record_kv_cache, reco
 from otel_rl.trace import context
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import current_parent
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 def _distribution() -> str:

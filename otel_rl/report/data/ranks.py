@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+StepKey = tuple[str, str, int]
+"""Attempt, loop, and number of a step."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Rank:

@@ -15,7 +15,7 @@ from otel_rl.report.data.finding import Value
 from otel_rl.report.data.health_rows import HealthRows
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.findings.rule import Found, rank_name, rule, table, whole
-from otel_rl.runs.format import count, plural
+from otel_rl.runs.format import RECORDS, count, plural
 
 ROW: Final = 8
 """No update is made if the last so many steps skipped theirs: a loss scale has settled by then."""
@@ -25,7 +25,6 @@ FAILED: Final = 0.01
 HALF: Final = 0.5
 FEW: Final = 3
 """Fewer skipped updates or failed requests say nothing."""
-RECORDS: Final = {"traces": "span", "metrics": "metric point", "logs": "log record"}
 REASONS: Final = {
     "name_taken": "their name is reserved",
     "too_many_names": "there are too many names",

@@ -30,7 +30,7 @@ NOISES: Final = 1.75
 """By so much noise the best of some evaluations is seldom above the last ones by chance."""
 ALL: Final = 0.9
 """From this share of equal groups on a step teaches next to nothing."""
-MOST: Final = 0.8
+EQUAL_SHARE: Final = 0.8
 DROPPED: Final = 0.2
 """From this share of dropped groups on much of the sampling is for nothing."""
 ARRIVED: Final = 0.9
@@ -205,7 +205,7 @@ def groups_equal(learning: Learning) -> Found | None:
 @rule(
     "warning",
     reads=(v.REWARD_ZERO_STD, v.REWARD_SCORE),
-    condition=f"{whole(MOST)} of the groups of the last third have equal rewards, and the reward does not rise",
+    condition=f"{whole(EQUAL_SHARE)} of the groups of the last third have equal rewards, and the reward does not rise",
     window=f"the last third; at least {2 * FEW} steps",
     sentence="In {last:percent} of the groups all rewards are equal (first third: {first:percent}): they teach "
     "nothing.",
@@ -215,7 +215,7 @@ def groups_equal(learning: Learning) -> Found | None:
 def groups_mostly_equal(learning: Learning) -> Found | None:
     """Find that most groups are equal in the last third of a run whose reward does not rise."""
     equal = learning.curve(v.REWARD_ZERO_STD)
-    if len(equal) < 2 * FEW or equal.third(2) < MOST or learning.is_gaining:
+    if len(equal) < 2 * FEW or equal.third(2) < EQUAL_SHARE or learning.is_gaining:
         return None
     return Found({"last": equal.third(2), "first": equal.third(0)})
 

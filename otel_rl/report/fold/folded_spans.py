@@ -14,7 +14,7 @@ from otel_rl.analysis.steps import Step
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import SpanView
 from otel_rl.records import Value
-from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.ranks import Rank, StepKey
 from otel_rl.report.data.report import Failure
 from otel_rl.report.read.containers import Bounds, Wall
 from otel_rl.report.read.failures import PhaseFailure
@@ -31,8 +31,6 @@ from otel_rl.runs.spans import (
 )
 from otel_rl.tables.calls import Calls
 from otel_rl.tables.peers import CallKey
-
-StepKey = tuple[str, str, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from otel_rl.analysis.intervals import Interval, covered
 from otel_rl.analysis.stages import NO_COMM, Path, StageTimes
 from otel_rl.analysis.steps import tile, warmup
 from otel_rl.analysis.summary import summarize
-from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.ranks import Rank, StepKey
 from otel_rl.report.data.report import LongStep, StepTimes
-from otel_rl.report.fold.folded_spans import StepKey, StepRecord
+from otel_rl.report.fold.folded_spans import StepRecord
 from otel_rl.report.read.span_attributes import WorkSums
 from otel_rl.report.read.step_stages import apart
 from otel_rl.runs.spans import NOT_TOLD, UNKNOWN

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import SpanView
-from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.ranks import Rank, StepKey
 from otel_rl.report.data.report import Failure, Follows
 from otel_rl.report.findings.causes import follows
 from otel_rl.report.read.span_attributes import ERROR, rank_of
@@ -15,7 +15,6 @@ from otel_rl.runs.spans import is_container, text
 
 STOPPED = ("CancelledError", "GeneratorExit")
 """Rollouts that are given up on purpose."""
-StepKey = tuple[str, str, int]
 
 
 class PhaseFailure(NamedTuple):

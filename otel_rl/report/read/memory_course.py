@@ -146,7 +146,7 @@ def _slack(kind: MemoryKind) -> float:
     return SLACK_SHARE if kind == "host rss" else 0.0
 
 
-MOST: Final = 0.5
+NAMED_SHARE: Final = 0.5
 """A stage is named if it has this share of the rise."""
 DEEPER: Final = 0.8
 """A stage inside another is named instead if it has this share of the other's."""
@@ -195,7 +195,7 @@ class StepMemory:
         path: Path = ()
         while within > 0:
             label, rise = max(self._inside(path).items(), key=itemgetter(1), default=("", 0))
-            if rise < (DEEPER if path else MOST) * within:
+            if rise < (DEEPER if path else NAMED_SHARE) * within:
                 break
             path, within = (*path, label), rise
         return (path[-1], min(1.0, within / total)) if path else ("", 0.0)

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from otel_rl.analysis.summary import summarize
-from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.ranks import Rank, StepKey
 from otel_rl.report.data.report import WorkRow
 from otel_rl.report.data.time_use import Efficiency
-from otel_rl.report.fold.folded_spans import FoldedSpans, StepKey, StepRecord
+from otel_rl.report.fold.folded_spans import FoldedSpans, StepRecord
 from otel_rl.report.read.average import Averaged, of_ranks
 from otel_rl.report.read.rank_times import CONTROLLER, RankTimes
 from otel_rl.report.read.span_attributes import WorkSums

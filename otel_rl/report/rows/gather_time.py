@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.series.level_shift import level_shift
+from otel_rl.report.data.ranks import StepKey
 from otel_rl.report.data.report import StageRow
 from otel_rl.report.data.time_rows import SlowerSteps, StageShare, TimeRows
-from otel_rl.report.fold.folded_spans import StepKey, StepRecord
+from otel_rl.report.fold.folded_spans import StepRecord
 from otel_rl.report.read.average import step_times
 from otel_rl.report.read.awaited import awaited
 from otel_rl.report.read.single_controller.driver_steps import first_submit, growing_stage, slow_process

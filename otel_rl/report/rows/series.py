@@ -31,8 +31,8 @@ NAMES: Final = (
 EXTREMES: Final = {v.RESPONSE_MIN: min, v.RESPONSE_MAX: max}
 Qualifiers = tuple[tuple[str, str], ...]
 Head = tuple[str, str, Qualifiers]
-StepKey = tuple[str, int | None, int]
-Moments = Sequence[tuple[str, StepKey, int]]
+PlaceOfPoint = tuple[str, int | None, int]
+Moments = Sequence[tuple[str, PlaceOfPoint, int]]
 """Attempt, step and time of each moment."""
 Value = tuple[int, str, float]
 RankOfAttempt = tuple[str, Rank]
@@ -112,8 +112,8 @@ class SeriesPoints:
         return [(self._ranks[process][0], *calendar.step(self._ranks[process], ns)) for process, ns in self._moments]
 
 
-def _by_step(steps: Moments, moments: array[int], values: array[float]) -> dict[StepKey, list[Value]]:
-    found: defaultdict[StepKey, list[Value]] = defaultdict(list)
+def _by_step(steps: Moments, moments: array[int], values: array[float]) -> dict[PlaceOfPoint, list[Value]]:
+    found: defaultdict[PlaceOfPoint, list[Value]] = defaultdict(list)
     for moment, value in zip(moments, values, strict=True):
         attempt, step, time_ns = steps[moment]
         found[step].append((time_ns, attempt, value))
@@ -132,7 +132,7 @@ class _Calendar:
             self._last.setdefault(rank, record)
             self._steps.setdefault(rank, {}).setdefault(record.clock_set_ns, []).append(record)
 
-    def step(self, rank: RankOfAttempt, time_ns: int) -> tuple[StepKey, int]:
+    def step(self, rank: RankOfAttempt, time_ns: int) -> tuple[PlaceOfPoint, int]:
         """Return the step of a point, and its time by the clock as it was before it was set.
 
         A clock that was set back shows a time twice: then it is the step that is nearer to that of the point before.

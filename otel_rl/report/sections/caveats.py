@@ -12,9 +12,8 @@ from otel_rl.report.findings.health import OTHER_NUMBERS, other_numbers
 from otel_rl.report.findings.rule import say
 from otel_rl.report.rows.losses import COUNTED
 from otel_rl.report.section import Block, Line, Section, attempt_name, notes, rank_name
-from otel_rl.runs.format import count, listed, plural, seconds
+from otel_rl.runs.format import RECORDS, count, listed, plural, seconds
 
-RECORDS: Final = {"traces": "span", "metrics": "metric point", "logs": "log record"}
 MOST_DAMAGED: Final = 16
 MOST_FAILURES: Final = 16
 

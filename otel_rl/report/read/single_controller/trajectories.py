@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from otel_rl import vocabulary as v
 from otel_rl.analysis.intervals import Interval, clip, covered, merge
 from otel_rl.journal.read import SpanView
-from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.ranks import Rank, StepKey
 from otel_rl.report.read.span_attributes import ERROR, WorkSums, rank_of, sampled
 from otel_rl.runs.spans import iteration_of, text
 
@@ -22,7 +22,6 @@ KEYS: Final = (v.GROUP_ID, v.SAMPLE_ID, v.SYNC_OPERATION)
 MOST_LATEST: Final = 16
 MOST_APART: Final = 4096
 """So many intervals are kept before those that touch are joined."""
-StepKey = tuple[str, str, int]
 
 
 class Trajectory(NamedTuple):
