@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -64,9 +64,10 @@ class Position:
         return sorted([*self.damage, *torn], key=lambda one: (one.path, one.offset)) + self.undecodable
 
     def fits(self, segments: Collection[SegmentFile]) -> bool:
-        """Return whether all that was read is still there."""
+        """Return whether all that was read is still there, but for the first segments, which the size cap removes."""
         of_name = {_name(one.path): one for one in segments}
-        return all(name in of_name and self._is_same(of_name[name]) for name in self.ends)
+        first = {one.signal: one.number for one in sorted(segments, key=lambda one: -one.number) if one.number >= 0}
+        return all(self._is_same(of_name[name]) if name in of_name else _is_before(name, first) for name in self.ends)
 
     def _is_same(self, segment: SegmentFile) -> bool:
         name = _name(segment.path)
@@ -77,6 +78,12 @@ class Position:
                 return file.read(len(mark)) == mark and segment.size >= self.ends[name]
         except OSError:
             return False
+
+
+def _is_before(name: str, first: Mapping[str, int]) -> bool:
+    """Return whether a segment that is gone came before the first one that is there."""
+    *_, signal, number, _ = name.split(".")
+    return number.isdecimal() and int(number) < first.get(signal, 0)
 
 
 def _name(path: Path) -> str:

@@ -125,9 +125,21 @@ def test_a_file_of_another_user_is_not_read(run: Run, monkeypatch: pytest.Monkey
     assert not is_known(run)
 
 
+def test_what_the_size_cap_removed_is_still_known(run: Run) -> None:
+    """The report has the steps of segments that are gone."""
+    for file in run.path.glob("*.traces.000000.otlp"):
+        other = file.with_name(file.name.replace("000000", "000001"))
+        other.write_bytes(file.read_bytes())
+        file.unlink()
+    found = open_run(run.path)
+    reading = cache.load(found)
+    reading.attach(found)
+    assert 12 == build_report(found, BEGIN_NS, reading).steps.recorded
+
+
 @pytest.mark.parametrize("change", ["removed", "shorter", "other"])
 def test_files_that_are_others_now(run: Run, change: str) -> None:
-    """The size cap removed one, or somebody copied another over it."""
+    """Somebody removed one, or copied another over it."""
     file = max(run.path.glob("*.traces.*"))
     if change == "removed":
         file.unlink()
