@@ -211,9 +211,7 @@ class Config:
     capture_content: bool = _setting(
         "OTEL_RL_CAPTURE_CONTENT", _boolean, False, "true: record texts of exceptions, stack traces and samples"
     )
-    redact: str = _setting(
-        "OTEL_RL_REDACT", _function, "", "`module:function` that every text of a sample passes first"
-    )
+    redact: str = _setting("OTEL_RL_REDACT", _function, "", "`module:function` that texts of samples pass first")
     sample_records: int = _setting(
         "OTEL_RL_SAMPLE_RECORDS", _count, 256, "most log records of samples of a step on one process; 0: none"
     )
@@ -255,10 +253,7 @@ class Config:
         "OTEL_RL_EVENT_LOOP_LAG", _boolean, False, "true: measure how late event loops are, by a call a second in each"
     )
     peak_flops: float = _setting(
-        "OTEL_RL_PEAK_FLOPS",
-        _rate,
-        0.0,
-        "peak of one device for MFU, FLOP/s (`989e12`); 0: the published one, if known",
+        "OTEL_RL_PEAK_FLOPS", _rate, 0.0, "peak of one device for MFU, FLOP/s (`989e12`); 0: as published, if known"
     )
     backends: str = _setting(
         "OTEL_RL_BACKENDS", expanded, "", "folder in which `otel-rl stack` first looks for its programs"

@@ -144,7 +144,9 @@ class Dispatcher:
                 traces = {stage.trace for stage in self._pending}
                 self._dispatch_made(book.due(traces, self.requests.stages, is_last=is_last and is_all), result)
         with guard("write the lines of steps"):
-            self._dispatch_made(self._lines.fold(is_all=is_all and (is_last or self._is_asked)), result)
+            self._dispatch_made(
+                self._lines.fold(is_asked=is_all and self._is_asked, is_last=is_all and is_last), result
+            )
 
     def _dispatch_chunk(self, records: list[Any], new: list[Any], result: Dispatched) -> None:
         _each("count what a stage worked off", self._work, new)  # first: the end of its step is among the records

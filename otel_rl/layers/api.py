@@ -8,7 +8,7 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
-from otel_rl.layers.kept_samples import Sample
+from otel_rl.layers.kept_samples import FinishedSample
 from otel_rl.layers.memory import add_samples
 from otel_rl.metrics.record import as_number
 from otel_rl.process.hooked import hooking
@@ -87,14 +87,14 @@ def sample(  # noqa: PLR0913  a sample has that many properties, all by keyword
 
 def _take(parent: Any, given: tuple[Any, ...]) -> Iterator[Count]:
     """Make the sample of what was given, on the flusher's thread."""
-    made = Sample(*given)
+    made = FinishedSample(*given)
     left_out = sum([_clean_words(made), _clean_counts(made), _clean_numbers(made)])
     add_samples(parent, (made,))
     if left_out:
         yield Count(vocabulary.SELF_CHANGED, left_out, ((vocabulary.REASON, "sample_value_left_out"),))
 
 
-def _clean_words(made: Sample) -> int:
+def _clean_words(made: FinishedSample) -> int:
     for name in WORDS:
         setattr(made, name, clean_key(getattr(made, name))[:LONGEST])
     error: Any = made.error
@@ -102,7 +102,7 @@ def _clean_words(made: Sample) -> int:
     return 0
 
 
-def _clean_counts(made: Sample) -> int:
+def _clean_counts(made: FinishedSample) -> int:
     """Leave out what is no count; return how many."""
     left_out = 0
     for name in COUNTS:
@@ -116,7 +116,7 @@ def _clean_counts(made: Sample) -> int:
     return left_out
 
 
-def _clean_numbers(made: Sample) -> int:
+def _clean_numbers(made: FinishedSample) -> int:
     """Leave out what is no number; return how many."""
     left_out = 0
     for name in ("reward", "advantage"):

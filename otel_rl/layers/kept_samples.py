@@ -20,7 +20,7 @@ MOST_LENGTHS: Final = 100_000
 
 
 @dataclass(eq=False, slots=True)
-class Sample:
+class FinishedSample:
     """One finished sample; what is None is not known."""
 
     id: str = ""
@@ -74,9 +74,9 @@ class StepSamples:
         self.touched_ns = 0
         """When the last one came (monotonic)."""
         self._seed = crc32(seed.encode())
-        self._waiting: list[Sample] = []
+        self._waiting: list[FinishedSample] = []
 
-    def add(self, samples: Iterable[Sample]) -> None:
+    def add(self, samples: Iterable[FinishedSample]) -> None:
         """Add samples, in their order."""
         for sample in samples:
             sample.number = self.count
@@ -88,7 +88,7 @@ class StepSamples:
                 kept = {id(one): one for kind in kinds(self._waiting, self.limit).values() for one in kind}
                 self._waiting = sorted(kept.values(), key=_number)
 
-    def _sum_up(self, sample: Sample) -> None:
+    def _sum_up(self, sample: FinishedSample) -> None:
         if sample.finish and (sample.finish in self.finishes or len(self.finishes) < EXTREMES):
             self.finishes[sample.finish] = self.finishes.get(sample.finish, 0) + 1
         if len(self.lengths) < MOST_LENGTHS and sample.length >= 0:
@@ -96,12 +96,12 @@ class StepSamples:
         if len(self.rewards) < MOST_LENGTHS and sample.reward is not None and isfinite(sample.reward):
             self.rewards.append(sample.reward)
 
-    def chosen(self) -> list[tuple[Sample, str]]:
+    def chosen(self) -> list[tuple[FinishedSample, str]]:
         """Return at most ``limit`` samples in their order, and why each is kept; empty where all are."""
         if self.count <= self.limit:
             return [(sample, "") for sample in self._waiting]
         reasons: dict[int, list[str]] = {}
-        samples: dict[int, Sample] = {}
+        samples: dict[int, FinishedSample] = {}
         for kind, candidates in kinds(self._waiting, self.limit).items():
             for sample in candidates:
                 if sample.number in samples:
@@ -111,7 +111,7 @@ class StepSamples:
         return [(samples[number], ",".join(reasons[number])) for number in sorted(samples)]
 
 
-def kinds(samples: list[Sample], limit: int) -> dict[str, list[Sample]]:
+def kinds(samples: list[FinishedSample], limit: int) -> dict[str, list[FinishedSample]]:
     """Return the samples of each kind, the first of a kind first.
 
     What is not among them is not among them either when further samples come: so a step may leave it out at once.
@@ -127,23 +127,23 @@ def kinds(samples: list[Sample], limit: int) -> dict[str, list[Sample]]:
     }
 
 
-def _number(sample: Sample) -> int:
+def _number(sample: FinishedSample) -> int:
     return sample.number
 
 
-def _best(sample: Sample) -> tuple[float, int]:
+def _best(sample: FinishedSample) -> tuple[float, int]:
     return -(sample.reward or 0.0), sample.number
 
 
-def _worst(sample: Sample) -> tuple[float, int]:
+def _worst(sample: FinishedSample) -> tuple[float, int]:
     return sample.reward or 0.0, sample.number
 
 
-def _longest(sample: Sample) -> tuple[int, int]:
+def _longest(sample: FinishedSample) -> tuple[int, int]:
     return -sample.length, sample.number
 
 
-def _score(sample: Sample) -> tuple[int, int]:
+def _score(sample: FinishedSample) -> tuple[int, int]:
     return sample.score, sample.number
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from otel_rl.clock import monotonic_ns
-from otel_rl.layers.kept_samples import Sample, StepSamples
+from otel_rl.layers.kept_samples import FinishedSample, StepSamples
 from otel_rl.process.memory import Memory
 from otel_rl.process.state import Trace, state
 from otel_rl.records import Value
@@ -25,7 +25,7 @@ class Layering(Memory):
 layering = Layering.keep("layering")
 
 
-def add_samples(parent: Any, samples: Iterable[Sample]) -> None:
+def add_samples(parent: Any, samples: Iterable[FinishedSample]) -> None:
     """Add finished samples that a stage made; used by the flusher only."""
     trace: Trace | None = getattr(parent, "trace", None)
     if trace is None:
@@ -42,7 +42,7 @@ def add_samples(parent: Any, samples: Iterable[Sample]) -> None:
 
 
 def say_of_step(parent: Any, said: dict[str, Value]) -> tuple[()]:
-    """Say something in the lines of the step that a stage is in; used by the flusher only."""
+    """Add attributes to the lines of the step that a stage is in; used by the flusher only."""
     trace: Trace | None = getattr(parent, "trace", None)
     if trace is not None:
         layering.said.setdefault(trace, {}).update(said)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from otel_rl import vocabulary as v
 from otel_rl.guard import attempt, say
-from otel_rl.layers.kept_samples import Sample, StepSamples
+from otel_rl.layers.kept_samples import FinishedSample, StepSamples
 from otel_rl.process.state import Trace
 from otel_rl.records import Attributes, Count, Log, Value
 from otel_rl.trace.values import MAX_LENGTH, clean
@@ -41,7 +41,7 @@ class Redaction:
         self._name = name
         self._function: Callable[[str], Any] | None = None if name else _unchanged
 
-    def texts_of(self, sample: Sample) -> dict[str, Value] | None:
+    def texts_of(self, sample: FinishedSample) -> dict[str, Value] | None:
         """Return the texts of a sample, None if they cannot be redacted: then none of them is recorded."""
         if self._function is None:
             self._function = attempt("import", f"OTEL_RL_REDACT={self._name}", _import, self._name) or _refuse
@@ -87,7 +87,7 @@ def records_of(
         yield Count(v.SAMPLES_OMITTED, samples.count - len(chosen))
 
 
-def _attributes(sample: Sample) -> dict[str, Value]:
+def _attributes(sample: FinishedSample) -> dict[str, Value]:
     known = ((key, getattr(sample, field)) for field, key in FIELDS.items())
     attributes: dict[str, Value] = {key: value for key, value in known if value is not None and value != ""}
     attributes[v.SAMPLE_USED] = not sample.discarded
@@ -97,7 +97,7 @@ def _attributes(sample: Sample) -> dict[str, Value]:
     return attributes
 
 
-def _body(sample: Sample) -> str:
+def _body(sample: FinishedSample) -> str:
     parts = [
         f"sample {sample.id}".rstrip(),
         "" if sample.reward is None else f"reward {sample.reward:.4g}",

@@ -36,7 +36,8 @@ OF_ROLLOUT: Final = (
     v.SAMPLE_LAG_MAX, v.SAMPLE_STALE,
 )  # fmt: skip
 OF_UPDATE: Final = (
-    v.LOSS, v.LOSS_TERM, v.GRAD_NORM, v.ENTROPY, v.KL_POLICY, v.CLIP_FRACTION, v.CLIP_SIDE_FRACTION,
+    v.LOSS, v.LOSS_TERM, v.GRAD_NORM, v.ENTROPY, v.KL_REFERENCE, v.KL_POLICY, v.CLIP_FRACTION,
+    v.CLIP_SIDE_FRACTION,
 )  # fmt: skip
 WANTED: Final = frozenset((*OF_LOOP, *OF_ROLLOUT, *OF_UPDATE))
 NARROWING: Final = (v.LOSS_TYPE, v.CLIP_SIDE, v.REWARD_FUNCTION)
@@ -57,7 +58,7 @@ SETTLED_NS: Final = 2_000_000_000
 NOTHING: Final[Mapping[str, Value]] = {}
 
 
-class Rate:
+class RateLimit:
     """A bound on records: so many a second, and at once as many as in ten seconds.
 
     Args:
@@ -83,7 +84,7 @@ class Rate:
         return allowed
 
 
-class Numbers:
+class StepNumbers:
     """The numbers of open steps, by the key that they have in a line; used by the flusher only."""
 
     def __init__(self, fold: Fold) -> None:
@@ -137,7 +138,7 @@ class StepLines:
     """Makes the log layers of steps that are over; used by the flusher only."""
 
     def __init__(self, fold: Fold) -> None:
-        self._numbers = Numbers(fold)
+        self._numbers = StepNumbers(fold)
         self._stages: dict[Trace, list[Stage]] = {}
         """Stages of open steps that a line says something of."""
         self._waiting: dict[Trace, Stage] = {}
@@ -145,8 +146,8 @@ class StepLines:
         self._began: dict[Value, int] = {}
         """When each loop began, ns since 1970."""
         self._redaction = Redaction(state.config.redact)
-        self._line_rate = Rate(150, "lines of steps")
-        self._sample_rate = Rate(max(1_000, state.config.sample_records), "records of samples")
+        self._line_rate = RateLimit(150, "lines of steps")
+        self._sample_rate = RateLimit(max(1_000, state.config.sample_records), "records of samples")
 
     # --- as a completer -----------------------------------------------------------------------------------------------
 
@@ -172,22 +173,34 @@ class StepLines:
 
     # --- what becomes records -----------------------------------------------------------------------------------------
 
-    def fold(self, *, is_all: bool) -> Iterator[Log | Count]:
-        """Read what came in this cycle; return what waits for no container, and all where nothing may wait."""
+    def fold(self, *, is_asked: bool, is_last: bool) -> Iterator[Log | Count]:
+        """Read what came in this cycle; return what waits for no container, and all that need not wait.
+
+        Args:
+            is_asked: somebody waits for what was recorded: numbers that are still on their way come too late.
+            is_last: nothing may wait any more.
+        """
         self._numbers.collect()
-        if is_all:
-            for trace in tuple(self._waiting):
-                yield from self._over(trace, [])
+        for trace in tuple(self._waiting) if is_asked or is_last else ():
+            if trace.known or is_last:
+                yield from self._end(trace)
         if not layering.samples:
             return
         open_traces = {stage.trace for stage in tracing.open.copy() if stage.name.startswith(v.CONTAINER)}
         awaited, now = {*open_traces, *self._waiting}, monotonic_ns()
         for trace, samples in tuple(layering.samples.items()):
-            if is_all or (trace not in awaited and now - samples.touched_ns > SETTLED_NS):
+            if is_last or (trace not in awaited and now - samples.touched_ns > SETTLED_NS):
                 del layering.samples[trace]
                 yield from self._records(samples, trace, _step_of(trace))
 
     def _over(self, trace: Trace, _: list[float]) -> Iterator[Log | Count]:
+        """End a step whose numbers have come, once its ids are known."""
+        if trace.known:
+            yield from self._end(trace)
+        elif trace in self._waiting:
+            deferred.follow(partial(self._over, trace))
+
+    def _end(self, trace: Trace) -> Iterator[Log | Count]:
         container = self._waiting.pop(trace, None)
         if container is None:
             return
@@ -227,7 +240,7 @@ class StepLines:
             return
         rollouts, updates = (_of_kinds(stages, kinds) for kinds in (ROLLOUTS, UPDATING))
         rollout = _rollout(rollouts, numbers, samples)
-        if rollout:
+        if rollout.keys() - {v.KL_REFERENCE}:  # a step may train again on the samples of an earlier one
             body = f"rollout of step {number}" + "".join(_shown(rollout, (v.SAMPLE_BATCH_SIZE, *OF_ROLLOUT)))
             made = rollouts[-1].span_id if rollouts else span_id
             yield _line(v.ROLLOUT_LINE, container, {**of_step, **rollout}, body, made)
@@ -249,7 +262,7 @@ def _of_step(container: Stage) -> dict[str, Value]:
 
 
 def _step_of(trace: Trace) -> dict[str, Value]:
-    """Say which step the samples of a process without a container are of."""
+    """Return which step the samples of a process without a container belong to."""
     loop, _, number = trace.step.rpartition(" ")
     return {v.LOOP_NAME: loop, v.ITERATION: int(number)} if trace.is_step else {}
 
