@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic_ns
 from otel_rl.guard import attempt
 from otel_rl.layers.kept_samples import FinishedSample
 from otel_rl.layers.memory import add_samples
@@ -14,6 +15,7 @@ from otel_rl.metrics.record import as_number
 from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.records import Count, Deferred
+from otel_rl.trace.current import CURRENT
 from otel_rl.trace.stage import current_stage
 from otel_rl.trace.values import clean_key
 
@@ -80,9 +82,9 @@ def sample(  # noqa: PLR0913  a sample has that many properties, all by keyword
     texts = (prompt, response) if state.config.capture_content else (None, None)
     given = (
         id, group, reward, rewards, advantage, prompt_tokens, response_tokens, environment_tokens, turns, tool_calls,
-        finish, error, policy_version, discarded, *texts, state.now(),
+        finish, error, policy_version, discarded, *texts, monotonic_ns() + state.clock.anchor,
     )  # fmt: skip
-    state.add(Deferred(_take, (current_stage(), given)))
+    state.add(Deferred(_take, (CURRENT.get() or current_stage(), given)))
 
 
 def _take(parent: Any, given: tuple[Any, ...]) -> Iterator[Count]:

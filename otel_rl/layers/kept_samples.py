@@ -96,9 +96,9 @@ class StepSamples:
         if len(self.rewards) < MOST_LENGTHS and sample.reward is not None and isfinite(sample.reward):
             self.rewards.append(sample.reward)
 
-    def chosen(self) -> list[tuple[FinishedSample, str]]:
-        """Return at most ``limit`` samples in their order, and why each is kept; empty where all are."""
-        if self.count <= self.limit:
+    def chosen(self, room: int) -> list[tuple[FinishedSample, str]]:
+        """Return at most ``room`` samples in their order, and why each is kept; empty where all are."""
+        if self.count <= room:
             return [(sample, "") for sample in self._waiting]
         reasons: dict[int, list[str]] = {}
         samples: dict[int, FinishedSample] = {}
@@ -106,7 +106,7 @@ class StepSamples:
             for sample in candidates:
                 if sample.number in samples:
                     reasons[sample.number].append(kind)
-                elif len(samples) < self.limit:
+                elif len(samples) < room:
                     samples[sample.number], reasons[sample.number] = sample, [kind]
         return [(samples[number], ",".join(reasons[number])) for number in sorted(samples)]
 

@@ -71,7 +71,7 @@ def records_of(
         redaction: for their texts.
         allowed: most records.
     """
-    chosen = samples.chosen()[:allowed] if trace.sampled else []
+    chosen = samples.chosen(allowed)
     for sample, reason in chosen:
         attributes: dict[str, Value] = {**of_step, **_attributes(sample)}
         if reason:

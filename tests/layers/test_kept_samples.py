@@ -33,13 +33,13 @@ def test_the_bound_holds_and_cuts_change_nothing(
         if cut.count % 11 == 0:  # as if the flusher had to leave out at any time
             kept = {one.number: one for kind in kinds(cut._waiting, limit).values() for one in kind}
             cut._waiting = [kept[number] for number in sorted(kept)] if limit and cut.count > limit else cut._waiting
-    chosen = [(sample.number, why) for sample, why in whole.chosen()]
+    chosen = [(sample.number, why) for sample, why in whole.chosen(limit)]
     assert len(chosen) <= limit
     assert chosen == sorted(chosen)
     if len(many) <= limit:
         assert [(number, "") for number in range(len(many))] == chosen
     else:
-        assert [(sample.number, why) for sample, why in cut.chosen()] == chosen
+        assert [(sample.number, why) for sample, why in cut.chosen(limit)] == chosen
         assert limit == len(chosen)
         failed = [one.number for one in whole_waiting if one.is_failed]
         assert set(failed[: min(limit, max(1, limit // 4))]) <= {number for number, _ in chosen}
@@ -53,7 +53,7 @@ def test_what_waits_is_bounded() -> None:
         samples.add([FinishedSample(str(number), reward=number % 7, response_tokens=number, prompt="p" * 10)])
         most = max(most, len(samples._waiting))
     assert most <= 4 * 16 + SPARE
-    assert (20_000, 16) == (samples.count, len(samples.chosen()))
+    assert (20_000, 16) == (samples.count, len(samples.chosen(16)))
 
 
 def test_a_repetition_keeps_the_same() -> None:
@@ -62,7 +62,7 @@ def test_a_repetition_keeps_the_same() -> None:
     for seed, order in (("train 1", 1), ("train 1", -1), ("train 2", 1)):
         samples = StepSamples(50, seed)
         samples.add(FinishedSample(f"s{number}") for number in range(1_000)[::order])
-        kept.append({sample.id for sample, why in samples.chosen() if "sample" in why})
+        kept.append({sample.id for sample, why in samples.chosen(50) if "sample" in why})
     assert len(kept[0] & kept[1]) >= 48  # the longest of equal lengths is the first that came
     assert len(kept[0] & kept[2]) < 20
 
