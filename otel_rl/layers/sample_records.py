@@ -52,7 +52,7 @@ class Redaction:
             given = getattr(sample, field)
             if given is None:
                 continue
-            text = attempt("redact", "a text", self._function, str(clean(given))[:MAX_LENGTH])
+            text = attempt("redact", "a text", _redacted, self._function, str(clean(given))[:MAX_LENGTH])
             if not isinstance(text, str):
                 return None
             found[key] = text
@@ -106,6 +106,14 @@ def _body(sample: FinishedSample) -> str:
         sample.discarded,
     ]
     return ", ".join(filter(None, parts))
+
+
+def _redacted(function: Callable[[str], Any], text: str) -> Any:
+    """Call the user's function; what would end the thread is an error like any other."""
+    try:
+        return function(text)
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+        raise RuntimeError(f"the function raised {type(error).__name__}") from error
 
 
 def _unchanged(text: str) -> str:

@@ -158,7 +158,7 @@ class StepLines:
     def complete(self, stage: Stage, spans: list[Span]) -> Mapping[str, Value]:
         """Keep a stage until its step is over; that is when all numbers have come that are on their way now."""
         trace = stage.trace
-        if trace is None:
+        if trace is None or trace.is_carried:  # its lines are another process's
             return NOTHING
         if stage.name.startswith(v.CONTAINER):
             self._waiting[trace] = stage
@@ -207,7 +207,7 @@ class StepLines:
         stages, said = self._stages.pop(trace, []), layering.said.pop(trace, {})
         samples = layering.samples.pop(trace, None)
         of_step = _of_step(container)
-        if trace.is_step and not trace.is_carried:
+        if trace.is_step:
             self._numbers.collect()
             numbers = self._numbers.of(container.start_ns, container.end_ns) | said
             lines = list(self._lines(container, stages, numbers, samples))

@@ -276,6 +276,11 @@ def fail(text: str) -> str:
     return text
 
 
+def leave(text: str) -> str:
+    """End the program."""
+    raise SystemExit(text)
+
+
 def forget(text: str) -> None:
     """Return nothing, as a function does that was not finished."""
 
@@ -325,7 +330,7 @@ def test_texts_are_redacted(told: Any) -> None:
 
 
 @pytest.mark.guarded
-@pytest.mark.parametrize(("name", "left_out"), [("fail", 1), ("forget", 3), ("absent", 3)])
+@pytest.mark.parametrize(("name", "left_out"), [("fail", 1), ("leave", 3), ("forget", 3), ("absent", 3)])
 def test_a_text_that_cannot_be_redacted_is_left_out(told: Any, name: str, left_out: int) -> None:
     """With the other text of the sample; the rest of its record stays, and it is counted."""
     run = told(name)
