@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import isfinite
+from math import isfinite, sqrt
 from typing import Any, Final
 from zlib import crc32
 
@@ -145,6 +145,13 @@ def _longest(sample: FinishedSample) -> tuple[int, int]:
 
 def _score(sample: FinishedSample) -> tuple[int, int]:
     return sample.score, sample.number
+
+
+def mean_and_spread(values: list[float]) -> tuple[float, float]:
+    """Return mean and standard deviation of a sample; infinity where they are too large for a number."""
+    mean = sum(values) / len(values)
+    squares = sum((value - mean) * (value - mean) for value in values)
+    return mean, sqrt(squares / max(1, len(values) - 1))
 
 
 def quantiles(lengths: list[int]) -> Value:

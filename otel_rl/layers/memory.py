@@ -44,6 +44,6 @@ def add_samples(parent: Any, samples: Iterable[FinishedSample]) -> None:
 def say_of_step(parent: Any, said: dict[str, Value]) -> tuple[()]:
     """Add attributes to the lines of the step that a stage is in; used by the flusher only."""
     trace: Trace | None = getattr(parent, "trace", None)
-    if trace is not None:
+    if trace is not None and not trace.is_carried:
         layering.said.setdefault(trace, {}).update(said)
     return ()

@@ -10,13 +10,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from math import isfinite
-from statistics import fmean, stdev
 from typing import Any, Final
 
 from otel_rl import vocabulary as v
 from otel_rl.clock import monotonic, monotonic_ns
 from otel_rl.guard import say
-from otel_rl.layers.kept_samples import StepSamples, quantiles
+from otel_rl.layers.kept_samples import StepSamples, mean_and_spread, quantiles
 from otel_rl.layers.memory import layering
 from otel_rl.layers.sample_records import Redaction, records_of
 from otel_rl.metrics.record import Fold
@@ -287,9 +286,13 @@ def _rollout(rollouts: list[Stage], numbers: Mapping[str, Value], samples: StepS
     known |= {key: samples.finishes[word] for key, word in ENDINGS.items() if word in samples.finishes}
     rewards, lengths = samples.rewards, samples.lengths
     if rewards:
-        known |= {v.REWARD_SCORE: fmean(rewards), v.REWARD_STD: stdev(rewards) if len(rewards) > 1 else 0.0}
+        known |= dict(zip((v.REWARD_SCORE, v.REWARD_STD), mean_and_spread(rewards), strict=True))
     if lengths:
-        known |= {v.RESPONSE_LENGTH: fmean(lengths), v.RESPONSE_MIN: min(lengths), v.RESPONSE_MAX: max(lengths)}
+        known |= {
+            v.RESPONSE_LENGTH: sum(lengths) / len(lengths),
+            v.RESPONSE_MIN: min(lengths),
+            v.RESPONSE_MAX: max(lengths),
+        }
         found[v.RESPONSE_QUANTILES] = quantiles(lengths)
     return {**known, **found}
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from math import nan
+from math import inf, nan
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.layers.kept_samples import SPARE, FinishedSample, StepSamples, kinds, quantiles
+from otel_rl.layers.kept_samples import SPARE, FinishedSample, StepSamples, kinds, mean_and_spread, quantiles
 
 NUMBERS = st.one_of(st.none(), st.floats(), st.integers(-3, 3).map(float))
 FINISHES = st.sampled_from(["", "stop", "length", "abort", "timeout", "error"])
@@ -71,6 +71,12 @@ def test_failures_are_those_without_a_number() -> None:
     """A reward that is NaN, an error, and what the engine gave up."""
     samples = [{"reward": nan}, {"error": "E"}, {"finish": "abort"}, {"finish": "length"}, {"reward": 0.0}]
     assert [True, True, True, False, False] == [FinishedSample(**one).is_failed for one in samples]  # type: ignore[arg-type]
+
+
+def test_mean_and_spread() -> None:
+    """Of one value there is no spread; what is too large is infinite and raises nothing."""
+    assert ((2.0, 0.0), (2.0, 1.0)) == (mean_and_spread([2.0]), mean_and_spread([1.0, 2.0, 3.0]))
+    assert (0.0, inf) == mean_and_spread([1.7e308, -1.7e308])
 
 
 def test_quantiles() -> None:
