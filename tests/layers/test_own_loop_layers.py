@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import otel_rl
 from otel_rl import vocabulary as v
+from otel_rl.runs import otlp_json
 from tests.fixtures import WALL_NS, Recording
 from tests.layers.records import Record, layered, records
 
@@ -148,6 +150,32 @@ def test_rank_1_has_its_samples_and_the_users_numbers(rank_1: Recording) -> None
     ]
     assert f"{v.RANK_SPAN} 1" == found[0].span
     assert 3.0 == found[0].attributes["user.mine"]
+
+
+def test_the_export_has_the_records(recording: Recording) -> None:
+    """Standard OTLP, with the name of the event and the ids of the span; NaN as protobuf writes it."""
+    with otel_rl.step(7):
+        otel_rl.sample(id="a", reward=NAN)
+    requests = [json.loads(line) for line, _ in otlp_json.lines(recording.stop())]
+    logs = [
+        log
+        for request in requests
+        for resource in request.get("resourceLogs", ())
+        for scope in resource["scopeLogs"]
+        for log in scope["logRecords"]
+    ]
+    spans = {
+        span["spanId"]: span["name"]
+        for request in requests
+        for resource in request.get("resourceSpans", ())
+        for scope in resource["scopeSpans"]
+        for span in scope["spans"]
+    }
+    assert [(v.LOOP_LINE, v.LOOP), (v.ROLLOUT_LINE, v.LOOP), (v.SAMPLE_RECORD, f"{v.RANK_SPAN} 0")] == [
+        (log["eventName"], spans[log["spanId"]]) for log in logs
+    ]
+    values = {attribute["key"]: attribute["value"] for attribute in logs[-1]["attributes"]}
+    assert {"doubleValue": "NaN"} == values[v.SAMPLE_REWARD]
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
