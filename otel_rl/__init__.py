@@ -1,8 +1,8 @@
 """OpenTelemetry for reinforcement-learning post-training of language models.
 
-``instrument()`` records every stage of every step on every rank; ``step``, ``stage``, ``request``, ``record`` and
-``observe`` do it by hand where no framework is known. Importing this package loads neither torch, nor Ray, nor the
-OpenTelemetry SDK.
+``instrument()`` records every stage of every step on every rank; ``step``, ``stage``, ``request``, ``sample``,
+``record`` and ``observe`` do it by hand where no framework is known. Importing this package loads neither torch, nor
+Ray, nor the OpenTelemetry SDK.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from otel_rl.config import ConfigurationError
     from otel_rl.entry import flush, instrument, uninstrument
     from otel_rl.integrations.choice import NotPossibleError
+    from otel_rl.layers.api import sample
     from otel_rl.metrics.record import record
     from otel_rl.observing.api import observe
     from otel_rl.process.carrier import Carrier
@@ -31,6 +32,7 @@ _HOME = {
     "observe": "otel_rl.observing.api",
     "record": "otel_rl.metrics.record",
     "request": "otel_rl.requests.api",
+    "sample": "otel_rl.layers.api",
     "stage": "otel_rl.trace.stage",
     "step": "otel_rl.trace.steps",
     "uninstrument": "otel_rl.entry",
@@ -46,6 +48,7 @@ __all__ = [
     "observe",
     "record",
     "request",
+    "sample",
     "stage",
     "step",
     "uninstrument",

@@ -145,6 +145,12 @@ def expanded_path(text: str) -> Path:
     return Path(expanded(text))
 
 
+def _function(text: str) -> str:
+    if not re.fullmatch(r"[\w.]+:\w+", text):
+        raise ValueError("the name of a function, as `package.module:function`")
+    return text
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
@@ -187,10 +193,7 @@ class Config:
     )
     run_id: str = _setting("OTEL_RL_RUN_ID", str, "", "the run's name; by default made of date, time and chance")
     attempt_id: str = _setting(
-        "OTEL_RL_ATTEMPT_ID",
-        _attempt,
-        "",
-        "the attempt's id, equal on all ranks and new at each start; by default rank 0 makes it",
+        "OTEL_RL_ATTEMPT_ID", _attempt, "", "the attempt's id, equal on all ranks, new at each start; by default made"
     )
     process_kind: ProcessKind | Literal[""] = _setting(
         "OTEL_RL_PROCESS_KIND",
@@ -206,7 +209,11 @@ class Config:
         "OTEL_RL_JOURNAL_MAX_BYTES", _cap, 4096 * MIB, "most bytes of one process's journal; the oldest spans go first"
     )
     capture_content: bool = _setting(
-        "OTEL_RL_CAPTURE_CONTENT", _boolean, False, "true: record texts of exceptions and stack traces"
+        "OTEL_RL_CAPTURE_CONTENT", _boolean, False, "true: record texts of exceptions, stack traces and samples"
+    )
+    redact: str = _setting("OTEL_RL_REDACT", _function, "", "`module:function` that texts of samples pass first")
+    sample_records: int = _setting(
+        "OTEL_RL_SAMPLE_RECORDS", _count, 256, "most log records of samples of a step on one process; 0: none"
     )
     attribute_length: int = _setting(
         "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", _positive, 2048, "longer texts of spans and logs are cut; ids are not"
@@ -218,10 +225,7 @@ class Config:
         "OTEL_RL_REQUEST_FAILURES", _count, 64, "of these, most errors, aborts and timeouts of a rollout"
     )
     request_extremes: int = _setting(
-        "OTEL_RL_REQUEST_EXTREMES",
-        _count,
-        8,
-        "of these, the slowest of a rollout, as many by TTFT, and as many of the longest outputs",
+        "OTEL_RL_REQUEST_EXTREMES", _count, 8, "of these, the slowest of a rollout, as many by TTFT, and the longest"
     )
     request_sample: int = _setting(
         "OTEL_RL_REQUEST_SAMPLE", _count, 32, "of these, a uniform sample of a rollout, by a hash of step and id"
@@ -239,10 +243,7 @@ class Config:
         "a stage stalls after so many times its median duration, by default 6; of single stages: `6,rl.reward=20`",
     )
     stall_after: tuple[tuple[str, float], ...] = _setting(
-        "OTEL_RL_STALL_AFTER",
-        _by_stage,
-        (),
-        "but not before this time, s, by default 30; of single stages: `30,rl.checkpoint=1800`; `inf`: never",
+        "OTEL_RL_STALL_AFTER", _by_stage, (), "but not before this, s, by default 30: `30,rl.checkpoint=1800`, or `inf`"
     )
     on_stall: str = _setting(
         ON_STALL, str, "", "a command or an `https://` address that gets each stall, and its end, as JSON"
@@ -252,10 +253,7 @@ class Config:
         "OTEL_RL_EVENT_LOOP_LAG", _boolean, False, "true: measure how late event loops are, by a call a second in each"
     )
     peak_flops: float = _setting(
-        "OTEL_RL_PEAK_FLOPS",
-        _rate,
-        0.0,
-        "peak of one device for MFU, FLOP/s (`989e12`); 0: the published one, if known",
+        "OTEL_RL_PEAK_FLOPS", _rate, 0.0, "peak of one device for MFU, FLOP/s (`989e12`); 0: as published, if known"
     )
     backends: str = _setting(
         "OTEL_RL_BACKENDS", expanded, "", "folder in which `otel-rl stack` first looks for its programs"

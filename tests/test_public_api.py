@@ -23,6 +23,7 @@ PUBLIC = [
     "observe",
     "record",
     "request",
+    "sample",
     "stage",
     "step",
     "uninstrument",

@@ -46,6 +46,7 @@ AREAS: Final = (
         "From every trainer rank. A gauge has one point per step, at its end.",
         {
             **of((v.STEP_TIME, v.STEP_CPU_TIME, v.TRAIN_TIME, v.SAMPLES, v.TRAIN_STEPS, v.TRAIN_STEPS_SKIPPED)),
+            **of((v.SAMPLES_OMITTED,)),
             **of((v.SAMPLE_TOKENS, v.TRAIN_TOKENS), v.TOKEN_KIND),
             **of((v.TOKENS_RATE, v.SAMPLES_RATE), v.WORK, v.WALL),
             **of((v.SAMPLE_PADDING,), v.MODE),
@@ -83,7 +84,7 @@ AREAS: Final = (
             **of((v.REWARD_SCORE, v.REWARD_STD, v.REWARD_ZERO_STD, v.EVAL_REWARD), v.SCOPE_KEY, v.MODE),
             **of((v.FUNCTION_SCORE, v.FUNCTION_STD), v.REWARD_FUNCTION, v.SCOPE_KEY, v.MODE),
             **of((v.REWARD_NONFINITE,), v.REWARD_FUNCTION, v.SCOPE_KEY, v.MODE),
-            **of((v.LOSS, v.GRAD_NORM, v.LEARNING_RATE), v.SCOPE_KEY),
+            **of((v.LOSS, v.GRAD_NORM, v.LEARNING_RATE, v.EPOCH), v.SCOPE_KEY),
             **of((v.LOSS_TERM,), v.LOSS_TYPE, v.SCOPE_KEY, v.MODE),
             **of((v.ENTROPY, v.KL_REFERENCE, v.KL_POLICY, v.CLIP_FRACTION), v.SCOPE_KEY, v.MODE),
             **of((v.CLIP_SIDE_FRACTION,), v.CLIP_SIDE, v.SCOPE_KEY, v.MODE),

@@ -23,6 +23,7 @@ from otel_rl.flusher.status_page import StatusPage
 from otel_rl.flusher.step_time import StepTime
 from otel_rl.flusher.worker_memory import WorkerMemory
 from otel_rl.guard import guard
+from otel_rl.layers.step_lines import StepLines
 from otel_rl.metrics.record import Fold
 from otel_rl.observing.book import book
 from otel_rl.records import Count, Deferred, FinishedRequests, Log, PendingAttributes, Point, Span
@@ -33,6 +34,7 @@ from otel_rl.trace.guest import GuestStep, open_waits
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.own_loop import WORKING
 from otel_rl.trace.stage import Stage
+from otel_rl.vocabulary import SAMPLE_RECORD
 
 PENDING_LIMIT_NS: Final = 10_000_000_000
 """A stage waits so long for numbers of its device, and then goes without them."""
@@ -49,6 +51,8 @@ class Dispatched:
 
     spans: list[Span] = field(default_factory=list)
     logs: list[Log] = field(default_factory=list)
+    samples: list[Log] = field(default_factory=list)
+    """Records of samples, which readers of other records need not decode."""
     foreign: list[Any] = field(default_factory=list)
     """Records of other libraries."""
 
@@ -66,6 +70,7 @@ class Dispatcher:
         self._totals = CollectiveTotals()
         self._memory = WorkerMemory()
         self._activations = ActivationCompleter(fold.point)
+        self._lines = StepLines(fold)
         self._collectives = CollectiveCompleter()
         # No completer sees what another one adds. So their order decides only which of two that add the same attribute
         # counts (the last one), and the order of attributes and spans in the journal. What the program itself says of a
@@ -75,6 +80,7 @@ class Dispatcher:
             self._activations,
             ClockCompleter(),
             RequestCompleter(self.requests),
+            self._lines,
             self._collectives,  # last: `_choose` leaves it out
         )
         self._by_name: tuple[dict[str, Completers], dict[str, Completers]] = {}, {}
@@ -137,6 +143,10 @@ class Dispatcher:
             with guard("count what was observed"):
                 traces = {stage.trace for stage in self._pending}
                 self._dispatch_made(book.due(traces, self.requests.stages, is_last=is_last and is_all), result)
+        with guard("write the lines of steps"):
+            self._dispatch_made(
+                self._lines.fold(is_asked=is_all and self._is_asked, is_last=is_all and is_last), result
+            )
 
     def _dispatch_chunk(self, records: list[Any], new: list[Any], result: Dispatched) -> None:
         _each("count what a stage worked off", self._work, new)  # first: the end of its step is among the records
@@ -186,7 +196,7 @@ class Dispatcher:
         if kind is Count:
             self._fold.count(*record)
         elif kind is Log:
-            result.logs.append(record)
+            (result.samples if record.event_name == SAMPLE_RECORD else result.logs).append(record)
         elif kind is GuestStep:
             self._metrics.add_step(record.ended - record.began)
             book.end(record.container)

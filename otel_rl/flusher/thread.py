@@ -101,8 +101,7 @@ class Flusher:
         self._keeper = make_keeper(is_forbidden=not state.config.sidecar)
         """Keeps the process alive that sends the records; None where nothing is to be sent."""
         self._loops = EventLoops() if state.config.event_loop_lag else None
-        self._first = 0.0
-        self._pending_since = 0.0
+        self._first = self._pending_since = 0.0
         self._counts_written: tuple[int, ...] = ()
         self._beat = monotonic()
         self._thread = threading.Thread(target=self._run, name="otel_rl-flusher", daemon=True)
@@ -241,8 +240,9 @@ class Flusher:
             opened, records, is_asked=self._is_asked, is_all=len(records) < SLICE, is_last=self._stopping
         )
         with guard("journal log records"):
-            self.recorded["logs"] += len(result.logs)
-            self._write(writer, encoder.encode_logs(result.logs))
+            for logs in (result.logs, result.samples):
+                self.recorded["logs"] += len(logs)
+                self._write(writer, encoder.encode_logs(logs))
         with guard("journal spans"):  # they ended before what they are in: the journal gets parents first
             spans = self._release(result.spans)
             self.recorded["traces"] += len(spans)

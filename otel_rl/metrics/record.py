@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from math import inf, isfinite
@@ -140,6 +140,11 @@ class Fold:
     @property
     def num_points(self) -> int:
         return sum(map(len, self._points.values()))
+
+    @property
+    def waiting(self) -> Mapping[str, list[Point]]:
+        """The points of gauges that wait to be drained, by name."""
+        return self._points
 
     @property
     def is_pending(self) -> bool:

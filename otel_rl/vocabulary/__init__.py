@@ -12,6 +12,7 @@ from typing import Final
 
 from otel_rl.vocabulary.hardware import *
 from otel_rl.vocabulary.kinds import *
+from otel_rl.vocabulary.layers import *
 from otel_rl.vocabulary.metrics import *
 from otel_rl.vocabulary.performance import *
 from otel_rl.vocabulary.requests import *

@@ -33,6 +33,7 @@ COMM_DURATION: Final = histogram(
 COMM_IO: Final = counter("rl.comm.io", "By", "bytes of this rank's inputs to collectives")
 STEP_TIME: Final = gauge("rl.step.time", "s", "from this step's begin to the next one's; one point per step")
 STEP_CPU_TIME: Final = gauge("rl.step.cpu.time", "s", "CPU time of the training thread in it; one point per step")
+EPOCH: Final = gauge("rl.loop.epoch", "", "passes over the prompts so far, as the framework counts them")
 TRAIN_TIME: Final = gauge("rl.train.time", "s", "step time without evaluation and checkpoint; one point per step")
 SAMPLES: Final = counter("rl.sample.samples", "{sample}", "samples generated for training", PROPOSAL)
 SAMPLE_TOKENS: Final = counter("rl.sample.tokens", "{token}", "rollout tokens by `rl.token.kind`, each sample once")
@@ -81,7 +82,7 @@ RESPONSE_CLIPPED: Final = gauge(
 EVAL_REWARD: Final = gauge("rl.environment.reward.mean", "", "mean reward of the evaluation", PROPOSAL)
 SETTABLE: Final = (
     REWARD_SCORE, REWARD_STD, EVAL_REWARD, REWARD_ZERO_STD, LOSS, GRAD_NORM, KL_REFERENCE, KL_POLICY, ENTROPY,
-    CLIP_FRACTION, RESPONSE_LENGTH, RESPONSE_MIN, RESPONSE_MAX, RESPONSE_CLIPPED, LEARNING_RATE,
+    CLIP_FRACTION, RESPONSE_LENGTH, RESPONSE_MIN, RESPONSE_MAX, RESPONSE_CLIPPED, LEARNING_RATE, EPOCH,
 )  # fmt: skip
 """What a loop without a framework sets itself, with ``otel_rl.record``."""
 NAMESPACES: Final = ("rl.", "gen_ai.", "hw.", "system.", "process.", "otel_rl.")

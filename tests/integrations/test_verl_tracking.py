@@ -45,6 +45,7 @@ OURS = {
     "critic/score/mean": v.REWARD_SCORE, "actor/loss": v.LOSS, "actor/pg_loss": f"{v.LOSS_TERM} policy",
     "actor/entropy": v.ENTROPY, "actor/kl_loss": v.KL_REFERENCE, "actor/ppo_kl": v.KL_POLICY,
     "actor/pg_clipfrac": v.CLIP_FRACTION, "actor/grad_norm": v.GRAD_NORM, "actor/lr": v.LEARNING_RATE,
+    "training/epoch": v.EPOCH,
     "response_length/mean": v.RESPONSE_LENGTH, "response_length/min": v.RESPONSE_MIN,
     "response_length/max": v.RESPONSE_MAX, "val-aux/toy/add/reward/mean@1": f"{v.EVAL_REWARD} eval",
 }  # fmt: skip

@@ -32,6 +32,7 @@ def train(prompts: list[str]) -> float:
                 otel_rl.observe(model={"model_type": "qwen2"}, batch={"lengths": [3, 4]})
                 otel_rl.request("mine", submitted=1.0, ended=2.5, clock="perf_counter", output_tokens=12, finish="stop")
                 otel_rl.request("mine", submitted=None, ended=2.5, error=ValueError("x"), parent=span)
+                otel_rl.sample(id="a", reward=0.5, rewards={"digits": 0.5}, finish="stop", error=ValueError)
     carrier = otel_rl.Carrier.current() or otel_rl.Carrier.from_headers({"traceparent": ""})
     if carrier is not None:
         headers: dict[str, str] = carrier.to_headers()

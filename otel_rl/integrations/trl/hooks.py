@@ -15,7 +15,7 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, CallbackHook, CollectiveHook, Hook, Integration, Kwargs, StageHook
-from otel_rl.integrations.trl import generating, models, rewards
+from otel_rl.integrations.trl import generating, models, rewards, scored
 from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.integrations.trl.models import hides_collectives, is_reference
 from otel_rl.integrations.trl.rollouts import (
@@ -29,7 +29,14 @@ from otel_rl.integrations.trl.rollouts import (
     policy_version,
 )
 from otel_rl.integrations.trl.run_settings import say_settings
-from otel_rl.integrations.trl.trainer_metrics import EVALUATION, RANK, evaluation_metrics, keep_loss, step_metrics
+from otel_rl.integrations.trl.trainer_metrics import (
+    EVALUATION,
+    RANK,
+    evaluation_metrics,
+    keep_loss,
+    say_logged_loss,
+    step_metrics,
+)
 from otel_rl.probes import deferred
 from otel_rl.probes.deferred import deferral
 from otel_rl.process.identity import identifying, training_of
@@ -111,8 +118,10 @@ def _describe_rollout(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Valu
     prompt, written = sum(map(len, prompts)), sum(map(len, responses))
     response = written if mask is None else int(sum(map(sum, mask)))
     rollout = rollouts.open[mode] = TrlRollout(current_stage(), prompt + written)
-    if mode is TRAIN and training.throughput is not None:
-        training.throughput.rollout(len(responses), prompt, response, written - response)
+    if mode is TRAIN:
+        attempt("keep", "samples", scored.keep_generated, rollout.span, generation.sampling, result)
+        if training.throughput is not None:
+            training.throughput.rollout(len(responses), prompt, response, written - response)
     described: dict[str, Value] = {
         vocabulary.MODE: mode,
         vocabulary.ROLLOUT_ID: rollout.id,
@@ -138,12 +147,13 @@ def _begin_processing(args: Args, kwargs: Kwargs, result: Any) -> None:
 def _scored(args: Args, kwargs: Kwargs, result: Any) -> None:
     if mode_of(args[0]) == TRAIN:
         attempt("observe", "a rollout", models.observe_rollout, result)
+        attempt("record", "samples", scored.record_samples, args[0], result)
     _begin_processing(args, kwargs, result)
     rollouts.mode = ""
 
 
 def _rollout_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
-    rollouts.rewarding = generation.sampling = None
+    rollouts.rewarding = rollouts.generated = generation.sampling = None
     rollouts.mode = ""
     end_between(error)
 
@@ -221,6 +231,7 @@ def _logprob_made(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 def _begin_advantage(args: Args, kwargs: Kwargs, result: Any) -> None:
     rewards.end_rewards(args, kwargs, result)
+    attempt("keep", "texts of samples", scored.keep_texts, args)
     begin_between(vocabulary.ADVANTAGE, {vocabulary.MODE: mode_of(args[0]), vocabulary.BATCH_SIZE: len(args[2])})
 
 
@@ -324,6 +335,8 @@ def _before_log(args: Args, kwargs: Kwargs) -> None:
     if mode_of(args[0]) == EVAL:
         rewards.record_nonfinite(EVAL, (EVALUATION, RANK))
         evaluation_metrics(args[0])
+    elif not training.inner:
+        say_logged_loss(args[0], args[1])
 
 
 def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:

@@ -11,6 +11,7 @@ from otel_rl.hooks import Memory
 if TYPE_CHECKING:
     from otel_rl.integrations.trl.rewards import Scores
     from otel_rl.integrations.trl.rollouts import TrlRollout
+    from otel_rl.integrations.trl.scored import Generated
     from otel_rl.integrations.trl.trainer_metrics import Reader
     from otel_rl.trace.stage import Stage
 
@@ -31,6 +32,8 @@ class Rollouts(Memory):
     """Answers of the rollout to which a reward function gave no reward, by function."""
     scored: dict[str, list[Scores]] = field(default_factory=dict)
     """Rewards of the rollouts of the open step, or evaluation, by mode."""
+    generated: Generated | None = None
+    """What the rollout that is being scored generated."""
     losses: list[Any] = field(default_factory=list)
     """Losses of the micro-batches of the open step."""
     readers: dict[tuple[int, str], Reader] = field(default_factory=dict)

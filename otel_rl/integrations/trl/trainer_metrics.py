@@ -11,6 +11,7 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.integrations.trl.memory import rollouts
+from otel_rl.layers.memory import say_of_step
 from otel_rl.metrics.naming import Series, series_of
 from otel_rl.metrics.record import as_number
 from otel_rl.probes import deferred
@@ -110,6 +111,8 @@ def _mean(entries: list[Any]) -> float | None:
 def step_metrics(trainer: Any) -> None:
     """Record what the trainer measured in the step that ends now."""
     _record(trainer, "train", ())
+    if trainer.state.epoch is not None and state.identity.rank == 0:
+        state.add(Point(vocabulary.EPOCH, float(trainer.state.epoch), state.now(), (GLOBAL,)))
     losses, rollouts.losses = rollouts.losses, []
     if not losses:
         return
@@ -126,6 +129,12 @@ def step_metrics(trainer: Any) -> None:
 def evaluation_metrics(trainer: Any) -> None:
     """Record what an evaluation measured; never mixed with training."""
     _record(trainer, "eval", (EVALUATION,))
+
+
+def say_logged_loss(trainer: Any, logged: dict[str, Any]) -> None:
+    """Let the line of the update have the loss of all ranks, where TRL logs that of every step."""
+    if "loss" in logged and trainer.state.logging_steps == 1 and state.identity.rank == 0:
+        state.add(Deferred(say_of_step, (tracing.container, {vocabulary.LOSS: float(logged["loss"])})))
 
 
 def keep_loss(loss: Any) -> None:

@@ -31,6 +31,7 @@ CANONICAL: Final[dict[str, Series]] = {
     "actor/pg_clipfrac": (vocabulary.CLIP_FRACTION, ()),
     "actor/grad_norm": (vocabulary.GRAD_NORM, ()),
     "actor/lr": (vocabulary.LEARNING_RATE, ()),
+    "training/epoch": (vocabulary.EPOCH, ()),
     **lengths_at("response_length"),
 }
 INSTEAD_OF: Final = {"actor/entropy_loss": "actor/entropy", "actor/reward_kl_penalty": "actor/kl_loss"}

@@ -16,7 +16,7 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, BlockHook, CallbackHook, Hook, Kwargs, StageHook
-from otel_rl.integrations.verl import ledger, replay_buffer, tracking
+from otel_rl.integrations.verl import ledger, logged_samples, replay_buffer, tracking
 from otel_rl.integrations.verl.replay_buffer import rows_of
 from otel_rl.process.hooked import hooking
 from otel_rl.records import Value
@@ -171,7 +171,8 @@ HOOKS: tuple[Hook, ...] = (
     *replay_buffer.HOOKS,
     CallbackHook(target=f"{TRAINER}._compute_advantage", before=_say_rows),
     StageHook(target=LEGACY_LOOPS, stage=vocabulary.SAMPLE, attributes=_say_prompts, capture=_generated),
-    StageHook(target=f"{TRAINER}._compute_metrics", stage=vocabulary.LOG),
+    StageHook(target=f"{TRAINER}._compute_metrics", stage=vocabulary.LOG, before=logged_samples.keep_names),
+    *logged_samples.HOOKS,
     CallbackHook(target="verl.utils.tracking:Tracking.__init__", before=tracking.read_settings),
     StageHook(target="verl.utils.tracking:Tracking.log", stage=vocabulary.LOG, before=tracking.log_metrics),
     *sync_hooks(MANAGER, *OPERATIONS),

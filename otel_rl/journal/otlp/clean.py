@@ -20,8 +20,12 @@ MAX_TEXT: Final = 2048
 MAX_ATTRIBUTES: Final = 128
 """Attributes, events and links that are kept of a record."""
 MAX_LIST: Final = 1024
-NAMED: Final = vocabulary.ATTRIBUTES.keys() - {vocabulary.EXCEPTION_MESSAGE, vocabulary.EXCEPTION_STACKTRACE}
-"""Attributes whose values are names and ids; the text of an exception is neither."""
+TEXTS: Final = {
+    *(vocabulary.EXCEPTION_MESSAGE, vocabulary.EXCEPTION_STACKTRACE),
+    *(vocabulary.SAMPLE_PROMPT, vocabulary.SAMPLE_RESPONSE),
+}
+NAMED: Final = vocabulary.ATTRIBUTES.keys() - TEXTS
+"""Attributes whose values are names and ids; the text of an exception or a prompt is neither."""
 
 UNENCODABLE: Final = (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RuntimeError)
 """Protobuf raises these for a value that does not fit, and an object that is no record raises them.

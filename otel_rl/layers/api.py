@@ -1,0 +1,139 @@
+"""``otel_rl.sample``: one finished sample of a rollout, for the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import isfinite
+from typing import Any
+
+from otel_rl import vocabulary
+from otel_rl.clock import monotonic_ns
+from otel_rl.guard import attempt
+from otel_rl.layers.kept_samples import FinishedSample
+from otel_rl.layers.memory import add_samples
+from otel_rl.metrics.record import as_number
+from otel_rl.process.hooked import hooking
+from otel_rl.process.state import state
+from otel_rl.records import Count, Deferred
+from otel_rl.trace.current import CURRENT
+from otel_rl.trace.stage import current_stage
+from otel_rl.trace.values import clean_key
+
+MOST_FUNCTIONS = 64
+"""Reward functions of a sample that are recorded."""
+COUNTS = ("prompt_tokens", "response_tokens", "environment_tokens", "turns", "tool_calls", "policy_version")
+WORDS = ("id", "group", "finish", "discarded")
+LARGEST = 1 << 53
+LONGEST = 1024
+"""Characters of a word."""
+
+
+def sample(  # noqa: PLR0913  a sample has that many properties, all by keyword
+    *,
+    id: str = "",
+    group: str = "",
+    reward: float | None = None,
+    rewards: Mapping[str, float] | None = None,
+    advantage: float | None = None,
+    prompt_tokens: int | None = None,
+    response_tokens: int | None = None,
+    environment_tokens: int | None = None,
+    turns: int | None = None,
+    tool_calls: int | None = None,
+    finish: str = "",
+    error: BaseException | type[BaseException] | str | None = None,
+    policy_version: int | None = None,
+    discarded: str = "",
+    prompt: Any = None,
+    response: Any = None,
+) -> None:
+    """Record one sample (trajectory) of the current step; call it once per sample, when its advantage is known.
+
+    It becomes a log record ``rl.log.sample`` that belongs to the current stage, or to the step. A step has at most
+    ``OTEL_RL_SAMPLE_RECORDS`` on each process: beyond that the failed, the best, the worst and the longest samples have
+    one, and some chosen by a hash of their ids; the others are counted. What you leave out is not recorded. What
+    cannot be (a count below 0, a tensor on a device) is left out and counted. Inside a compiled region it does nothing.
+
+    Args:
+        id: the sample's own id, the same in each repetition of the training.
+        group: the samples whose rewards are compared.
+        reward: of all functions together; NaN and infinity are kept.
+        rewards: by the name of the reward function.
+        advantage: of the sample, or the mean of its tokens.
+        prompt_tokens: tokens of the prompt.
+        response_tokens: tokens that the policy generated.
+        environment_tokens: tokens that tools or an environment wrote into the response.
+        turns: answers of the policy.
+        tool_calls: calls of tools.
+        finish: ``stop``, ``length``, ``abort``, ``timeout``, ``error``, or your own word.
+        error: the exception that it failed with, its class, or the name of that.
+        policy_version: optimizer updates in the weights that made it.
+        discarded: why it is not trained on: ``stale``, ``filtered``, ``failed``, ``surplus``, or your own word.
+        prompt: its text or messages; recorded only with ``OTEL_RL_CAPTURE_CONTENT``, cut, after ``OTEL_RL_REDACT``.
+        response: likewise.
+
+    Emits: ``rl.log.sample``, ``rl.sample.records.omitted``; lengths and rewards in ``rl.log.rollout`` of the step.
+    Cost: 1.5 us (``benchmarks/layers.py``).
+    """
+    if not state.on or hooking.is_compiling():
+        return
+    if error is not None and isinstance(error, BaseException):
+        error = type(error)  # itself it would keep its frames alive, and their tensors, until it is read
+    texts = (prompt, response) if state.config.capture_content else (None, None)
+    given = (
+        id, group, reward, rewards, advantage, prompt_tokens, response_tokens, environment_tokens, turns, tool_calls,
+        finish, error, policy_version, discarded, *texts, monotonic_ns() + state.clock.anchor,
+    )  # fmt: skip
+    state.add(Deferred(_take, (CURRENT.get() or current_stage(), given)))
+
+
+def _take(parent: Any, given: tuple[Any, ...]) -> Iterator[Count]:
+    """Make the sample of what was given, on the flusher's thread."""
+    made = FinishedSample(*given)
+    left_out = sum([_clean_words(made), _clean_counts(made), _clean_numbers(made)])
+    add_samples(parent, (made,))
+    if left_out:
+        yield Count(vocabulary.SELF_CHANGED, left_out, ((vocabulary.REASON, "sample_value_left_out"),))
+
+
+def _clean_words(made: FinishedSample) -> int:
+    for name in WORDS:
+        setattr(made, name, clean_key(getattr(made, name))[:LONGEST])
+    error: Any = made.error
+    made.error = error.__qualname__ if isinstance(error, type) else clean_key(error)[:LONGEST]
+    return 0
+
+
+def _clean_counts(made: FinishedSample) -> int:
+    """Leave out what is no count; return how many."""
+    left_out = 0
+    for name in COUNTS:
+        value = getattr(made, name)
+        if value is None:
+            continue
+        number = attempt("read", "a count of a sample", as_number, value)
+        is_count = number is not None and isfinite(number) and 0 <= number <= LARGEST
+        setattr(made, name, int(number) if is_count and number is not None else None)
+        left_out += not is_count
+    return left_out
+
+
+def _clean_numbers(made: FinishedSample) -> int:
+    """Leave out what is no number; return how many."""
+    left_out = 0
+    for name in ("reward", "advantage"):
+        value = getattr(made, name)
+        if value is not None:
+            number = _number(value)
+            setattr(made, name, number)
+            left_out += number is None
+    given: Any = made.rewards
+    rewards = given if isinstance(given, Mapping) else {}
+    numbers = {clean_key(key)[:LONGEST]: _number(value) for key, value in list(rewards.items())[:MOST_FUNCTIONS]}
+    made.rewards = {key: number for key, number in numbers.items() if key and number is not None}
+    return left_out + len(rewards) - len(made.rewards)
+
+
+def _number(value: Any) -> float | None:
+    number = attempt("read", "a number of a sample", as_number, value)
+    return None if number is None else float(number)

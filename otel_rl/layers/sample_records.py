@@ -1,0 +1,130 @@
+"""Log records of the samples that are kept, with their texts if the user wants them; made on the flusher's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from typing import Any, Final
+
+from otel_rl import vocabulary as v
+from otel_rl.guard import attempt, say
+from otel_rl.layers.kept_samples import FinishedSample, StepSamples
+from otel_rl.process.state import Trace
+from otel_rl.records import Attributes, Count, Log, Value
+from otel_rl.trace.values import MAX_LENGTH, clean
+
+FIELDS: Final[Mapping[str, str]] = {
+    "id": v.SAMPLE_ID,
+    "group": v.GROUP_ID,
+    "policy_version": v.POLICY_VERSION,
+    "prompt_tokens": v.TOKENS_PROMPT,
+    "response_tokens": v.TOKENS_RESPONSE,
+    "environment_tokens": v.TOKENS_ENVIRONMENT,
+    "turns": v.SAMPLE_TURNS,
+    "tool_calls": v.SAMPLE_TOOL_CALLS,
+    "reward": v.SAMPLE_REWARD,
+    "advantage": v.SAMPLE_ADVANTAGE,
+    "finish": v.SAMPLE_FINISH,
+    "error": v.ERROR_TYPE,
+}
+TEXTS: Final = {"prompt": v.SAMPLE_PROMPT, "response": v.SAMPLE_RESPONSE}
+
+
+class Redaction:
+    """The user's function that takes out of a text what must not be recorded; without it no text is recorded.
+
+    Args:
+        name: of the function, as ``package.module:function``; empty: texts stay as they are.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._function: Callable[[str], Any] | None = None if name else _unchanged
+
+    def texts_of(self, sample: FinishedSample) -> dict[str, Value] | None:
+        """Return the texts of a sample, None if they cannot be redacted: then none of them is recorded."""
+        if self._function is None:
+            self._function = attempt("import", f"OTEL_RL_REDACT={self._name}", _import, self._name) or _refuse
+            if self._function is _refuse:
+                say("otel_rl: OTEL_RL_REDACT=%s cannot be imported: no text of a sample is recorded", self._name)
+        found: dict[str, Value] = {}
+        for field, key in TEXTS.items():
+            given = getattr(sample, field)
+            if given is None:
+                continue
+            text = attempt("redact", "a text", _redacted, self._function, str(clean(given))[:MAX_LENGTH])
+            if not isinstance(text, str):
+                return None
+            found[key] = text
+        return found
+
+
+def records_of(
+    samples: StepSamples, trace: Trace, of_step: Attributes, redaction: Redaction, allowed: int
+) -> Iterator[Log | Count]:
+    """Make the records of the samples of a step, and count those that have none.
+
+    Args:
+        samples: of the step.
+        trace: of the step.
+        of_step: attributes that say which step it is.
+        redaction: for their texts.
+        allowed: most records.
+    """
+    chosen = samples.chosen(allowed)
+    for sample, reason in chosen:
+        attributes: dict[str, Value] = {**of_step, **_attributes(sample)}
+        if reason:
+            attributes[v.SAMPLE_KEPT] = reason
+        if sample.prompt is not None or sample.response is not None:
+            texts = redaction.texts_of(sample)
+            if texts is None:
+                yield Count(v.SELF_CHANGED, 1, ((v.REASON, "text_not_redacted"),))
+            attributes |= texts or {}
+        severity = 13 if sample.is_failed else 9
+        yield Log(v.SAMPLE_RECORD, sample.time_ns, attributes, _body(sample), severity, trace.trace_id, sample.span_id)
+    if samples.count > len(chosen):
+        yield Count(v.SAMPLES_OMITTED, samples.count - len(chosen))
+
+
+def _attributes(sample: FinishedSample) -> dict[str, Value]:
+    known = ((key, getattr(sample, field)) for field, key in FIELDS.items())
+    attributes: dict[str, Value] = {key: value for key, value in known if value is not None and value != ""}
+    attributes[v.SAMPLE_USED] = not sample.discarded
+    if sample.discarded:
+        attributes[v.SAMPLE_DISCARDED] = sample.discarded
+    attributes |= {f"{v.SAMPLE_REWARD}.{name}": reward for name, reward in sample.rewards.items()}
+    return attributes
+
+
+def _body(sample: FinishedSample) -> str:
+    parts = [
+        f"sample {sample.id}".rstrip(),
+        "" if sample.reward is None else f"reward {sample.reward:.4g}",
+        "" if sample.length < 0 else f"{sample.length} tokens",
+        sample.error or sample.finish,
+        sample.discarded,
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _redacted(function: Callable[[str], Any], text: str) -> Any:
+    """Call the user's function; what would end the thread is an error like any other."""
+    try:
+        return function(text)
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+        raise RuntimeError(f"the function raised {type(error).__name__}") from error
+
+
+def _unchanged(text: str) -> str:
+    return text
+
+
+def _refuse(text: str) -> None:
+    return None
+
+
+def _import(name: str) -> Callable[[str], Any]:
+    module, _, function = name.partition(":")
+    found: Callable[[str], Any] = getattr(import_module(module), function)
+    return found
