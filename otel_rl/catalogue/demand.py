@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
+from otel_rl.records import Labels
+
 Kind = Literal["key", "kept", "stage", "seam", "measured", "never", "open"]
 FRAMEWORKS: Final = ("trl", "verl", "roll", "own")
 FED: Final[frozenset[Kind]] = frozenset(("key", "kept", "stage", "seam", "measured"))
@@ -15,7 +17,7 @@ class Canonical(NamedTuple):
     """A name of the vocabulary, perhaps with labels."""
 
     name: str
-    labels: tuple[tuple[str, str], ...] = ()
+    labels: Labels = ()
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,8 @@ The second table says what feeds it: a key of the framework's log, a timer, a fu
 [The catalogue](catalogue.md) has all names of ours, [prometheus.md](prometheus.md) those of the series, and
 [verl.md](verl.md) and [roll.md](roll.md) more about the frameworks' numbers.
 """
+MOST_NAMES: Final = 6
+"""Functions of a stage that a cell names."""
 TITLES: Final = {"trl": "TRL", "verl": "verl", "roll": "ROLL", "own": "your own loop"}
 PREFIXES: Final = {"trl": v.TRL, "verl": v.VERL, "roll": v.ROLL, "own": v.USER}
 WORDS: Final = {"key": "framework", "kept": "framework", "stage": "hook", "seam": "hook", "measured": "otel_rl"}
@@ -80,7 +82,7 @@ def written(ours: Canonical) -> str:
     stage = v.STAGES.get(ours.name)
     if stage is not None:
         return ", ".join(map(code, filter(None, (stage.name, stage.duration))))
-    labels = ",".join(value for _, value in ours.labels)
+    labels = ",".join(str(value) for _, value in ours.labels)
     return code(f"{ours.name}{{{labels}}}" if labels else ours.name)
 
 
@@ -139,7 +141,15 @@ def _names(framework: str, number: Demanded, feed: Feed) -> list[str]:
     if feed.kind == "key":
         marked = TABLES[framework].conditional
         return [code(name) + ("*" if name in marked else "") for name in keys(framework, number)]
-    return [code(name) for name in seams(framework, number)] if feed.kind == "stage" else []
+    if feed.kind == "stage":
+        return _shortened([code(name) for name in seams(framework, number)])
+    return []
+
+
+def _shortened(names: list[str]) -> list[str]:
+    """Leave out the last of many names."""
+    left = len(names) - MOST_NAMES
+    return names if left <= 1 else [*names[:MOST_NAMES], f"{left} more"]
 
 
 def _own(number: Demanded, feed: Feed) -> str:

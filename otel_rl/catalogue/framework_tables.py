@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from otel_rl import vocabulary as v
-from otel_rl.hooks import Integration, StageHook
+from otel_rl.hooks import Hook, Integration, StageHook
 from otel_rl.integrations import accelerate
 from otel_rl.integrations.roll import hooks as roll
 from otel_rl.integrations.roll import pipeline, trackers
@@ -42,18 +42,30 @@ class FrameworkTables:
         return self.keys.get(key)
 
     def functions(self) -> set[str]:
-        """Return the functions that are hooked, as their class names them."""
-        hooks = (hook for one in self.integrations for hook in (*one.hooks, *one.arriving))
-        return {hook.target.rpartition(":")[2] for hook in hooks}
+        """Return the functions that are hooked, as ``function_of`` names them."""
+        return set(map(function_of, self._hooks()))
 
     def of_stage(self, stage: str) -> list[str]:
         """Return timers and functions that are a stage, where a table says so."""
         timers = [name for name, (known, _) in self.timers.items() if known == stage]
-        hooks = [hook for one in self.integrations for hook in (*one.hooks, *one.arriving)]
-        named = [
-            hook.target.rpartition(":")[2] for hook in hooks if isinstance(hook, StageHook) and hook.stage == stage
-        ]
+        hooks = (hook for hook in self._hooks() if isinstance(hook, StageHook) and hook.stage == stage)
+        named = (function_of(hook) for hook in hooks if not _reads(hook))
         return list(dict.fromkeys((*timers, *(name for name in named if not name.startswith(RLOO)))))
+
+    def _hooks(self) -> Iterator[Hook]:
+        for one in self.integrations:
+            yield from (*one.hooks, *one.arriving)
+
+
+def function_of(hook: Hook) -> str:
+    """Return a function as its class, or else its module, names it."""
+    module, _, name = hook.target.rpartition(":")
+    return name if "." in name or not module else f"{module.rpartition('.')[2]}.{name}"
+
+
+def _reads(hook: StageHook) -> bool:
+    """Return whether it is a checkpoint that is read."""
+    return isinstance(hook.attributes, tuple) and (v.CHECKPOINT_LOAD, True) in hook.attributes
 
 
 def _of_functions() -> dict[str, Series]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.catalogue.demand import MEASURED, Canonical, Topic, kept, measured, missing, never, number, seam, stage
+from otel_rl.catalogue.demand import MEASURED, Canonical, Topic, kept, measured, missing, never, number, seam
 from otel_rl.catalogue.numbers_of_rollouts import ATTRIBUTE, DEVICE, LOAD, NO_LEDGER, RECORD, REQUEST, SHOWN
 
 NPU: Final = missing("the sidecar reads NVIDIA's devices only; memory and times of `torch.npu` are read in the process")
 SIDECAR: Final = measured("by the sidecar, with an endpoint")
 NO_LINES: Final = missing("the numbers are metrics; no log record joins them")
 SYNCHRONOUS: Final = never("GRPO and RLOO have no queue: a step waits for its rollout")
-ROWS: Final = seam("_meta_to_realdata", "AgentLoopWorker._compute_score")
+ROWS: Final = seam("transferqueue_utils._meta_to_realdata", "AgentLoopWorker._compute_score")
 
 CORRECTNESS: Final = Topic(
     "Correctness",
@@ -173,7 +173,7 @@ PERFORMANCE: Final = Topic(
             own=SHOWN,
         ),
         number("SM activity", v.SM_ACTIVITY, needs="an NVIDIA device from Hopper on", every=SIDECAR),
-        number("pipeline bubble", v.BUBBLE_RATIO, every=MEASURED, own=stage()),
+        number("pipeline bubble", v.BUBBLE_RATIO, every=MEASURED, own=measured("`otel_rl.stage`, named `idle`")),
     ),
 )
 
@@ -331,8 +331,8 @@ LOGS: Final = Topic(
         number(
             "a user's own fields",
             unit="",
-            means="`otel_rl.record`: a metric `user.<name>`, in the step of its time; in no log record",
-            every=measured("`otel_rl.record`, as a metric"),
+            means="numbers of `otel_rl.record` in the log record of their step",
+            every=missing("they are metrics `user.<name>`, in the step of their time"),
         ),
     ),
 )

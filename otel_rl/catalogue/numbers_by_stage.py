@@ -21,6 +21,8 @@ from otel_rl.catalogue.demand import (
 from otel_rl.catalogue.numbers_of_rollouts import ATTRIBUTE, DEVICE, NO_LEDGER, RECORD, REWARD, ROLLOUT, SHOWN
 
 NO_CRITIC: Final = never("GRPO and RLOO have no critic")
+BACKWARD: Final = seam("autograd.backward")
+OPTIMIZERS: Final = measured("torch's optimizers")
 NO_STATE: Final = never("TRL moves no state of training between devices")
 
 
@@ -73,7 +75,7 @@ LOGPROB: Final = Topic(
             unit="",
             means="tokens of each sample at `rl.logprob`; arrays whose shape does not fit the others'",
             trl=measured("with the rollout, at `rl.sample`: old and reference ones must fit it"),
-            verl=seam("_meta_to_realdata", "_update_meta_with_output"),
+            verl=seam("transferqueue_utils._meta_to_realdata", "transferqueue_utils._update_meta_with_output"),
             roll=NO_LEDGER,
             own=SHOWN,
         ),
@@ -81,7 +83,7 @@ LOGPROB: Final = Topic(
             "response mask ratio",
             v.MASK_RATIO,
             trl=measured("at `rl.sample` and `rl.train.forward`"),
-            verl=seam("_meta_to_realdata", note="at `rl.logprob`, `rl.value` and `rl.train`"),
+            verl=seam("transferqueue_utils._meta_to_realdata", note="at `rl.logprob`, `rl.value` and `rl.train`"),
             roll=NO_LEDGER,
             own=SHOWN,
         ),
@@ -132,14 +134,20 @@ UPDATE: Final = Topic(
     "Update of actor and critic",
     (
         number("update time", v.TRAIN, every=stage(), trl=never("TRL has no call for it; its parts are stages")),
-        number("forward time", v.FORWARD, every=stage()),
-        number("backward time", v.BACKWARD, every=stage()),
+        number(
+            "forward time",
+            v.FORWARD,
+            every=stage(),
+            verl=seam("FSDPEngineWithLMHead.forward_step", note="FSDP only"),
+            roll=seam("FSDP2InferStrategy._fsdp2_forward", note="FSDP2 only"),
+        ),
+        number("backward time", v.BACKWARD, every=BACKWARD, own=stage()),
         number(
             "optimizer time",
             v.OPTIMIZER,
-            every=stage(),
-            verl=measured("torch's optimizers"),
-            roll=measured("torch's optimizers"),
+            every=OPTIMIZERS,
+            trl=seam("AcceleratedOptimizer.step"),
+            own=stage(),
         ),
         number(
             "gradient clipping time",
@@ -153,14 +161,20 @@ UPDATE: Final = Topic(
             "communication time", v.COMM_DURATION, v.COMM_TIME, every=measured("collectives of `torch.distributed`")
         ),
         number("gradient norm", v.GRAD_NORM, trl=seam("Trainer._clip_grad_norm", "Trainer._get_grad_norm")),
-        number("loss: policy", part("policy"), trl=key("with an entropy bonus; else it is the loss"), own=RECORD),
+        number(
+            "loss: policy",
+            part("policy"),
+            means="the policy's term of the loss",
+            trl=key("with an entropy bonus; else it is the loss"),
+            own=RECORD,
+        ),
         number(
             "loss: KL",
             v.KL_REFERENCE,
             means="KL divergence of policy and reference; by its coefficient a part of the loss",
         ),
         number("loss: entropy", v.ENTROPY, means="mean token entropy; by its coefficient a part of the loss"),
-        number("loss: value", part("value"), trl=NO_CRITIC, own=RECORD),
+        number("loss: value", part("value"), means="the critic's term of the loss", trl=NO_CRITIC, own=RECORD),
         number("loss: total", v.LOSS, trl=seam("GRPOTrainer.compute_loss")),
         number(
             "critic's gradient norm",
@@ -292,7 +306,7 @@ CHECKPOINT: Final = Topic(
             "validation score mean",
             v.EVAL_REWARD,
             trl=measured("`reward` of an evaluation"),
-            verl=measured("of one data source"),
+            verl=key("of one data source"),
         ),
         number(
             "validation score max, min",
@@ -360,7 +374,7 @@ EVERY: Final = Topic(
             *(v.RSS_START, v.RSS_END, v.VMS_START, v.VMS_END),
             unit="By",
             every=MEASURED,
-            roll=measured("and `memory/cpu/<cluster>/<method>` of ROLL"),
+            roll=kept("memory/cpu/<cluster>/<method>/{start,end}/{rss,vms}", note="GiB, beside ours"),
         ),
         number(
             "tokens and samples handled",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.catalogue.demand import Canonical, Topic, kept, measured, missing, number, seam, stage
+from otel_rl.catalogue.demand import Canonical, Demanded, Topic, kept, measured, missing, number, seam, stage
 
 DEVICE: Final = "a device"
 ENGINE: Final = measured("by the integration of transformers, vLLM or SGLang")
@@ -17,8 +17,11 @@ ATTRIBUTE: Final = measured("`span.set_attribute`")
 NO_LEDGER: Final = missing("ROLL's batches are not shown to the ledger")
 RECORD: Final = measured("`otel_rl.record`, below `user.`")
 SHOWN: Final = measured("`otel_rl.observe`")
-ON_REQUESTS: Final = {"trl": ENGINE, "verl": SERVED, "roll": SERVED, "own": REQUEST}
-INSIDE: Final = {"trl": IN_ENGINE, "verl": IN_ENGINE, "roll": IN_ENGINE, "own": REQUEST}
+
+
+def of_requests(name: str, *ours: str | Canonical) -> Demanded:
+    """Return a number that every engine tells of its requests."""
+    return number(name, *ours, trl=ENGINE, verl=SERVED, roll=SERVED, own=REQUEST)
 
 
 def ended(how: str) -> Canonical:
@@ -28,10 +31,10 @@ def ended(how: str) -> Canonical:
 ROLLOUT: Final = Topic(
     "Rollout, the stage and each request",
     (
-        number("prefill (input) tokens", v.PROMPT_LENGTH, v.INPUT_TOKENS, v.TOKENS_PROMPT, **ON_REQUESTS),
-        number("decode (output) tokens", v.OUTPUT_LENGTH, v.OUTPUT_TOKENS, v.TOKENS_RESPONSE, **ON_REQUESTS),
-        number("cached tokens", v.CACHED_LENGTH, v.CACHED_TOKENS, **INSIDE),
-        number("request latency", v.REQUEST_DURATION, **ON_REQUESTS),
+        of_requests("prefill (input) tokens", v.PROMPT_LENGTH, v.INPUT_TOKENS, v.TOKENS_PROMPT),
+        of_requests("decode (output) tokens", v.OUTPUT_LENGTH, v.OUTPUT_TOKENS, v.TOKENS_RESPONSE),
+        number("cached tokens", v.CACHED_LENGTH, v.CACHED_TOKENS, every=IN_ENGINE, own=REQUEST),
+        of_requests("request latency", v.REQUEST_DURATION),
         number(
             "TTFT",
             v.TTFT,
@@ -109,7 +112,7 @@ ROLLOUT: Final = Topic(
             roll=SERVED,
             own=REQUEST,
         ),
-        number("timeout ratio", ended("timed_out"), **ON_REQUESTS),
+        of_requests("timeout ratio", ended("timed_out")),
         number(
             "response clip ratio",
             v.RESPONSE_CLIPPED,
