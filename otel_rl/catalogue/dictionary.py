@@ -37,6 +37,7 @@ The second table says what feeds it: a key of the framework's log, a timer, a fu
 - A key such as `critic/score/mean` goes out under our name. With `*` it does so only under some settings or of some
   versions ([verl](verl.md#what-verls-own-numbers-mean)).
 - A key with `verl.`, `trl.` or `roll.` goes out under this name: there is none of ours, or it means something else.
+  `verl.…` stands for the same name behind this prefix.
 - **cannot be fed** has a reason that was checked. **not yet** means that nothing records it, though it is known.
 - **needs** names what a CPU does not have. Everything else is there on a CPU, too.
 
@@ -189,7 +190,7 @@ def _arrival(framework: str, named: Named) -> str:
     found = {name: arrives(framework, named, name) for name in expanded(named.pattern)}
     ours = {name: metric for name, metric in found.items() if metric != f"{prefix}{name}"}
     if not ours:
-        return code(f"{prefix}{named.pattern}")
+        return code(f"{prefix}…")
     said = [code(metric) if len(found) == 1 else f"{code(name)}: {code(metric)}" for name, metric in ours.items()]
     return ", ".join(said if len(ours) == len(found) else [*said, f"others: {code(f'{prefix}…')}"])
 

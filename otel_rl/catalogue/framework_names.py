@@ -16,7 +16,7 @@ TRL: Final = (
     Named("loss", ours={"loss": v.LOSS}),
     Named("grad_norm", ours={"grad_norm": v.GRAD_NORM}),
     Named("learning_rate", ours={"learning_rate": v.LEARNING_RATE}),
-    Named("epoch", "not recorded yet; `rl.loop.iteration` numbers the steps", is_missing=True),
+    Named("epoch", "`rl.loop.iteration` numbers the steps", is_missing=True),
     Named("num_tokens", "all tokens so far, of all ranks"),
     Named("completions/{mean_length,min_length,max_length,clipped_ratio}"),
     Named("completions/{mean_terminated_length,min_terminated_length,max_terminated_length}"),
@@ -35,12 +35,12 @@ TRL: Final = (
     Named("step_time", "of each rank, without the optimizer; `rl.step.time` is the whole step"),
     Named(
         "{train_runtime,train_samples_per_second,train_steps_per_second,total_flos,train_loss}",
-        "printed once, at the end: not recorded; the report has time and steps of the run",
+        "printed once, at the end; the report has time and steps of the run",
         is_missing=True,
     ),
     Named(
         "eval_{loss,runtime,samples_per_second,steps_per_second}",
-        "not recorded; `rl.evaluate` has the time",
+        "`rl.evaluate` has the time",
         is_missing=True,
     ),
     Named(
@@ -93,6 +93,7 @@ VERL: Final = (
         "rollout_corr/{log_ppl_diff,log_ppl_diff_max,log_ppl_diff_min,log_ppl_abs_diff,ppl_ratio,chi2_token,chi2_seq}"
     ),
     Named("rollout_corr/{rollout_is_mean,rollout_is_max,rollout_is_min,rollout_is_std}", "with rollout correction"),
+    Named("rollout_corr/rollout_rs_<option>_{masked_fraction,seq_masked_fraction}", "with rejection"),
     Named("rollout/{spec_accept_rate,spec_accept_length}", "with speculative decoding"),
     Named("val-core/<source>/{acc,reward}/mean@<n>", "`reward` of one data source is ours"),
     Named("val-aux/<source>/{reward,score}/mean@<n>", "likewise"),
@@ -124,12 +125,23 @@ ROLL: Final = (
     Named("time/<cluster>/{train_step,model_update,compute_log_probs,compute_values}/total", "a mean over ranks"),
     Named("time/<cluster>/do_checkpoint/total", "a mean over ranks"),
     Named(
-        "time/<cluster>/{generate,compute_rewards}/{total,execute,onload,offload}",
-        "no code of ROLL 0.3.0 writes them for its pipelines: both go through schedulers",
+        "time/<cluster>/do_checkpoint/{execute,onload,offload}",
+        "checkpoints load and offload nothing; ROLL's own `offload` there is that of its strategy, `roll.…`",
         is_missing=True,
     ),
     Named(
-        "time/<cluster>/{train_step,model_update,compute_log_probs,do_checkpoint,compute_values}/{execute,onload,offload}",
+        "time/<cluster>/generate/{total,execute,onload,offload}",
+        "no code of ROLL 0.3.0 writes them: its pipelines sample through schedulers",
+        is_missing=True,
+    ),
+    Named(
+        "time/<cluster>/compute_rewards/total",
+        "ROLL's pipelines do not track it: schedulers ask for rewards; `rl.reward` has the time",
+        is_missing=True,
+    ),
+    Named("time/<cluster>/compute_rewards/{execute,onload,offload}", f"reward workers with a model; {DEBUG}"),
+    Named(
+        "time/<cluster>/{train_step,model_update,compute_log_probs,compute_values}/{execute,onload,offload}",
         DEBUG,
     ),
     Named(

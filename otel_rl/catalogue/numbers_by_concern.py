@@ -6,7 +6,16 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.catalogue.demand import MEASURED, Canonical, Topic, kept, measured, missing, never, number, seam
-from otel_rl.catalogue.numbers_of_rollouts import ATTRIBUTE, DEVICE, LOAD, NO_LEDGER, RECORD, REQUEST, SHOWN
+from otel_rl.catalogue.numbers_of_rollouts import (
+    ATTRIBUTE,
+    DEVICE,
+    LOAD,
+    LOAD_OF_OWN,
+    NO_LEDGER,
+    RECORD,
+    REQUEST,
+    SHOWN,
+)
 
 NPU: Final = missing("the sidecar reads NVIDIA's devices only; memory and times of `torch.npu` are read in the process")
 SIDECAR: Final = measured("by the sidecar, with an endpoint")
@@ -126,8 +135,13 @@ STABILITY: Final = Topic(
             "valid-sample ratio",
             means="share of samples that the loss uses",
             unit="1",
-            trl=never("TRL trains on every sample; what it masks is in `rl.tokens.padding`"),
-            verl=never("verl trains on every sample of a step; groups that it drops: `rl.rollout.groups.dropped`"),
+            trl=never(
+                "TRL prints none; it leaves out cut responses only, of which `completions/clipped_ratio` is the share"
+            ),
+            verl=kept(
+                "rollout_corr/rollout_rs_<option>_seq_masked_fraction",
+                note="the share that is left out, with rejection",
+            ),
             roll=kept("actor/valid_sample_ratio", note="RLVR"),
             own=RECORD,
         ),
@@ -189,7 +203,7 @@ MEMORY: Final = Topic(
             v.KV_BYTES_PEAK,
             every=LOAD,
             trl=measured("by vLLM or transformers"),
-            own=missing("`otel_rl.request` takes no load of an engine"),
+            own=measured("`otel_rl.requests.queue.record_kv_cache`"),
         ),
         number("communication-buffer peak", v.COMM_BUFFERS, needs=DEVICE, every=MEASURED),
         number("host RSS", v.RSS, every=MEASURED),
@@ -216,7 +230,7 @@ BALANCE: Final = Topic(
             trl=measured("of the engine"),
             verl=seam("ReplayBuffer._sync_metadata_from_transfer_queue", "LLMServerClient._acquire_server"),
             roll=seam("ReplayBuffer.commit", "GroupQueue.put", "PromptAffinityRouter.acquire"),
-            own=missing("`otel_rl.request` takes no load of an engine"),
+            own=LOAD_OF_OWN,
         ),
         number(
             "straggler rank",
@@ -258,7 +272,7 @@ DATA: Final = Topic(
             unit="",
             trl=missing("no histogram; the rewards of each rollout are kept until the step ends"),
             verl=missing("no histogram; the call of `compute_score` returns each score"),
-            roll=kept("critic/score_distribution/{max_value,min_value}", note="RLVR; no histogram"),
+            roll=missing("no histogram; RLVR prints `critic/score_distribution/*`, which are extremes and shares"),
             own=missing("`otel_rl.record` makes gauges only"),
         ),
     ),

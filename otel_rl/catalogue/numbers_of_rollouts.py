@@ -12,6 +12,7 @@ ENGINE: Final = measured("by the integration of transformers, vLLM or SGLang")
 SERVED: Final = measured("by the integration of vLLM or SGLang; with another server by the call of it")
 IN_ENGINE: Final = measured("by vLLM's or SGLang's integration; your own server does not tell it")
 LOAD: Final = measured("by vLLM's integration, with vLLM's statistics on; SGLang's does not read it")
+LOAD_OF_OWN: Final = measured("`otel_rl.requests.queue.record_load`")
 REQUEST: Final = measured("`otel_rl.request`")
 ATTRIBUTE: Final = measured("`span.set_attribute`")
 NO_LEDGER: Final = missing("ROLL's batches are not shown to the ledger")
@@ -68,7 +69,7 @@ ROLLOUT: Final = Topic(
             trl=measured("by vLLM, or transformers' continuous batching"),
             verl=LOAD,
             roll=LOAD,
-            own=missing("`otel_rl.request` takes no load of an engine"),
+            own=LOAD_OF_OWN,
         ),
         number(
             "KV-cache peak",
@@ -77,7 +78,7 @@ ROLLOUT: Final = Topic(
             trl=measured("by vLLM or transformers, whose growing caches have bytes only"),
             verl=LOAD,
             roll=kept("vllm/kv_cache_usage_perc_max", note="agentic; beside what vLLM's integration reads"),
-            own=missing("`otel_rl.request` takes no load of an engine"),
+            own=LOAD_OF_OWN,
         ),
         number(
             "running requests",
@@ -85,7 +86,7 @@ ROLLOUT: Final = Topic(
             trl=measured("by vLLM, or transformers' continuous batching"),
             verl=measured("by vLLM's integration; open calls, by server: `rl.engine.requests.in_flight`"),
             roll=measured("by vLLM's integration; open calls, by server: `rl.engine.requests.in_flight`"),
-            own=missing("`otel_rl.request` takes no load of an engine"),
+            own=LOAD_OF_OWN,
         ),
         number(
             "waiting requests",
@@ -93,7 +94,7 @@ ROLLOUT: Final = Topic(
             trl=measured("by vLLM, or transformers' continuous batching"),
             verl=LOAD,
             roll=kept("vllm/num_requests_waiting_max", note="agentic; beside what vLLM's integration reads"),
-            own=missing("`otel_rl.request` takes no load of an engine"),
+            own=LOAD_OF_OWN,
         ),
         number(
             "preemptions",
