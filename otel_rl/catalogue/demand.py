@@ -89,6 +89,8 @@ class Demanded:
     """Empty: the meaning of the first name."""
     needs: str = ""
     """What it needs that a CPU does not have; empty: nothing."""
+    where: str = ""
+    """Where it is, if no single name says it."""
 
 
 def number(
@@ -98,6 +100,7 @@ def number(
     unit: str | None = None,
     means: str = "",
     needs: str = "",
+    where: str = "",
     **feeds: Feed,
 ) -> Demanded:
     """Return a number that every framework feeds alike, but for those that are given; by default as tables say."""
@@ -105,7 +108,7 @@ def number(
     found = {framework: feeds.pop(framework, every or KEY) for framework in FRAMEWORKS}
     if feeds:
         raise TypeError(f"no framework: {', '.join(feeds)}")
-    return Demanded(name, names, found, unit, means, needs)
+    return Demanded(name, names, found, unit, means, needs, where)
 
 
 @dataclass(frozen=True)

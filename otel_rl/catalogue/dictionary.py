@@ -72,7 +72,7 @@ def tables(topic: Topic) -> str:
 
 
 def _where(number: Demanded) -> Sequence[str]:
-    named = ", ".join(map(written, number.ours)) or "no name of ours"
+    named = number.where or ", ".join(map(written, number.ours)) or "no name of ours"
     unit = unit_of(number)
     said = f"{meaning(number)} (needs {number.needs})" if number.needs else meaning(number)
     return number.name, named, code(unit) if unit else "", said, sources(number)

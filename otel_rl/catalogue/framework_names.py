@@ -120,7 +120,8 @@ ROLL: Final = (
     Named("system/{tps,samples}", "RLVR: `system/tps/tps`"),
     Named(
         "time/{rollout,ref_log_probs_values_reward,old_log_probs_values,adv}",
-        "ROLL 0.3.0 writes `time/step_…`, agentic only",
+        "ROLL 0.3.0 writes `time/step_…` instead, agentic only; those arrive as `roll.…`",
+        is_missing=True,
     ),
     Named("time/<cluster>/{train_step,model_update,compute_log_probs,compute_values}/total", "a mean over ranks"),
     Named("time/<cluster>/do_checkpoint/total", "a mean over ranks"),

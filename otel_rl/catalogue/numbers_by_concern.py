@@ -154,8 +154,9 @@ PERFORMANCE: Final = Topic(
         number("step time", v.STEP_TIME, v.LOOP, every=MEASURED),
         number(
             "stage time",
-            v.STAGE_DURATION,
-            means="`rl.<stage>.duration`, of your own stages `rl.stage.duration`",
+            where="every span, `rl.<stage>.duration`",
+            unit="s",
+            means="duration of a stage; the histogram of your own stages is `rl.stage.duration`",
             every=MEASURED,
         ),
         number(
@@ -291,7 +292,7 @@ ASYNCHRONOUS: Final = Topic(
         ),
         number(
             "policy lag",
-            *(v.SAMPLE_LAG, v.SAMPLE_LAG_MAX, v.POLICY_LAG),
+            *(v.SAMPLE_LAG, v.SAMPLE_LAG_MAX, v.POLICY_LAG, v.POLICY_VERSION),
             trl=measured("`rl.policy.version` of rollouts and forwards differ by it; no metric"),
             verl=seam("ReplayBufferAsync.sample"),
             roll=seam("DynamicSamplingScheduler.collect_items_as_batch", "GroupQueueManager.get_batch"),

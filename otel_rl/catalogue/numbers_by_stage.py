@@ -70,10 +70,11 @@ LOGPROB: Final = Topic(
         ),
         number(
             "shape of the log-probabilities",
+            v.LEDGER_SHAPE,
             v.LEDGER_SUMS,
             v.LEDGER_MISFIT,
             unit="",
-            means="tokens of each sample at `rl.logprob`; arrays whose shape does not fit the others'",
+            means="checksum of a batch's shape, lengths of each sample; arrays that do not fit the others",
             trl=measured("with the rollout, at `rl.sample`: old and reference ones must fit it"),
             verl=seam("transferqueue_utils._meta_to_realdata", "transferqueue_utils._update_meta_with_output"),
             roll=NO_LEDGER,
@@ -325,8 +326,9 @@ EVERY: Final = Topic(
     (
         number(
             "start and end",
-            v.STAGE_DURATION,
-            means="times of each span; `rl.<stage>.duration` counts all",
+            where="every span, `rl.<stage>.duration`",
+            unit="s",
+            means="times of each span; the histogram counts all, sampled or not",
             every=MEASURED,
         ),
         number(
