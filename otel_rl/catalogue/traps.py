@@ -63,6 +63,11 @@ TRAPS: Final = (
         "verl",
         "`timing_s/old_log_prob` also holds moving the batch and loading the model.",
     ),
+    Trap(
+        "gradient norm",
+        "prime-rl before #3249",
+        "The share of gradients that are 0 was 1 in every run, and took 1.4 s of a step.",
+    ),
     Trap("gradient norm", "AReaL before #1497", "Counted tensor-parallel parts twice."),
     Trap(
         "loss: policy",
@@ -130,7 +135,7 @@ TRAPS: Final = (
     Trap(
         "reward mean",
         "TRL",
-        "Reduced before samples that fill up the last batch were left out: off by up to 10 % (#7010).",
+        "Means were made before samples that fill up the last batch were left out: off by up to 10 % (#7010).",
     ),
     Trap(
         "reward mean",
@@ -183,7 +188,7 @@ TRAPS: Final = (
     Trap(
         "MFU",
         "slime, NeMo-RL, prime-rl",
-        "Attention without its half, heads of a wrong size, or the optimizer and checkpoints in the time (#1980, "
+        "Attention counted twice, heads of a wrong size, or the optimizer and checkpoints in the time (#1980, "
         "#2736, #2376).",
     ),
     Trap("pipeline bubble", "verl fully_async", "`rollouter/idle_ratio` was above 1 with slow rollouts until #6069."),
@@ -211,6 +216,8 @@ TRAPS: Final = (
         "verl with several data sources",
         "There is one mean for each source, so none has our name.",
     ),
+    Trap("NaN and Inf counts", "miles before #2526", "What was not measured was logged as 0."),
+    Trap("GPU utilisation", "SkyRL asynchronous, before #1922", "The monitor of the devices was never started."),
     Trap("validation score mean", "SkyRL asynchronous, before #1929", "An evaluation stood under the next step."),
 )
 """References are issues and pull requests of the project that is named."""
