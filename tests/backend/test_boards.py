@@ -1,0 +1,139 @@
+"""Every query of every Grafana board, asked of a real Prometheus about real runs on CPUs.
+
+What these runs cannot have is in a table with its reason. Those queries are asked about points that were made of
+every metric. Grafana itself is not run, and Tempo is not asked.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+import urllib.parse
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import pytest
+
+from otel_rl import vocabulary as v
+from otel_rl.catalogue.areas import AREAS
+from otel_rl.catalogue.series_names import emitted
+from otel_rl.metrics.record import Fold
+from otel_rl.records import Point
+from scripts.boards.boards import ANNOTATIONS, BOARDS
+from scripts.boards.make import made
+from scripts.boards.queries import series
+from tests.backend.asked_runs import Asked, asked_runs
+from tests.backend.test_prometheus_names import RESOURCE, post
+from tests.backends import Prometheus, get
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.backend, pytest.mark.slow]
+
+MADE = "made"
+VALUES = {
+    v.ACTIVITY: ("active", "comm", "idle"),
+    v.GOODPUT_KIND: ("productive",),
+    v.HW_STATE: ("failed",),
+    v.LOSS_TYPE: ("policy", "value"),
+    v.MODE: ("train",),
+    v.WALL: ("cycle",),
+    v.WORK: ("rollout",),
+}
+"""Values that queries look for; of other attributes any value does."""
+NO_DATA: dict[str, tuple[str, ...]] = {
+    "no device": (),
+}
+"""Metrics that the runs do not have, by the reason."""
+REASONS = {metric: reason for reason, metrics in NO_DATA.items() for metric in metrics}
+QUERIES = [
+    pytest.param(query, id=f"{board.name}-{panel.title}-{place}")
+    for board in BOARDS
+    for panel in board.panels
+    for place, (query, _) in enumerate(panel.queries)
+    if panel.kind != "traces"
+]
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    """The runs, and a run that has a point of every metric each half minute."""
+    with asked_runs(tmp_path_factory.mktemp("boards")) as found:
+        send_every_metric(found)
+        yield found
+
+
+def send_every_metric(found: Asked) -> None:
+    """Send points of ten minutes, with the attributes that each metric may have."""
+    now_ns = time.time_ns()
+    fold = Fold(now_ns - 600 * 10**9)
+    resource = {**RESOURCE, v.RUN_ID: MADE, v.SERVICE_INSTANCE_ID: MADE}
+    for ago_s in range(600, -1, -30):
+        then_ns = now_ns - ago_s * 10**9
+        for area in AREAS:
+            for name in area.attributes:
+                for values in product(*(VALUES.get(key, ("a",)) for key in area.keys(name))):
+                    note(fold, name, then_ns, tuple(zip(area.keys(name), values, strict=True)))
+        post(found.collector, resource, fold.drain(then_ns))
+
+
+def note(fold: Fold, name: str, then_ns: int, labels: tuple[tuple[str, Any], ...]) -> None:
+    """Note a value of a metric of any kind."""
+    kind = emitted()[name].kind
+    if kind == "gauge":
+        fold.point(Point(name, 1.0, then_ns, labels))
+    elif kind == "counter":
+        fold.count(name, 1, labels)
+    else:
+        fold.durations(name, [1.0], labels)
+
+
+def filled(query: str, run: str) -> str:
+    """A query as Grafana sends it, with every role and rank chosen."""
+    one, _, other = run.partition("|")
+    query = query.replace('="$run"', f'="{one}"').replace("$other", other or one).replace("$run", run)
+    for name, value in (("window", "1h"), ("role", ".*"), ("rank", ".*"), ("shift", "0s")):
+        query = query.replace(f"${name}", value)
+    assert "$" not in query
+    return query
+
+
+def answer(store: Prometheus, query: str) -> list[Any]:
+    """The values that came back; a histogram is one. Those that are not numbers are left out."""
+    found = get(f"{store.url}/api/v1/query?{urllib.parse.urlencode({'query': query})}")
+    assert found is not None, f"Prometheus refuses {query}"
+    each = (series.get("histogram") or series["value"] for series in found["data"]["result"])
+    return [value for _, value in each if isinstance(value, dict) or not math.isnan(float(value))]
+
+
+def missing(query: str) -> list[str]:
+    """The reasons for which the runs have no data for a query."""
+    names = set(re.findall(r"\w+", query))
+    return [reason for metric, reason in REASONS.items() if series(metric) in names]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_query_has_data_or_there_is_a_reason(asked: Asked, query: str) -> None:
+    """The runs have what they must have, and nothing for what is in the table."""
+    about_runs = filled(query, "slow|fast")
+    if missing(query):
+        assert [] == answer(asked.store, about_runs)
+        about_runs = filled(query, MADE)
+    assert wait_for(lambda: answer(asked.store, about_runs)), about_runs
+
+
+@pytest.mark.parametrize("annotation", ANNOTATIONS, ids=lambda one: one.name)
+def test_an_annotation_can_be_asked_for(asked: Asked, annotation: Any) -> None:
+    """Prometheus understands it; an alert fires for the device that reports an XID."""
+    found = answer(asked.store, filled(annotation.query, "slow|fast"))
+    assert annotation.name != "Alerts" or found
+
+
+def test_every_variable_has_values(asked: Asked) -> None:
+    """Of those that Prometheus has the values of."""
+    for variable in made(BOARDS[0])["templating"]["list"]:
+        if variable["type"] == "query":
+            match, label = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]).groups()
+            asked_for = urllib.parse.urlencode({"match[]": filled(match, "slow|fast")})
+            assert get(f"{asked.store.url}/api/v1/label/{label}/values?{asked_for}")["data"], variable["name"]
