@@ -166,7 +166,11 @@ def chosen(name: str, title: str, query: str) -> dashboard.QueryVariable:
 def variables(board: Board) -> Iterator[Any]:
     recorded = series(v.SELF_RECORDED)
     of_run = f'{recorded}{{{RUN}=~"$run"}}'
-    yield from (source("prometheus", "Metrics"), source("tempo", "Traces in Tempo"), source("jaeger", "in Jaeger"))
+    yield from (
+        source("prometheus", "Metrics"),
+        source("tempo", "Traces in Tempo"),
+        source("jaeger", "Traces in Jaeger"),
+    )
     run = values("run", "Run", f"label_values({recorded}, {RUN})").sort(models.VariableSort.NATURAL_DESC)
     yield run.multi(not board.is_comparison)
     if board.is_comparison:

@@ -16,7 +16,7 @@ class Panel:
     queries: tuple[tuple[str, str], ...]
     """Each with the legend of its series."""
     kind: str = "timeseries"
-    """Or `status` (a row for each rank), `heatmap`, `stat`, `traces`."""
+    """Or `status` (a row for each rank), `heatmap`, `stat`, `traces` (TraceQL, which no test runs)."""
     stacked: bool = False
 
 

@@ -19,8 +19,6 @@ def of_collector(title: str, text: str, unit: str, query: str, *labels: str) -> 
     return Panel(title, text, unit, ((query, " ".join(f"{{{{{label}}}}}" for label in labels)),))
 
 
-COLLECTOR_KINDS = "(spans|metric_points|log_records)"
-
 BOARD = Board(
     "telemetry",
     "RL telemetry",
@@ -118,13 +116,17 @@ BOARD = Board(
                     "max by (host_name, exporter) (otelcol_exporter_queue_size / otelcol_exporter_queue_capacity)",
                     *(HOST, "exporter"),
                 ),
-                of_collector(
+                Panel(
                     "Records that receivers accept",
                     "Per second, by node and receiver.",
                     EVENTS_RATE,
-                    "sum by (host_name, receiver) (rate("
-                    f'{{__name__=~"otelcol_receiver_accepted_{COLLECTOR_KINDS}_total"}}[$window]))',
-                    *(HOST, "receiver"),
+                    tuple(
+                        (
+                            f"sum by (host_name, receiver) (rate(otelcol_receiver_accepted_{kind}_total[$window]))",
+                            f"{kind} {{{{host_name}}}} {{{{receiver}}}}",
+                        )
+                        for kind in ("spans", "metric_points", "log_records")
+                    ),
                 ),
             ),
         ),

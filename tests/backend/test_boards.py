@@ -43,7 +43,25 @@ VALUES = {
 }
 """Values that queries look for; of other attributes any value does."""
 NO_DATA: dict[str, tuple[str, ...]] = {
-    "no device": (),
+    "there is no allocator of a device on a CPU": (
+        *(v.ALLOCATED, v.ACTIVE, v.INACTIVE_SPLIT, v.NON_TORCH, v.FRAGMENTATION, v.SLACK, v.ROUNDING, v.ACTIVATION),
+        *(v.COMM_BUFFERS, v.COMM_EXPOSED_TIME),
+    ),
+    "only a framework reports it, and the runs have none": (
+        *(v.FUNCTION_SCORE, v.FUNCTION_STD, v.REWARD_NONFINITE, v.LOSS_TERM, v.CLIP_SIDE_FRACTION),
+        *(v.LOGPROB_DIFFERENCE, v.LOGPROB_MAX_DIFFERENCE, v.MASK_RATIO),
+        *(v.SAMPLE_TOKENS, v.TRAIN_TOKENS, v.TRAIN_STEPS, v.TRAIN_STEPS_SKIPPED),
+    ),
+    "the runs wait for their rollouts": (
+        *(v.GROUPS, v.GROUPS_DROPPED, v.SAMPLE_LAG, v.SAMPLE_LAG_MAX, v.SAMPLE_STALE, v.IN_FLIGHT),
+    ),
+    "the engine does not say it": (v.PROMPT_LENGTH, v.CACHED_LENGTH, v.KV_BYTES, v.KV_BYTES_PEAK),
+    "the runs call no tool": (v.EXECUTE_TOOL,),
+    "nothing of the kind goes wrong": (
+        *(v.TIMED_OUT, v.REQUEST_ERRORS, v.PREEMPTIONS, v.ENGINE_PREEMPTIONS, v.BAD_REQUESTS, v.LEDGER_FAULTS),
+        *(v.STALL_ACTIVE, v.SELF_ERRORS, v.SELF_CHANGED, v.SELF_RETRIED, v.SELF_FETCHED),
+    ),
+    "it has to be switched on": (v.EVENT_LOOP_LAG,),
 }
 """Metrics that the runs do not have, by the reason."""
 REASONS = {metric: reason for reason, metrics in NO_DATA.items() for metric in metrics}
