@@ -13,6 +13,7 @@ from otel_rl.journal.page import PageView, find_pages
 from otel_rl.journal.read import OpenView, Run
 from otel_rl.records import Attributes, Value
 from otel_rl.report.data.details import Ledger, OpenStageRow, Requests, StallRow
+from otel_rl.report.data.devices import RankDevice
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import (
     Attempt,
@@ -47,6 +48,7 @@ from otel_rl.report.read.average import (
     stages_of_step,
     step_times,
 )
+from otel_rl.report.read.device_points import DevicePoints
 from otel_rl.report.read.last_points import LastPoints
 from otel_rl.report.read.late_loops import EventLoopPoints
 from otel_rl.report.read.said_settings import settings
@@ -60,7 +62,7 @@ from otel_rl.report.rows.losses import COUNTED, damage_rows, disagreements, loss
 from otel_rl.report.rows.memory_parts import MemoryPoints
 from otel_rl.report.rows.open_rows import open_rows
 from otel_rl.report.rows.request_rows import RequestPoints
-from otel_rl.report.rows.series import SeriesPoints, is_own
+from otel_rl.report.rows.series import ONLY_RULES, SeriesPoints, is_own
 from otel_rl.report.rows.stage_rows import explained, stage_rows
 from otel_rl.report.rows.stall_rows import told_stalls
 from otel_rl.runs.spans import text
@@ -80,6 +82,7 @@ class Points:
     memory: MemoryPoints = field(default_factory=MemoryPoints)
     flops: FlopsPoints = field(default_factory=FlopsPoints)
     loops: EventLoopPoints = field(default_factory=EventLoopPoints)
+    devices: DevicePoints = field(default_factory=DevicePoints)
     stepped: Counter[Rank] = field(default_factory=Counter)
     resource: Attributes = field(default_factory=dict)
     begin_ns: int = 0
@@ -92,7 +95,7 @@ def no_points(run: Run) -> Points:
 
 def read_points(run: Run) -> Points:
     points = no_points(run)
-    collectors = points.numbers, points.requests, points.flops, points.memory, points.loops
+    collectors = points.numbers, points.requests, points.flops, points.memory, points.loops, points.devices
     add_to = {name: one.add for one in collectors for name in one.NAMES} | dict.fromkeys(COUNTED, points.counts.add)
     add_to |= dict.fromkeys((v.GPU_MEMORY_LIMIT, v.SELF_SHIPPED), points.machine.add)
     add_to[v.GROUPS_DROPPED] = points.dropped.add
@@ -183,6 +186,12 @@ class Source:
         return told_stalls(self.run, self.attempts[-1].begin_ns if self.attempts else 0)
 
     @cached_property
+    def devices(self) -> list[RankDevice]:
+        """Return the devices of the last attempt, as far as sidecars read them."""
+        last = self.attempts[-1].id if self.attempts else ""
+        return self.points.devices.rows(last, self.found.hosts, self.found.steps)
+
+    @cached_property
     def ledger(self) -> Ledger:
         return ledger(self.run)
 
@@ -208,14 +217,19 @@ class Source:
     def requests(self) -> Requests:
         return self.points.requests.rows(self.stages, self.found.requests)
 
+    @property
+    def curves(self) -> list[Series]:
+        """The numbers over the steps that rules of learning read."""
+        return self._curves[0]
+
     @cached_property
     def _curves(self) -> tuple[list[Series], list[Series]]:
         return self.points.numbers.series(self.found.steps, self.making)
 
     @property
     def series(self) -> list[Series]:
-        """Numbers over the steps that have names of ours."""
-        return self._curves[0]
+        """Numbers over the steps that have names of ours, without those of single rollouts, which may be many."""
+        return [one for one in self.curves if one.name not in ONLY_RULES]
 
     @property
     def numbers(self) -> list[Series]:

@@ -111,6 +111,15 @@ def _settings(config: Any) -> dict[str, Value]:
         vocabulary.SETTINGS_LIMIT: int(generating.max_new_tokens),
         vocabulary.SETTINGS_UPDATES: samples / (updated * ranks) * int(config.ppo_epochs),
         vocabulary.SETTINGS_STEPS: int(config.max_steps),
+        **{name: float(value) for name, value in _holding(arguments, generating).items() if value is not None},
+    }
+
+
+def _holding(arguments: Any, generating: Any) -> dict[str, float | None]:
+    """Return what may hold the policy; the KL has a coefficient in the rewards, which adapts, and one in the loss."""
+    return {
+        vocabulary.SETTINGS_TEMPERATURE: getattr(generating, "temperature", None),
+        vocabulary.SETTINGS_GRADIENT: getattr(arguments, "max_grad_norm", None) or None,
     }
 
 

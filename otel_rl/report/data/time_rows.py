@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from otel_rl.report.data.details import RequestTail
+from otel_rl.report.data.devices import RankDevice
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import LongStep, StageRow
 from otel_rl.report.data.roles import RoleRow, Trajectories
@@ -135,6 +136,7 @@ class TimeRows:
     slow_process: SlowProcess | None = None
     growing: GrowingStage | None = None
     first_submit: FirstSubmit | None = None
+    devices: Sequence[RankDevice] = ()
 
     def share_of(self, stage: str) -> float:
         """Return the share of the step of a stage that lies directly in it."""

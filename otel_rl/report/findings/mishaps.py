@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from math import inf
 from typing import Any, Final
@@ -25,6 +25,12 @@ FAILED: Final = 0.01
 HALF: Final = 0.5
 FEW: Final = 3
 """Fewer skipped updates or failed requests say nothing."""
+PREEMPTED: Final = 0.05
+"""So many of the requests are computed a second time."""
+BEFORE: Final = 8
+"""Steps that show what is usual."""
+JUMP: Final = 3.0
+"""Answers become longer by some percent a step; three times the most of all steps before is another batch."""
 RECORDS: Final = {"traces": "span", "metrics": "metric point", "logs": "log record"}
 REASONS: Final = {
     "name_taken": "their name is reserved",
@@ -179,6 +185,61 @@ def requests_aborted(rows: HealthRows) -> Found | None:
     return Found({"engine": _engine(row), "aborted": row.aborted, "count": row.count, "share": share}, share)
 
 
+@rule(
+    "warning",
+    reads=(v.PREEMPTIONS, v.ENGINE_PREEMPTIONS, v.REQUESTS, v.KV_PEAK),
+    condition=f"an engine preempts {whole(PREEMPTED)} of its requests, and {FEW} or more: they are computed again",
+    window="all steps",
+    sentence="{engine:Text} is full: {preempted:count} preemptions of {count:count} requests ({share:percent})"
+    "[; its KV cache was {peak:percent} full].",
+    advice="Give the engine more memory for its KV cache, or let fewer requests run at once.",
+)
+def engine_full(rows: HealthRows) -> Found | None:
+    """Find the engine that preempts the largest share of its requests."""
+    counts: Counter[str] = Counter()
+    preempted = Counter(rows.preempted)
+    for row in rows.requests:
+        counts[row.engine] += row.count
+        preempted[row.engine] += row.preemptions or 0
+    full = [name for name, number in preempted.items() if number >= max(FEW, PREEMPTED * counts[name]) and counts[name]]
+    if not full:
+        return None
+    engine = max(full, key=lambda name: preempted[name] / counts[name])
+    share = preempted[engine] / counts[engine]
+    peak = rows.kv_cache_peak if len(counts) == 1 else None
+    values: dict[str, Value | None] = {
+        "engine": engine or "the engine",
+        "preempted": preempted[engine],
+        "count": counts[engine],
+    }
+    return Found({**values, "share": share, "peak": peak}, share)
+
+
+@rule(
+    "warning",
+    reads=(v.TOKENS, v.TOKENS_PADDING),
+    condition=f"a step trains {JUMP:.0f} times the tokens of any step before, with their padding, on one rank",
+    window=f"all steps of the last attempt but the first {BEFORE}",
+    sentence="Step {step} trains {tokens:count} tokens on {who}[, and {others:plural further step} likewise]: no step "
+    "before had more than {before:count}.",
+    advice="Check the limits of packing and of dynamic batches, and the lengths of its samples: memory follows them.",
+)
+def tokens_jump(rows: HealthRows) -> Found | None:
+    """Find a batch that is far larger than all before it."""
+    most, jumped = 0, None
+    for place, one in enumerate(rows.step_tokens):
+        if place >= BEFORE and one.tokens >= JUMP * most:
+            jumped = one
+            break
+        most = max(most, one.tokens)
+    if jumped is None or not most:
+        return None
+    others = sum(one.step > jumped.step and one.tokens >= JUMP * most for one in rows.step_tokens)
+    who = rank_name(jumped.rank, rows.ranks)
+    values: dict[str, Value | None] = {"step": jumped.step, "tokens": jumped.tokens, "before": most, "who": who}
+    return Found({**values, "others": others or None}, jumped.tokens / most)
+
+
 def _of_training(rows: HealthRows) -> list[RequestRow]:
     return [row for row in rows.requests if row.count and not row.is_evaluation]
 
@@ -226,5 +287,7 @@ MISHAPS: Final = table(
     updates_skipped,
     some_requests_fail,
     requests_aborted,
+    engine_full,
+    tokens_jump,
     telemetry_lost,
 )

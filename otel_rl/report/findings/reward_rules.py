@@ -38,6 +38,19 @@ ARRIVED: Final = 0.9
 NEAR: Final = 0.6
 """So much of its way a score has come when it is said to have arrived."""
 RECENT: Final = 10
+HOLDING: Final = ("temperature", "kl_coefficient", "gradient_limit")
+"""Settings that may hold a reward where it is."""
+COLD: Final = 0.1
+"""At this temperature a difference of two logits counts ten times: the answers of a group are nearly equal."""
+STRONG: Final = 1.0
+"""With this KL coefficient the best policy makes an answer that is a standard deviation better e times likelier."""
+CLIPPED: Final = 0.1
+"""Of gradients that are clipped a tenth is left at most."""
+UNMOVED: Final = (
+    "answers_nan", "groups_equal", "groups_mostly_equal", "gradient_vanished", "reward_constant", "reward_noisy",
+    "policy_unchanged",
+)  # fmt: skip
+"""Findings that say why a reward does not move."""
 NAME_WIDTH: Final = 24
 NO_CHANGE: Final = 1e-6
 """A change below this part of a value is rounding."""
@@ -102,12 +115,13 @@ def reward_falls(learning: Learning) -> Found | None:
 
 @rule(
     "warning",
-    reads=(v.REWARD_SCORE,),
-    condition="the reward does not move beyond its noise",
+    reads=(v.REWARD_SCORE, v.GRAD_NORM),
+    condition="the reward does not move beyond its noise. A setting that may hold it is named: a temperature of at "
+    f"most {COLD}, a KL coefficient of {STRONG:.0f} or more, gradients clipped to {whole(CLIPPED)} in all steps",
     window=f"first and last third; at least {MANY} steps",
-    sentence="The reward stays at {level:brief} in {points:plural step}, within its noise of {noise:brief}.",
-    advice="Raise the learning rate, or look at whether the reward can tell answers apart.",
-    silenced_by=(*DEAD, "answers_nan", "groups_equal", "groups_mostly_equal", "gradient_vanished"),
+    sentence="The reward stays at {level:brief} in {points:plural step}, within its noise of {noise:brief}[: {held}].",
+    advice="[Change the {what} first. ]Raise the learning rate, or look at whether the reward can tell answers apart.",
+    silenced_by=(*DEAD, *UNMOVED),
 )
 def reward_flat(learning: Learning) -> Found | None:
     """Find a reward that stays within its noise in a long run."""
@@ -118,7 +132,8 @@ def reward_flat(learning: Learning) -> Found | None:
     if abs(moved.by) > moved.least / 2 or abs(monotony(curve.values)) > TREND:
         return None
     values = {"level": mean(curve.values), "noise": moved.scatter, "points": len(curve)}
-    return Found({**values, "noun": _noun(learning, curve)})
+    what, held = _held(learning)
+    return Found({**values, "noun": _noun(learning, curve), "what": what, "held": held})
 
 
 @rule(
@@ -253,6 +268,22 @@ def loss_course(learning: Learning) -> Found | None:
         return None
     ends = (curve.values[0], curve.values[-1]) if len(curve) < FEW else (curve.change.before, curve.change.after)
     return Found({"first": ends[0], "last": ends[1], "points": len(curve)})
+
+
+def _held(learning: Learning) -> tuple[str | None, str | None]:
+    """Return the setting that may hold a reward where it is, and how."""
+    temperature, coefficient, limit = (learning.settings.get(name) for name in HOLDING)
+    norms = learning.curve(v.GRAD_NORM).values
+    if temperature is not None and temperature <= COLD:
+        return "temperature", f"at a temperature of {brief(temperature)} answers hardly differ"
+    if coefficient is not None and coefficient >= STRONG:
+        return "KL coefficient", f"a KL coefficient of {brief(coefficient)} outweighs it"
+    if limit and norms and min(norms) >= limit / CLIPPED:
+        return (
+            "limit of the gradient",
+            f"gradients of {brief(median(norms))} are clipped to {brief(limit)} in all steps",
+        )
+    return None, None
 
 
 def _fallen_function(learning: Learning, step: int) -> dict[str, Value]:

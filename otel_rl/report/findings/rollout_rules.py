@@ -157,9 +157,9 @@ def slow_process(rows: TimeRows) -> Found | None:
 
 @rule(
     "warning",
-    reads=("stages of the driver",),
-    condition=f"a stage of a driver takes longer from step to step: {GROWN_RATIO} times in the end, and "
-    f"{whole(GROWN_SHARE)} of the mean step more",
+    reads=("stages of the driver", v.SYNC),
+    condition="a stage of a driver, or without one the handing over of weights, takes longer from step to step: "
+    f"{GROWN_RATIO} times in the end, and {whole(GROWN_SHARE)} of the mean step more",
     window="the averaged steps of the last attempt, five or more",
     sentence="{stage} takes longer from step to step: {first_s:seconds} at first, {last_s:seconds} in the end, in "
     "{steps:plural step}.",

@@ -29,6 +29,10 @@ AROUND_STEP_SHARE: Final = 0.2
 SLOWER: Final = 1.5
 LEAST_USE: Final = 0.005
 LEAST_COMMUNICATION: Final = 0.1
+LEAST_GPU_USE: Final = 0.5
+"""The usual limit below which data loading, communication or the host are the bottleneck."""
+READINGS: Final = 12
+"""A minute of them."""
 GENERATE: Final = f"{v.SAMPLE}.generate"
 DOING: Final = {f"{v.SAMPLE}.tokenize": "tokenizing", f"{v.SAMPLE}.decode": "decoding"}
 AWAITED: Final = {
@@ -211,6 +215,24 @@ def long_step(rows: TimeRows) -> Found | None:
 
 @rule(
     "note",
+    reads=(v.GPU_UTILIZATION, v.IDLE),
+    condition=f"the devices of the ranks are in use less than {whole(LEAST_GPU_USE)} of the time, and steps wait less "
+    f"than {whole(IDLE_SHARE)}",
+    window=f"all steps of the last attempt, at least {READINGS} readings of each device",
+    sentence="The devices are in use {use:percent} of the time, though the steps wait for little ({idle:percent}).",
+    advice="Look at what the host does between kernels, at communication, and at larger batches.",
+)
+def low_gpu_use(rows: TimeRows) -> Found | None:
+    uses = [one.use for one in rows.devices if one.use is not None and one.readings >= READINGS]
+    waiting = sum(_idle(rows).values())
+    if not uses or len(uses) < len(rows.devices) or waiting >= IDLE_SHARE:
+        return None
+    use = sum(uses) / len(uses)
+    return Found({"use": use, "idle": waiting}) if use < LEAST_GPU_USE else None
+
+
+@rule(
+    "note",
     reads=PER_STAGE,
     condition="steps have no stages, or these take no time",
     window=AVERAGED,
@@ -266,6 +288,7 @@ TIME: Final[tuple[Rule[TimeRows], ...]] = table(
     besides_training,
     unknown_time,
     long_step,
+    low_gpu_use,
     no_stage,
     largest,
 )

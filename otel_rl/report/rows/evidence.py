@@ -38,8 +38,10 @@ def learning(source: Source) -> Learning:
     answers = [work.samples for work in works if work.samples]
     found = source.points.numbers.of_ranks(source.found.steps, source.making)
     return Learning(
-        series=[_last_loop(one.name, one.qualifiers, one.steps, one.values) for one in source.series],
+        series=[_last_loop(one.name, one.qualifiers, one.steps, one.values) for one in source.curves],
         of_ranks=[_last_loop(one.name, one.qualifiers, one.steps, one.values, one.rank) for one in found],
+        settings=source.settings,
+        is_led=bool(source.found.led),
         answers=median(answers) if answers else None,
         groups=len(source.found.trajectories.groups),
         dropped=_dropped(source.points.dropped.points()),

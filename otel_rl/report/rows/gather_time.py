@@ -50,6 +50,7 @@ def time_rows(source: Source) -> TimeRows:
         slow_process=slow_process(source),
         growing=growing_stage(source),
         first_submit=first_submit(source),
+        devices=source.devices,
     )
 
 

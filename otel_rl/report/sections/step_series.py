@@ -27,6 +27,7 @@ TITLES: Final = {
     v.RESPONSE_CLIPPED: "cut at the limit",
     v.LEARNING_RATE: "learning rate",
     v.SAMPLE_LAG: "policy lag",
+    v.LOGPROB_DIFFERENCE: "rollout and training apart",
 }
 LONGEST_LINE: Final = 48
 MOST_ROWS: Final = 40
