@@ -576,7 +576,7 @@ def test_the_settings_are_said_once(trained: tuple[Trained, Recorded]) -> None:
     assert [f"{v.RANK_SPAN} 0"] == said
     assert {
         "learning_rate": 1e-3, "samples_per_rank": 8.0, "group_size": 4.0, "response_limit": 8.0,
-        "updates_per_rollout": 2.0, "steps": 4.0,
+        "updates_per_rollout": 2.0, "steps": 4.0, "temperature": 1.0, "kl_coefficient": 0.04, "gradient_limit": 1.0,
     } == build_report(recorded.run, time.time_ns()).settings  # fmt: skip
 
 
