@@ -90,14 +90,14 @@ def test_tokens_of_a_batch_are_those_of_the_rank_with_most(tmp_path: Path, jump:
     """With their padding, as both need memory."""
     for rank in range(2):
         peer = Peer(tmp_path, rank)
-        for number in range(1, 13):
-            tokens = 100 + 10 * rank + (jump if number == 12 and rank else 0)
+        for number in range(1, 21):
+            tokens = 100 + 10 * rank + (jump if number == 20 and rank else 0)
             said: Attributes = {v.TOKENS: tokens, v.TOKENS_PADDING: 20}
             peer.step(number, [Did(v.FORWARD, 10, more=said)])
     found = findings(tmp_path).get("tokens_jump")
     assert is_found == (found is not None)
     if found:
-        assert found.sentence == "Step 12 trains 390 tokens on rank 1: no step before had more than 130."
+        assert found.sentence == "Step 20 trains 390 tokens on rank 1: no step before had more than 130."
 
 
 @pytest.mark.parametrize(("more_ms", "is_found"), [(10, True), (0, False)])

@@ -101,7 +101,7 @@ def policy_unchanged(learning: Learning) -> Found | None:
     "and the reward does not rise",
     window=f"the second half, at least {FEW} steps",
     sentence="The policy loss stays positive ({level:brief} in the last {steps:plural step}), and the reward does not "
-    "rise: updates make what was rewarded less likely.",
+    "rise.",
     advice="Check the sign of loss and advantages, how tokens are weighted, and the clip range.",
     silenced_by=(*DEAD, "groups_equal", "reward_constant"),
 )
@@ -120,7 +120,7 @@ def policy_loss_positive(learning: Learning) -> Found | None:
     "alarm",
     reads=(v.REWARD_SCORE, v.REWARD_STD, v.GRAD_NORM),
     condition="the reward stays exactly the same from some step on, without having risen to that bit by bit, and the "
-    f"gradient norm below {whole(FADED)} of its past, or the spread of the rewards 0",
+    f"gradient norm below {whole(FADED)} of its past, or the spread of the rewards 0, where nobody counts equal groups",
     window="all steps; at least 5 at the end, and a tenth of all; 10 if it is all",
     sentence="The reward is exactly {value:brief} {when}[; the gradient norm fell from {gradient_before:brief} to "
     "{gradient_after:brief}]: nothing is learned any more.",
@@ -128,7 +128,9 @@ def policy_loss_positive(learning: Learning) -> Found | None:
     silenced_by=(*DEAD, "groups_equal", "answers_nan", "reward_collapsed"),
 )
 def reward_constant(learning: Learning) -> Found | None:
-    """Find a reward that became a constant at once, and taught nothing since; groups need not be known."""
+    """Find a reward that became a constant at once, and taught nothing since."""
+    if len(learning.curve(v.REWARD_ZERO_STD)):
+        return None  # groups_equal knows more
     reward, spread = learning.curve(v.REWARD_SCORE), learning.curve(v.REWARD_STD)
     final = reward.values[-1] if len(reward) else 0.0
     start = onset([abs(value - final) <= CONSTANT * abs(final) for value in reward.values], 1.0)

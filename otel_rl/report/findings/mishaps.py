@@ -27,8 +27,8 @@ FEW: Final = 3
 """Fewer skipped updates or failed requests say nothing."""
 PREEMPTED: Final = 0.05
 """So many of the requests are computed a second time."""
-BEFORE: Final = 8
-"""Steps that show what is usual."""
+BEFORE: Final = 16
+"""Steps that show what is usual: of batches of one sample whose lengths differ widely, fewer do not."""
 JUMP: Final = 3.0
 """Answers become longer by some percent a step; three times the most of all steps before is another batch."""
 RECORDS: Final = {"traces": "span", "metrics": "metric point", "logs": "log record"}

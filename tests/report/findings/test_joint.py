@@ -158,6 +158,7 @@ def test_a_reward_that_was_always_the_same_needs_another_sign() -> None:
     assert "reward_constant" not in raised(always)
     assert "reward_constant" not in raised({**always, v.REWARD_STD: [1.0] * LENGTH})
     equal = raised({**always, v.REWARD_STD: [0.0] * LENGTH})
+    assert "reward_constant" not in raised({**always, v.REWARD_STD: [0.0] * LENGTH, v.REWARD_ZERO_STD: [0.0] * LENGTH})
     assert equal == {"reward_constant": "The reward is exactly 0 in all steps: nothing is learned any more."}
 
 
