@@ -231,6 +231,11 @@ class Source:
         """Numbers over the steps that have names of ours, without those of single rollouts, which may be many."""
         return [one for one in self.curves if one.name not in ONLY_RULES]
 
+    @cached_property
+    def is_ahead(self) -> bool:
+        """Whether rollouts outlive their step."""
+        return any(one.name == v.SAMPLE_LAG and one.high for one in self.curves)
+
     @property
     def numbers(self) -> list[Series]:
         """The training's own."""

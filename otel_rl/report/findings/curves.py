@@ -15,6 +15,8 @@ from otel_rl.analysis.summary import mean
 NOT_A_NUMBER: Final = ("reward_nan", "update_nan", "learning_rate_zero")
 DEAD: Final = (*NOT_A_NUMBER, "policy_collapse")
 """Findings that explain whatever else a run does."""
+LOOSE: Final = (v.REQUEST_RATIO, v.GROUPS)
+"""Numbers of rollouts, of which there may be more than steps."""
 GAINING: Final = 5
 """Of fewer values none is said to rise."""
 
@@ -138,7 +140,7 @@ class Learning:
     @cached_property
     def steps(self) -> int:
         """Steps of the longest series; there may be more rollouts than steps."""
-        return max((len(one.values) for one in self.series if one.name != v.REQUEST_RATIO), default=0)
+        return max((len(one.values) for one in self.series if one.name not in LOOSE), default=0)
 
     def noun(self, points: int) -> str:
         """Return what so many points of a series are: of several updates with one rollout only one knows rewards."""

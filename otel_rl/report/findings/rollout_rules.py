@@ -28,6 +28,10 @@ HELD_SHARE: Final = 0.05
 SLOW_SHARE: Final = 0.05
 GROWN_SHARE: Final = 0.05
 GROWN_RATIO: Final = 1.5
+STARVED: Final = 0.2
+"""With such a share of waits the other side is clearly slower."""
+FED: Final = 0.05
+"""With such a share, it is not."""
 
 
 def generating_share(rows: TimeRows, stages: Collection[str] = (QUEUE,)) -> float:
@@ -184,6 +188,37 @@ def starting_agents(rows: TimeRows) -> Found | None:
     return Found(asdict(rows.first_submit)) if rows.first_submit is not None else None
 
 
+@rule(
+    "note",
+    reads=(v.IDLE, v.GROUPS, v.SAMPLE_LAG),
+    condition=f"rollouts outlive their step, and the driver waits for them for {whole(STARVED)} of the step or more",
+    window=AVERAGED,
+    sentence="Training waits for rollouts ({share:percent} of the step); {finished:.3g} finished prompts are in the "
+    "buffer, {running:.3g} are being sampled (medians).",
+    advice="Use more or faster rollout servers, or let them sample further ahead.",
+)
+def training_starves(rows: TimeRows) -> Found | None:
+    share = generating_share(rows)
+    return Found({**asdict(rows.buffer), "share": share}) if rows.buffer is not None and share >= STARVED else None
+
+
+@rule(
+    "note",
+    reads=(v.IDLE, v.GROUPS, v.SAMPLE_LAG),
+    condition=f"rollouts outlive their step, the driver waits for less than {whole(FED)} of the step, and finished "
+    "prompts wait for it",
+    window=AVERAGED,
+    sentence="Rollouts are ahead of training: {finished:.3g} finished prompts wait in the buffer, {running:.3g} are "
+    "being sampled (medians).",
+    advice="Give training more devices, or sample less far ahead: samples only grow older.",
+)
+def rollouts_starve(rows: TimeRows) -> Found | None:
+    # a driver that never looks into a queue takes its samples elsewhere: the buffer says nothing of its waits
+    if rows.buffer is None or rows.buffer.finished < 1 or not 0 < rows.share_of(QUEUE) < FED:
+        return None
+    return Found(asdict(rows.buffer))
+
+
 ROLLOUTS: Final = table(
     beside_turns,
     late_samples,
@@ -191,4 +226,6 @@ ROLLOUTS: Final = table(
     slow_process,
     growing_stage,
     starting_agents,
+    training_starves,
+    rollouts_starve,
 )

@@ -59,7 +59,7 @@ def health_rows(source: Source) -> HealthRows:
         refused=_refused(source),
         updates=_updates(source, last),
         requests=source.requests.rows,
-        is_ahead=any(series.name == v.SAMPLE_LAG and series.high for series in source.series),
+        is_ahead=source.is_ahead,
         preempted={one.engine: one.count for one in source.requests.engine_preemptions},
         kv_cache_peak=source.requests.kv_cache_peak,
         step_tokens=_step_tokens(source, last),

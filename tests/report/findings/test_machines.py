@@ -7,16 +7,17 @@ from dataclasses import replace
 
 import pytest
 
+from otel_rl import vocabulary as v
 from otel_rl.report.data.devices import RankDevice
 from otel_rl.report.data.finding import Finding
 from otel_rl.report.data.health_rows import StepTokens
 from otel_rl.report.data.ranks import Rank
-from otel_rl.report.data.time_rows import TimeRows
+from otel_rl.report.data.time_rows import SampleBuffer, TimeRows
 from otel_rl.report.findings.health import HEALTH
 from otel_rl.report.findings.judge import apply
 from otel_rl.report.findings.timing import TIME
 from tests.report.findings.test_health import GIB, REQUESTS, memory, rows_of, said
-from tests.report.findings.test_timing import CLEAN
+from tests.report.findings.test_timing import CLEAN, TRAJECTORIES, stage
 
 RANK = Rank("trainer", 0)
 HEALTHY = [("note", "No error, no hang, nothing lost.")]
@@ -128,6 +129,33 @@ def test_devices_of_little_use_are_a_note(uses: Sequence[float | None], is_found
     assert not of_use(replace(rows, devices=[replace(one, readings=11) for one in rows.devices]))
     if found:
         assert found[0].sentence == "The devices are in use 48 % of the time, though the steps wait for little (0 %)."
+
+
+def ahead(waits: float, finished: float) -> list[str]:
+    """Judge a driver that waits for a share of the step, with so many finished prompts in its buffer."""
+    rows = TimeRows(
+        step_s=1.0,
+        all_step_s=1.0,
+        stages=[stage(f"{v.IDLE} queue", waits)],
+        trajectories=TRAJECTORIES,
+        buffer=SampleBuffer(finished, 8.0),
+    )
+    kept = [one for one in apply(TIME, "time", rows) if one.rule in ("training_starves", "rollouts_starve")]
+    assert not [one for one in apply(TIME, "time", replace(rows, buffer=None)) if one.rule.endswith("starves")]
+    assert {one.severity for one in kept} <= {"note"}
+    return [one.sentence for one in kept]
+
+
+def test_the_side_that_starves_is_named_with_the_depth_of_the_buffer() -> None:
+    """Where rollouts run ahead of training one of both is always slower."""
+    assert ahead(0.2, 0.5) == [
+        "Training waits for rollouts (20 % of the step); 0.5 finished prompts are in the buffer, 8 are being sampled "
+        "(medians)."
+    ]
+    assert ahead(0.04, 3.0) == [
+        "Rollouts are ahead of training: 3 finished prompts wait in the buffer, 8 are being sampled (medians)."
+    ]
+    assert [] == ahead(0.1, 3.0) == ahead(0.04, 0.5) == ahead(0.0, 3.0)
 
 
 def test_rules_of_machines_are_rules_of_health() -> None:
