@@ -31,7 +31,7 @@ CONSTANT: Final = 1e-6
 """A change below this part of a reward is rounding."""
 FADED: Final = 0.05
 """Without an advantage, this part of the gradient norm is at most left: that of the KL and entropy terms."""
-NEAR: Final = 0.6
+NEAR: Final = 0.5
 """So much of its way a reward has come when it is said to have arrived."""
 RECENT: Final = 5
 HALF: Final = 0.5
@@ -169,10 +169,10 @@ def reward_noisy(learning: Learning) -> Found | None:
 
 
 def _has_come_to(reward: Curve, start: int) -> bool:
-    """Whether a reward had risen close to its last value before it became constant there."""
-    before, first = reward.values[:start], min(reward.values[:3])
-    final = reward.values[-1]
-    return len(before) >= 3 and final > first and median(before[-RECENT:]) >= first + NEAR * (final - first)
+    """Whether a reward may have risen to its last value before it became constant there; two values do not tell."""
+    before, final = reward.values[:start], reward.values[-1]
+    first = min(before[:3], default=final)
+    return final > first and (len(before) < 3 or median(before[-RECENT:]) >= first + NEAR * (final - first))
 
 
 def _ends(curve: Curve, start: int) -> dict[str, float]:

@@ -148,8 +148,9 @@ def test_a_reward_that_rose_to_its_end_may_stay_there() -> None:
     """All is learned."""
     rising = [min(1.0, 0.3 + step / 40) for step in STEPS]
     assert not raised({**constant(40, 1.0, 0.0005), v.REWARD_SCORE: rising})
-    quick = [0.4, 0.8, 0.95, *[1.0] * 57]
-    assert not raised({**constant(4, 1.0, 0.0005), v.REWARD_SCORE: quick})
+    for quick in ([0.4, 0.8, 0.95], [0.25, 0.75]):
+        run = constant(1 + len(quick), 1.0, 0.0005)
+        assert not raised({**run, v.REWARD_SCORE: [*quick, *[1.0] * (LENGTH - len(quick))]})
 
 
 def test_a_reward_that_was_always_the_same_needs_another_sign() -> None:
