@@ -15,7 +15,7 @@ FEW: Final = 15
 BEYOND: Final = 3.0
 """Together, so many times the highest of the first third is enough; a single number needs more to be told."""
 AGGRESSIVE: Final = 0.1
-"""A KL to the reference below this, nat, is no divergence: the usual limits of health call it too high from here on."""
+"""A KL below this, nat, is no divergence: the usual limits of health call it too high from here on."""
 MOVED: Final = 0.25
 """An entropy has moved by this part of its level in the first third."""
 UNCHANGED: Final = 10
@@ -39,9 +39,10 @@ HALF: Final = 0.5
 
 @rule(
     "alarm",
-    reads=(v.KL_REFERENCE, v.GRAD_NORM, v.ENTROPY, v.REWARD_SCORE),
-    condition=f"KL to the reference and gradient norm stay above {BEYOND:.0f} times the highest of the first third, "
-    f"the KL above {AGGRESSIVE} nat, the entropy has moved by {whole(MOVED)}, and the reward does not rise any more",
+    reads=(v.KL_REFERENCE, v.KL_POLICY, v.GRAD_NORM, v.ENTROPY, v.REWARD_SCORE),
+    condition=f"KL (to the reference, or else the old policy) and gradient norm stay above {BEYOND:.0f} times the "
+    f"highest of the first third, KL above {AGGRESSIVE} nat, the entropy has moved by {whole(MOVED)}, and no reward "
+    "rises since",
     window=f"all steps, at least {FEW}, against the first third; at least {FEWEST} at the end",
     sentence="The policy diverges since step {step}: KL {kl_before:brief} to {kl_after:brief}, gradient norm "
     "{gradient_before:brief} to {gradient_after:brief}, entropy {before:brief} to {after:brief}.",
@@ -50,8 +51,8 @@ HALF: Final = 0.5
 )
 def divergence(learning: Learning) -> Found | None:
     """Find that KL, gradient norm and entropy leave their past together, for good and for nothing."""
-    names = (v.KL_REFERENCE, v.GRAD_NORM, v.ENTROPY)
-    kl, gradient, entropy = same_steps(*map(learning.curve, names))
+    kind = v.KL_REFERENCE if len(learning.curve(v.KL_REFERENCE)) else v.KL_POLICY
+    kl, gradient, entropy = same_steps(*map(learning.curve, (kind, v.GRAD_NORM, v.ENTROPY)))
     if len(kl) < FEW:
         return None
     third = len(kl) // 3
@@ -71,9 +72,9 @@ def divergence(learning: Learning) -> Found | None:
 
 @rule(
     "alarm",
-    reads=(v.KL_REFERENCE, v.KL_POLICY, v.GRAD_NORM, v.LEARNING_RATE),
+    reads=(v.KL_REFERENCE, v.KL_POLICY, v.GRAD_NORM, v.LEARNING_RATE, v.REWARD_SCORE),
     condition="the KL to the reference is 0 in all steps, or with several updates a rollout the KL to the old policy, "
-    "though gradients and learning rates are not",
+    "though gradients and learning rates are not, and the reward does not rise",
     window=f"all steps, at least {UNCHANGED}",
     sentence="The policy does not change: its KL to the {whom} is 0 in all {steps:plural step}, at a learning rate of "
     "{rate:brief} and a gradient norm of {gradient:brief}.",
@@ -89,7 +90,7 @@ def policy_unchanged(learning: Learning) -> Found | None:
     used, norms = [value for value in rate.values if value > 0], [value for value in gradient.values if value > 0]
     if min(len(kl), len(used), len(norms)) < UNCHANGED or max(map(abs, kl.values)) > limit:
         return None
-    if len(used) < MOST * len(rate) or len(norms) < MOST * len(gradient):
+    if len(used) < MOST * len(rate) or len(norms) < MOST * len(gradient) or learning.is_gaining:
         return None
     return Found({"whom": whom, "steps": len(kl), "rate": median(used), "gradient": median(norms)})
 

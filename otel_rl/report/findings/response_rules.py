@@ -124,7 +124,8 @@ def answers_short(learning: Learning) -> Found | None:
 @rule(
     "warning",
     reads=(v.RESPONSE_CLIPPED, v.RESPONSE_LENGTH, v.RESPONSE_MAX, v.REWARD_SCORE),
-    condition=f"the share of cut responses rises by {whole(RISEN)} to {whole(HALF)} or more, and the reward does not",
+    condition=f"the share of cut responses rises by {whole(RISEN)} of all, to {whole(HALF)} or more, and the "
+    "reward does not",
     window=f"first and last third; at least {FEW} steps",
     sentence="More and more responses are cut[ at {limit:count} tokens]: {last:percent} in the last third, "
     "{first:percent} in the first, and the reward does not rise.",

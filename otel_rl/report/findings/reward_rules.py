@@ -120,7 +120,8 @@ def reward_falls(learning: Learning) -> Found | None:
     f"most {COLD}, a KL coefficient of {STRONG:.0f} or more, gradients clipped to {whole(CLIPPED)} in all steps",
     window=f"first and last third; at least {MANY} steps",
     sentence="The reward stays at {level:brief} in {points:plural step}, within its noise of {noise:brief}[: {held}].",
-    advice="[Change the {what} first. ]Raise the learning rate, or look at whether the reward can tell answers apart.",
+    advice="Change the setting that is named, if one is; raise the learning rate; look at whether the reward can tell "
+    "answers apart.",
     silenced_by=(*DEAD, *UNMOVED),
 )
 def reward_flat(learning: Learning) -> Found | None:
@@ -132,8 +133,7 @@ def reward_flat(learning: Learning) -> Found | None:
     if abs(moved.by) > moved.least / 2 or abs(monotony(curve.values)) > TREND:
         return None
     values = {"level": mean(curve.values), "noise": moved.scatter, "points": len(curve)}
-    what, held = _held(learning)
-    return Found({**values, "noun": _noun(learning, curve), "what": what, "held": held})
+    return Found({**values, "noun": _noun(learning, curve), "held": _held(learning)})
 
 
 @rule(
@@ -270,20 +270,17 @@ def loss_course(learning: Learning) -> Found | None:
     return Found({"first": ends[0], "last": ends[1], "points": len(curve)})
 
 
-def _held(learning: Learning) -> tuple[str | None, str | None]:
-    """Return the setting that may hold a reward where it is, and how."""
+def _held(learning: Learning) -> str | None:
+    """Return which setting may hold a reward where it is."""
     temperature, coefficient, limit = (learning.settings.get(name) for name in HOLDING)
     norms = learning.curve(v.GRAD_NORM).values
     if temperature is not None and temperature <= COLD:
-        return "temperature", f"at a temperature of {brief(temperature)} answers hardly differ"
+        return f"at a temperature of {brief(temperature)} answers hardly differ"
     if coefficient is not None and coefficient >= STRONG:
-        return "KL coefficient", f"a KL coefficient of {brief(coefficient)} outweighs it"
+        return f"a KL coefficient of {brief(coefficient)} outweighs it"
     if limit and norms and min(norms) >= limit / CLIPPED:
-        return (
-            "limit of the gradient",
-            f"gradients of {brief(median(norms))} are clipped to {brief(limit)} in all steps",
-        )
-    return None, None
+        return f"gradients of {brief(median(norms))} are clipped to {brief(limit)} in all steps"
+    return None
 
 
 def _fallen_function(learning: Learning, step: int) -> dict[str, Value]:

@@ -57,6 +57,8 @@ def test_kl_gradient_and_entropy_together_are_a_divergence() -> None:
     assert raised(diverging(3.5, 3.2))["divergence"] == (
         "The policy diverges since step 41: KL 0.0695 to 1, gradient norm 0.47 to 3.25, entropy 1.95 to 3.2."
     )
+    old = {(v.KL_POLICY if name == v.KL_REFERENCE else name): of_name for name, of_name in diverging(3.5, 3.2).items()}
+    assert "divergence" in raised(old)
     assert list(raised(diverging(20, 0.9))) == ["divergence", "reward_flat"]
 
 
@@ -100,7 +102,10 @@ def test_the_kl_to_the_old_policy_tells_only_with_several_updates_a_rollout() ->
     """With one it is 0 by design."""
     run = {name: values for name, values in RUN.items() if name != v.KL_REFERENCE}
     old = of(v.KL_POLICY, [0.0] * LENGTH)
-    assert "policy_unchanged" in raised(run, old, settings={"updates_per_rollout": 2.0})
+    flat = {**run, v.REWARD_SCORE: STILL}
+    assert "policy_unchanged" in raised(flat, old, settings={"updates_per_rollout": 2.0})
+    assert "policy_unchanged" not in raised(flat, old, settings={"updates_per_rollout": 1.0})
+    assert not raised(run, old, settings={"updates_per_rollout": 2.0})
     assert not raised(run, old, settings={"updates_per_rollout": 1.0})
     assert not raised(run, of(v.KL_POLICY, [1e-9] * LENGTH), settings={"updates_per_rollout": 2.0})
 
