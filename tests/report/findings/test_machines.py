@@ -28,7 +28,7 @@ def test_an_engine_that_preempts_its_requests_is_full() -> None:
     """From one of twenty on."""
     full = replace(REQUESTS, preemptions=5)
     sentence = (
-        "5 preemptions of 100 requests of vllm (5.0 %), which computes them again; its KV cache was up to 98 % full."
+        "5 preemptions in 100 requests of vllm: their tokens are computed again; its KV cache was up to 98 % full."
     )
     assert [("warning", sentence)] == said(requests=[full], kv_cache_peak=0.98)
     assert HEALTHY == said(requests=[replace(REQUESTS, preemptions=4)], kv_cache_peak=0.98)
@@ -38,7 +38,7 @@ def test_an_engine_that_preempts_its_requests_is_full() -> None:
 
 def test_an_engine_may_count_its_preemptions_itself() -> None:
     """Without requests nothing is known of their share."""
-    assert [("warning", "30 preemptions of 200 requests of vllm (15 %), which computes them again.")] == said(
+    assert [("warning", "30 preemptions in 200 requests of vllm: their tokens are computed again.")] == said(
         requests=[REQUESTS, replace(REQUESTS, is_evaluation=True)], preempted={"vllm": 30}
     )
     assert HEALTHY == said(requests=[], preempted={"vllm": 30})
