@@ -190,8 +190,8 @@ def requests_aborted(rows: HealthRows) -> Found | None:
     reads=(v.PREEMPTIONS, v.ENGINE_PREEMPTIONS, v.REQUESTS, v.KV_PEAK),
     condition=f"an engine preempts {whole(PREEMPTED)} of its requests, and {FEW} or more: they are computed again",
     window="all steps",
-    sentence="{preempted:plural preemption} in {count:plural request} of {engine}: their tokens are computed again[; its "
-    "KV cache was up to {peak:percent} full].",
+    sentence="{preempted:plural preemption} in {count:plural request} of {engine}: their tokens are computed again[; "
+    "its KV cache was up to {peak:percent} full].",
     advice="Give the engine more memory for its KV cache, or let fewer requests run at once.",
 )
 def engine_full(rows: HealthRows) -> Found | None:
