@@ -31,7 +31,7 @@ from otel_rl.records import MetricPoints, Number
 from otel_rl.sidecar import owner
 from tests.backend.otlp import HOUR_S, metrics, send, span, traces
 from tests.backend.test_prometheus_names import post
-from tests.backends import Collector, Prometheus, collector, free_ports, prometheus
+from tests.backends import CONFIGURATIONS, Collector, Prometheus, collector, free_ports, prometheus
 from tests.nvml import GIB, Driver, number
 from tests.sink import TAKEN, Answer, sink
 from tests.waiting import wait_for
@@ -41,7 +41,6 @@ STEPS = {"slow": 20, "fast": 10}
 HOST = socket.gethostname()
 ATTEMPTS = 3
 BY_RULE = "count by (rl_attempt_id) (role:rl_flops_mfu_ratio:avg)"
-"""Rules are evaluated every half minute."""
 REWARD_BEFORE = 0.25
 POISON = "poison"
 BUSY, IDLE, LOST = 1, 2, 3
@@ -77,7 +76,7 @@ def asked_runs(folder: Path) -> Iterator[Asked]:
     """Run everything with the programs running, and wait until all of it has arrived."""
     with (
         sink("grpc") as jaeger,
-        prometheus(folder) as store,
+        prometheus(folder, impatient(folder)) as store,
         collector(
             folder, OTEL_RL_JAEGER=jaeger.endpoint.removeprefix("http://"), OTEL_RL_PROMETHEUS=store.url
         ) as found,
@@ -91,6 +90,14 @@ def asked_runs(folder: Path) -> Iterator[Asked]:
             train(folder, found, run)
         assert wait_for(lambda: len(store.query(BY_RULE)) == ATTEMPTS), "the rules were not evaluated"
         yield Asked(store, found, {run: open_run(folder / "runs" / run) for run in STEPS})
+
+
+def impatient(folder: Path) -> Path:
+    """Copy the configuration with rules that are evaluated every second, not every half minute."""
+    (folder / "rules").mkdir()
+    for name in ("prometheus.yaml", "rules/otel_rl.rules.yaml"):
+        (folder / name).write_text((CONFIGURATIONS / name).read_text().replace("interval: 30s", "interval: 1s"))
+    return folder / "prometheus.yaml"
 
 
 def train(folder: Path, found: Collector, run: str) -> None:

@@ -11,6 +11,7 @@ import re
 import time
 import urllib.parse
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -23,6 +24,7 @@ from otel_rl.metrics.record import Fold
 from otel_rl.records import Point
 from scripts.boards.boards import ANNOTATIONS, BOARDS
 from scripts.boards.make import made
+from scripts.boards.model import Board
 from scripts.boards.queries import series
 from tests.backend.asked_runs import Asked, asked_runs
 from tests.backend.test_prometheus_names import RESOURCE, post
@@ -66,13 +68,6 @@ NO_DATA: dict[str, tuple[str, ...]] = {
 }
 """Metrics that the runs do not have, by the reason."""
 REASONS = {metric: reason for reason, metrics in NO_DATA.items() for metric in metrics}
-QUERIES = [
-    pytest.param(query, id=f"{board.name}-{panel.title}-{place}")
-    for board in BOARDS
-    for panel in board.panels
-    for place, (query, _) in enumerate(panel.queries)
-    if panel.kind != "traces"
-]
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +113,10 @@ def filled(query: str, run: str) -> str:
     return query
 
 
+def of_runs(query: str) -> str:
+    return filled(query, "slow|fast")
+
+
 def answer(store: Prometheus, query: str) -> list[Any]:
     """The values that came back; a histogram is one. Those that are not numbers are left out."""
     found = get(f"{store.url}/api/v1/query?{urllib.parse.urlencode({'query': query})}")
@@ -132,22 +131,23 @@ def missing(query: str) -> list[str]:
     return [reason for metric, reason in REASONS.items() if series(metric) in names]
 
 
-@pytest.mark.parametrize("query", QUERIES)
-def test_a_query_has_data_or_there_is_a_reason(asked: Asked, query: str) -> None:
-    """The runs have what they must have, and nothing for what is in the table."""
-    about_runs = filled(query, "slow|fast")
-    if missing(query):
-        assert [] == answer(asked.store, about_runs)
-        about_runs = filled(query, MADE)
-    assert wait_for(lambda: answer(asked.store, about_runs)), about_runs
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.name)
+def test_a_query_has_data_or_there_is_a_reason(asked: Asked, board: Board) -> None:
+    """The runs have what they must have, and nothing for what is in the table; then it is asked of the made points."""
+    panels = [panel for panel in board.panels if panel.kind != "traces"]
+    queries = [(panel.title, query) for panel in panels for query, _ in panel.queries]
+    unexpected = [(title, query) for title, query in queries if missing(query) and answer(asked.store, of_runs(query))]
+    assert [] == unexpected
+    wanted = [(title, filled(query, MADE) if missing(query) else of_runs(query)) for title, query in queries]
+    assert [] == [(title, query) for title, query in wanted if not wait_for(partial(answer, asked.store, query))]
 
 
-@pytest.mark.parametrize("annotation", ANNOTATIONS, ids=lambda one: one.name)
-def test_an_annotation_can_be_asked_for(asked: Asked, annotation: Any) -> None:
+def test_every_annotation_can_be_asked_for(asked: Asked) -> None:
     """Prometheus understands it; an alert fires for the device that reports an XID."""
-    query = filled(annotation.query, "slow|fast")
-    answer(asked.store, query)
-    assert annotation.name != "Alerts" or wait_for(lambda: answer(asked.store, query))
+    queries = {one.name: of_runs(one.query) for one in ANNOTATIONS}
+    for query in queries.values():
+        answer(asked.store, query)
+    assert wait_for(lambda: answer(asked.store, queries["Alerts"]))
 
 
 def test_every_variable_has_values(asked: Asked) -> None:
@@ -155,5 +155,5 @@ def test_every_variable_has_values(asked: Asked) -> None:
     for variable in made(BOARDS[0])["templating"]["list"]:
         if variable["type"] == "query":
             match, label = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]).groups()
-            asked_for = urllib.parse.urlencode({"match[]": filled(match, "slow|fast")})
+            asked_for = urllib.parse.urlencode({"match[]": of_runs(match)})
             assert get(f"{asked.store.url}/api/v1/label/{label}/values?{asked_for}")["data"], variable["name"]
