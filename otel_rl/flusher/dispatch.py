@@ -25,7 +25,7 @@ from otel_rl.flusher.worker_memory import WorkerMemory
 from otel_rl.guard import guard
 from otel_rl.metrics.record import Fold
 from otel_rl.observing.book import book
-from otel_rl.records import Count, Deferred, FinishedRequests, Log, PendingAttributes, Point, Span
+from otel_rl.records import Count, Deferred, FinishedRequests, Log, Measured, PendingAttributes, Point, Span
 from otel_rl.requests.histograms import RequestFold
 from otel_rl.requests.parents import TRAINING
 from otel_rl.requests.queue import EngineLoad, KvCache
@@ -185,6 +185,8 @@ class Dispatcher:
     def _dispatch_other(self, kind: type, record: Any, result: Dispatched) -> None:
         if kind is Count:
             self._fold.count(*record)
+        elif kind is Measured:
+            self._fold.durations(*record)
         elif kind is Log:
             result.logs.append(record)
         elif kind is GuestStep:

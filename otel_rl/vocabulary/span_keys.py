@@ -71,7 +71,9 @@ SYNC_OPERATION: Final = attribute(
     "rl.sync.operation", "string", "the engine's own name of the operation: `update_weights`, `sleep`, `wake_up`, ..."
 )
 CHECKPOINT_ASYNC: Final = attribute("rl.checkpoint.async", "boolean", "true if writing goes on in the background")
-CHECKPOINT_FORMAT: Final = attribute("rl.checkpoint.format", "string", "`torch.save`, `dcp` or the framework's own")
+CHECKPOINT_FORMAT: Final = attribute(
+    "rl.checkpoint.format", "string", "`torch.save`, `dcp`, or the framework whose own form it is"
+)
 CHECKPOINT_LOAD: Final = attribute("rl.checkpoint.load", "boolean", "true if it is read; absent if it is written")
 COMM_OPERATION: Final = attribute("rl.comm.operation", "string", "name of the collective, as called")
 COMM_BYTES: Final = attribute("rl.comm.bytes", "int", "bytes of this rank's input, if a tensor shows them")

@@ -171,7 +171,11 @@ def _wait_stage(args: Args, kwargs: Kwargs) -> str | None:
 HOOKS: tuple[Hook, ...] = (
     CallbackHook(target=f"{BASE}.__init__", before=_made),
     CallbackHook(target=f"{BASE}.run", before=_begin_loop, after=end_loop, failed=loop_failed),
-    StageHook(target=f"{BASE}.do_checkpoint", stage=_checkpoint_stage),
+    StageHook(
+        target=f"{BASE}.do_checkpoint",
+        stage=_checkpoint_stage,
+        attributes=((vocabulary.CHECKPOINT_FORMAT, "roll"),),
+    ),
     StageHook(target="roll.pipeline.agentic.agentic_pipeline:AgenticPipeline.val", stage=vocabulary.EVALUATE),
     StageHook(target="ray:get", stage=_wait_stage, attributes=((vocabulary.IDLE_REASON, "workers"),)),
     CallbackHook(target=f"{TIMER}.__enter__", before=_enter),

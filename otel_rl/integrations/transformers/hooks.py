@@ -197,6 +197,7 @@ HOOKS = (
     StageHook(
         target=f"{TRAINER}._save_checkpoint",
         stage=vocabulary.CHECKPOINT,
+        attributes=((vocabulary.CHECKPOINT_FORMAT, "transformers"),),
         before=_begin_outside,
         after=_end_outside,
         failed=_end_outside,

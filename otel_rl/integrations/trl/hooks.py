@@ -29,7 +29,7 @@ from otel_rl.integrations.trl.rollouts import (
     policy_version,
 )
 from otel_rl.integrations.trl.run_settings import say_settings
-from otel_rl.integrations.trl.trainer_metrics import EVALUATION, RANK, evaluation_metrics, keep_loss, step_metrics
+from otel_rl.integrations.trl.trainer_metrics import EVALUATION, evaluation_metrics, keep_loss, step_metrics
 from otel_rl.probes import deferred
 from otel_rl.probes.deferred import deferral
 from otel_rl.process.identity import identifying, training_of
@@ -42,6 +42,7 @@ from otel_rl.trace.stage import current_stage
 from otel_rl.trace.throughput import Throughput
 from otel_rl.trace.training import training
 
+CHECKPOINTS = ((vocabulary.CHECKPOINT_FORMAT, "transformers"),)
 TRAINERS = {"grpo_trainer": "GRPOTrainer", "rloo_trainer": "RLOOTrainer"}
 
 
@@ -138,6 +139,7 @@ def _begin_processing(args: Args, kwargs: Kwargs, result: Any) -> None:
 def _scored(args: Args, kwargs: Kwargs, result: Any) -> None:
     if mode_of(args[0]) == TRAIN:
         attempt("observe", "a rollout", models.observe_rollout, result)
+        attempt("record", "advantages", rewards.record_advantages, result)
     _begin_processing(args, kwargs, result)
     rollouts.mode = ""
 
@@ -315,14 +317,14 @@ def _step_over(args: Args, kwargs: Kwargs) -> None:
     if training.inner:
         return
     training.forward = None
-    rewards.record_nonfinite(TRAIN, (RANK,))
+    rewards.record_scored(TRAIN, ())
     if hasattr(args[0], "_metrics"):
         step_metrics(args[0])
 
 
 def _before_log(args: Args, kwargs: Kwargs) -> None:
     if mode_of(args[0]) == EVAL:
-        rewards.record_nonfinite(EVAL, (EVALUATION, RANK))
+        rewards.record_scored(EVAL, (EVALUATION,))
         evaluation_metrics(args[0])
 
 
@@ -370,7 +372,7 @@ def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:
             capture=_forward_made,
         ),
         StageHook(target=f"{at}.log", stage=vocabulary.LOG, before=_before_log),
-        StageHook(target=f"{at}._save_checkpoint", stage=vocabulary.CHECKPOINT),
+        StageHook(target=f"{at}._save_checkpoint", stage=vocabulary.CHECKPOINT, attributes=CHECKPOINTS),
     )
 
 
