@@ -92,13 +92,13 @@ STABILITY: Final = Topic(
         number(
             "reward standard deviation",
             v.REWARD_STD,
-            verl=seam("ray_trainer.compute_advantage"),
+            verl=seam("utils.compute_advantage_for_multi_trajectories"),
             roll=missing("ROLL prints none; the calls of `compute_rewards` return the scores"),
         ),
         number(
             "groups of equal rewards",
             v.REWARD_ZERO_STD,
-            verl=seam("ray_trainer.compute_advantage"),
+            verl=seam("utils.compute_advantage_for_multi_trajectories"),
             roll=missing("ROLL prints none; its batches have the scores and the groups"),
         ),
         number(
@@ -275,7 +275,7 @@ DATA: Final = Topic(
             "reward distribution",
             v.REWARD_DISTRIBUTION,
             trl=seam("GRPOTrainer._calculate_rewards"),
-            verl=seam("ray_trainer.compute_advantage"),
+            verl=seam("utils.compute_advantage_for_multi_trajectories"),
             roll=missing("no histogram; RLVR prints `critic/score_distribution/*`, which are extremes and shares"),
             own=missing("`otel_rl.record` makes gauges only"),
         ),

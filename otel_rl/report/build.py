@@ -17,6 +17,7 @@ from otel_rl.report.rows.evidence import findings
 from otel_rl.report.rows.facts import rates, trainings
 from otel_rl.report.rows.losses import clock_rows
 from otel_rl.report.rows.open_rows import pending
+from otel_rl.report.rows.rule_settings import rule_settings
 from otel_rl.report.source import Points, Source
 from otel_rl.runs.spans import text
 
@@ -36,6 +37,7 @@ def build_report(run: Run, now_ns: int, points: Points | None = None, progress: 
         return source.making.make("section", name, empty(kinds[name]), make)
 
     resource, read = source.resource, source.points
+    rules = part("rules", lambda: rule_settings(run.path.parent))
     return Report(
         format=FORMAT,
         run=text(resource, v.RUN_ID) or run.path.name,
@@ -80,7 +82,8 @@ def build_report(run: Run, now_ns: int, points: Points | None = None, progress: 
         pending=part("pending", lambda: pending(run, source.attempts, now_ns)),
         losses=part("losses", lambda: source.losses),
         damage=part("damage", lambda: source.damage),
-        findings=part("findings", lambda: findings(source)),
+        findings=part("findings", lambda: findings(source, rules)),
+        rules=rules,
         unmade=source.making.unmade,
     )
 

@@ -16,7 +16,7 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, BlockHook, CallbackHook, Hook, Kwargs, StageHook
-from otel_rl.integrations.verl import ledger, replay_buffer, rewards, tracking
+from otel_rl.integrations.verl import ledger, replay_buffer, tracking
 from otel_rl.integrations.verl.replay_buffer import rows_of
 from otel_rl.process.hooked import hooking
 from otel_rl.records import Value
@@ -184,7 +184,6 @@ HOOKS: tuple[Hook, ...] = (
     ),
     *replay_buffer.HOOKS,
     CallbackHook(target=f"{TRAINER}._compute_advantage", before=_say_rows),
-    *(CallbackHook(target=f"{module}:compute_advantage", before=rewards.scored) for module in rewards.MODULES),
     StageHook(target=LEGACY_LOOPS, stage=vocabulary.SAMPLE, attributes=_say_prompts, capture=_generated),
     StageHook(target=f"{TRAINER}._compute_metrics", stage=vocabulary.LOG),
     CallbackHook(target="verl.utils.tracking:Tracking.__init__", before=tracking.read_settings),

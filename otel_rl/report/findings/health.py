@@ -201,12 +201,12 @@ def device_errors(rows: HealthRows) -> Found | None:
     sentence="The device of {who} is slowed down for {why} in {share:percent} of the readings.",
     advice="Look at the cooling and the power supply of its node.",
 )
-def device_throttled(rows: HealthRows) -> Found | None:
+def device_throttled(rows: HealthRows, *, limit: float = OFTEN) -> Found | None:
     found = [
         (share, HOT[why], one.ranks)
         for one in rows.devices
         for why, share in one.throttled.items()
-        if why in HOT and share >= OFTEN and one.readings >= READINGS
+        if why in HOT and share >= limit and one.readings >= READINGS
     ]
     if not found:
         return None

@@ -49,17 +49,19 @@ HALF: Final = 0.5
     advice="Go back to a checkpoint before that step; lower the learning rate, check advantages and rewards.",
     silenced_by=DEAD,
 )
-def divergence(learning: Learning) -> Found | None:
+def divergence(
+    learning: Learning, *, nat: float = AGGRESSIVE, times: float = BEYOND, moved: float = MOVED
+) -> Found | None:
     """Find that KL, gradient norm and entropy leave their past together, for good and for nothing."""
     kind = v.KL_REFERENCE if len(learning.curve(v.KL_REFERENCE)) else v.KL_POLICY
     kl, gradient, entropy = same_steps(*map(learning.curve, (kind, v.GRAD_NORM, v.ENTROPY)))
     if len(kl) < FEW:
         return None
     third = len(kl) // 3
-    most = max(AGGRESSIVE, BEYOND * high(kl.values[:third], 0.95)), BEYOND * high(gradient.values[:third], 0.95)
+    most = max(nat, times * high(kl.values[:third], 0.95)), times * high(gradient.values[:third], 0.95)
     usual = median(entropy.values[:third])
     flags = [
-        size > most[0] and norm > most[1] and abs(left - usual) > MOVED * abs(usual)
+        size > most[0] and norm > most[1] and abs(left - usual) > moved * abs(usual)
         for size, norm, left in zip(kl.values, gradient.values, entropy.values, strict=True)
     ]
     start = onset(flags)
@@ -106,13 +108,13 @@ def policy_unchanged(learning: Learning) -> Found | None:
     advice="Check the sign of loss and advantages, how tokens are weighted, and the clip range.",
     silenced_by=(*DEAD, "groups_equal", "reward_constant"),
 )
-def policy_loss_positive(learning: Learning) -> Found | None:
+def policy_loss_positive(learning: Learning, *, limit: float = POSITIVE) -> Found | None:
     """Find a policy loss that stays above 0, where it should scatter around 0 or lie below."""
     loss = learning.loss_term("policy")
     half = loss.values[len(loss) // 2 :]
     if len(half) < FEW or learning.is_gaining or not len(learning.curve(v.REWARD_SCORE)):
         return None
-    if sum(value > 0 for value in half) < POSITIVE * len(half) or median(half) <= noise(half):
+    if sum(value > 0 for value in half) < limit * len(half) or median(half) <= noise(half):
         return None
     return Found({"level": median(half), "steps": len(half)})
 
@@ -158,13 +160,13 @@ def reward_constant(learning: Learning) -> Found | None:
     advice="Sample more prompts a rollout, or larger groups: what is left of a step tells too little.",
     silenced_by=(*DEAD, "groups_equal", "groups_mostly_equal", "reward_constant", "answers_nan", "gradient_vanished"),
 )
-def reward_noisy(learning: Learning) -> Found | None:
+def reward_noisy(learning: Learning, *, spread_limit: float = HALF, equal_limit: float = HALF) -> Found | None:
     """Find rewards of few groups that tell answers apart, with a large spread, that lead nowhere."""
     spread, equal, reward = (learning.curve(name) for name in (v.REWARD_STD, v.REWARD_ZERO_STD, v.REWARD_SCORE))
     if min(map(len, (spread, equal, reward))) < 2 * FEW or learning.is_gaining:
         return None
     width, level, share = spread.third(2), reward.third(2), equal.third(2)
-    if width <= HALF * abs(level) or share < HALF:
+    if width <= spread_limit * abs(level) or share < equal_limit:
         return None
     return Found({"spread": width, "mean": level, "equal": share})
 

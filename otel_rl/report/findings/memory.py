@@ -82,7 +82,7 @@ def memory_grows(rows: HealthRows) -> Found | None:
     "{live:percent} is live ({before:percent} at first).",
     advice="Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, or make micro-batches smaller or equal in length.",
 )
-def memory_fragmented(rows: HealthRows) -> Found | None:
+def memory_fragmented(rows: HealthRows, *, full: float = NEAR, apart: float = APART) -> Found | None:
     """Find a device that its allocator fills with blocks that are not in use."""
     live = {row.rank: row for row in rows.memory if row.kind == "device allocated"}
     for row in rows.memory:
@@ -91,10 +91,10 @@ def memory_fragmented(rows: HealthRows) -> Found | None:
         held = sum(one.bytes[-1] for one in rows.memory if (one.kind, one.place) == (row.kind, row.place))
         shares = [used / size for used, size in zip(live[row.rank].bytes, row.bytes, strict=False) if size]
         third = len(shares) // 3
-        if len(shares) < LEAST or held < NEAR * row.limit:
+        if len(shares) < LEAST or held < full * row.limit:
             continue
         before, after = median(shares[:third]), median(shares[-third:])
-        if before - after >= APART:
+        if before - after >= apart:
             who = rank_name(row.rank, rows.ranks)
             values: dict[str, Value | None] = {"who": who, "held": row.bytes[-1], "limit": row.limit}
             return Found({**values, "live": after, "before": before}, before - after)

@@ -133,9 +133,9 @@ def no_update(rows: HealthRows) -> Found | None:
     sentence="The optimizer skipped its update in {skipped} of {steps:plural step}, first in step {since}.",
     advice="Look for infinite or NaN gradients.",
 )
-def updates_skipped(rows: HealthRows) -> Found | None:
+def updates_skipped(rows: HealthRows, *, limit: float = SKIPPED) -> Found | None:
     updates = rows.updates
-    if updates is None or updates.last_row >= ROW or updates.skipped < max(FEW, SKIPPED * updates.steps):
+    if updates is None or updates.last_row >= ROW or updates.skipped < max(FEW, limit * updates.steps):
         return None
     return Found({"skipped": updates.skipped, "steps": updates.steps, "since": updates.since})
 
@@ -150,8 +150,8 @@ def requests_fail(rows: HealthRows) -> Found | None:
     condition=f"{whole(FAILED)} of the requests of an engine fail or time out, and {FEW} or more",
     **REQUESTS_FAIL,
 )
-def some_requests_fail(rows: HealthRows) -> Found | None:
-    return _failing(rows, FAILED, HALF)
+def some_requests_fail(rows: HealthRows, *, limit: float = FAILED) -> Found | None:
+    return _failing(rows, limit, HALF)
 
 
 def _failing(rows: HealthRows, low: float, high: float) -> Found | None:
@@ -176,8 +176,8 @@ def _failing(rows: HealthRows, low: float, high: float) -> Found | None:
     sentence="{aborted:count} of {count:count} requests of {engine} were aborted ({share:percent}).",
     advice="Find who aborts them, and what training makes of answers that are cut.",
 )
-def requests_aborted(rows: HealthRows) -> Found | None:
-    many = [row for row in _of_training(rows) if row.aborted >= max(FEW, FAILED * row.count)]
+def requests_aborted(rows: HealthRows, *, limit: float = FAILED) -> Found | None:
+    many = [row for row in _of_training(rows) if row.aborted >= max(FEW, limit * row.count)]
     if rows.is_ahead or not many:
         return None
     row = max(many, key=lambda row: row.aborted / row.count)
@@ -194,14 +194,14 @@ def requests_aborted(rows: HealthRows) -> Found | None:
     "its KV cache was up to {peak:percent} full].",
     advice="Give the engine more memory for its KV cache, or let fewer requests run at once.",
 )
-def engine_full(rows: HealthRows) -> Found | None:
+def engine_full(rows: HealthRows, *, limit: float = PREEMPTED) -> Found | None:
     """Find the engine that preempts the largest share of its requests."""
     counts: Counter[str] = Counter()
     preempted = Counter(rows.preempted)
     for row in rows.requests:
         counts[row.engine] += row.count
         preempted[row.engine] += row.preemptions or 0
-    full = [name for name, number in preempted.items() if number >= max(FEW, PREEMPTED * counts[name]) and counts[name]]
+    full = [name for name, number in preempted.items() if number >= max(FEW, limit * counts[name]) and counts[name]]
     if not full:
         return None
     engine = max(full, key=lambda name: preempted[name] / counts[name])
@@ -224,17 +224,17 @@ def engine_full(rows: HealthRows) -> Found | None:
     "before had more than {before:count}.",
     advice="Check the limits of packing and of dynamic batches, and the lengths of its samples: memory follows them.",
 )
-def tokens_jump(rows: HealthRows) -> Found | None:
+def tokens_jump(rows: HealthRows, *, times: float = JUMP) -> Found | None:
     """Find a batch that is far larger than all before it."""
     most, jumped = 0, None
     for place, one in enumerate(rows.step_tokens):
-        if place >= BEFORE and one.tokens >= JUMP * most:
+        if place >= BEFORE and one.tokens >= times * most:
             jumped = one
             break
         most = max(most, one.tokens)
     if jumped is None or not most:
         return None
-    others = sum(one.step > jumped.step and one.tokens >= JUMP * most for one in rows.step_tokens)
+    others = sum(one.step > jumped.step and one.tokens >= times * most for one in rows.step_tokens)
     who = rank_name(jumped.rank, rows.ranks)
     values: dict[str, Value | None] = {"step": jumped.step, "tokens": jumped.tokens, "before": most, "who": who}
     return Found({**values, "others": others or None}, jumped.tokens / most)

@@ -52,10 +52,10 @@ OLDER: Final = 1.0
     advice="Lower the learning rate and start again from before that step.",
     silenced_by=NOT_A_NUMBER,
 )
-def policy_collapse(learning: Learning) -> Found | None:
+def policy_collapse(learning: Learning, *, limit: float = GONE) -> Found | None:
     """Find an entropy that is gone to the end, at once or without a gain in reward."""
     entropy = learning.curve(v.ENTROPY)
-    start = _low_since(entropy, GONE)
+    start = _low_since(entropy, limit)
     if start is None or (learning.is_gaining and entropy.values[max(0, start - ABRUPT)] < _early(entropy) / 2):
         return None
     began = _low_since(entropy, HALF)
@@ -73,10 +73,10 @@ def policy_collapse(learning: Learning) -> Found | None:
     advice="Raise the temperature or the entropy bonus, or lower the learning rate.",
     silenced_by=(*DEAD, "divergence"),
 )
-def entropy_collapse(learning: Learning) -> Found | None:
+def entropy_collapse(learning: Learning, *, limit: float = LOW) -> Found | None:
     """Find an entropy that stays low, without a gain in reward."""
     entropy = learning.curve(v.ENTROPY)
-    start = _low_since(entropy, LOW)
+    start = _low_since(entropy, limit)
     if start is None or learning.is_gaining or len(entropy) < FEW:
         return None
     step = entropy.steps[start]
@@ -247,10 +247,10 @@ def loss_rises(learning: Learning) -> Found | None:
     "{before:brief} before.",
     advice="Check that new weights reach the engine, and that temperature and top-p are the same on both sides.",
 )
-def rollout_drifts(learning: Learning) -> Found | None:
+def rollout_drifts(learning: Learning, *, nat: float = APART, times: float = TIMES) -> Found | None:
     """Find samples that come from another policy than the one that is trained, since some step."""
     for apart in _differences(learning):
-        limit = max(APART, TIMES * max(apart.values[:3], default=0.0))
+        limit = max(nat, times * max(apart.values[:3], default=0.0))
         start = onset([value >= limit for value in apart.values])
         if start is None or start < 3 or len(apart) - start < 3:
             continue
@@ -272,13 +272,13 @@ def rollout_drifts(learning: Learning) -> Found | None:
     advice="Check that temperature, top-p, precision and the weights are the same on both sides.",
     silenced_by=("rollout_drifts",),
 )
-def rollout_apart(learning: Learning) -> Found | None:
+def rollout_apart(learning: Learning, *, nat: float = APART) -> Found | None:
     """Find samples that never come from the policy that is trained; a lag would explain that."""
     if any(learning.curve(v.SAMPLE_LAG).values):
         return None
     for apart in _differences(learning):
-        if len(apart) >= 3 and onset([value >= APART for value in apart.values]) == 0:
-            return Found({"apart": median(apart.values), "steps": len(apart), "limit": APART})
+        if len(apart) >= 3 and onset([value >= nat for value in apart.values]) == 0:
+            return Found({"apart": median(apart.values), "steps": len(apart), "limit": nat})
     return None
 
 
@@ -291,11 +291,11 @@ def rollout_apart(learning: Learning) -> Found | None:
     "the end.",
     advice="Train more often, sample less ahead, or drop samples that are too old.",
 )
-def lag_grows(learning: Learning) -> Found | None:
+def lag_grows(learning: Learning, *, updates: float = OLDER) -> Found | None:
     """Find a lag that has no bound."""
     lag = learning.curve(v.SAMPLE_LAG)
     risen = rise(lag.values) if len(lag) >= FEW else None
-    if risen is None or risen.last - risen.first < OLDER:
+    if risen is None or risen.last - risen.first < updates:
         return None
     return Found({"first": risen.first, "last": risen.last})
 

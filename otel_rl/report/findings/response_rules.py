@@ -70,13 +70,13 @@ def length_paid(learning: Learning) -> Found | None:
     advice="Raise the limit (max_completion_length in TRL), or reward shorter answers.",
     silenced_by=("length_paid", "policy_collapse"),
 )
-def answers_cut(learning: Learning) -> Found | None:
+def answers_cut(learning: Learning, *, limit: float = MANY) -> Found | None:
     """Find that nearly all responses are cut from the first steps on."""
     cut = learning.curve(v.RESPONSE_CLIPPED)
     if len(cut) < 5:
         return None
     share, early = mean(cut.values), mean(cut.values[: max(5, len(cut) // 10)])
-    return Found({"share": share, "limit": _limit(learning)}) if share >= MANY and early >= EARLY else None
+    return Found({"share": share, "limit": _limit(learning)}) if share >= limit and early >= EARLY else None
 
 
 @rule(
@@ -89,10 +89,10 @@ def answers_cut(learning: Learning) -> Found | None:
     advice="Raise the limit if answers need more room.",
     is_fallback=True,
 )
-def answers_often_cut(learning: Learning) -> Found | None:
+def answers_often_cut(learning: Learning, *, limit: float = HALF) -> Found | None:
     """Find how many responses are cut where it is at least half."""
     cut = learning.curve(v.RESPONSE_CLIPPED)
-    if len(cut) < 3 or cut.third(2) < HALF:
+    if len(cut) < 3 or cut.third(2) < limit:
         return None
     return Found({"first": cut.third(0), "last": cut.third(2), "limit": _limit(learning)})
 
@@ -132,14 +132,14 @@ def answers_short(learning: Learning) -> Found | None:
     advice="Look at why answers do not end: raise the limit, check the stop tokens, or reward shorter answers.",
     silenced_by=(*DEAD, "length_paid", "answers_cut"),
 )
-def cut_rises(learning: Learning) -> Found | None:
+def cut_rises(learning: Learning, *, limit: float = HALF, rise: float = RISEN) -> Found | None:
     """Find responses that run into the limit more and more often, for nothing."""
     cut = learning.curve(v.RESPONSE_CLIPPED)
     if len(cut) < FEW or not cut.change.is_rise or learning.is_gaining or not len(learning.curve(v.REWARD_SCORE)):
         return None
     first, last = cut.third(0), cut.third(2)
     return (
-        Found({"first": first, "last": last, "limit": _limit(learning)}) if last >= max(HALF, first + RISEN) else None
+        Found({"first": first, "last": last, "limit": _limit(learning)}) if last >= max(limit, first + rise) else None
     )
 
 
@@ -153,12 +153,12 @@ def cut_rises(learning: Learning) -> Found | None:
     advice="Raise the limit (max_completion_length in TRL), or reward shorter answers.",
     silenced_by=("policy_collapse",),
 )
-def answers_at_limit(learning: Learning) -> Found | None:
+def answers_at_limit(learning: Learning, *, full: float = FULL) -> Found | None:
     """Find that nearly all responses must be cut, from their lengths and the settings."""
     length, limit = learning.curve(v.RESPONSE_LENGTH), learning.settings.get("response_limit", 0.0)
     if len(length) < 5 or limit <= 1 or len(learning.curve(v.RESPONSE_CLIPPED)):
         return None
-    is_full = onset([value >= FULL * limit for value in length.values]) == 0
+    is_full = onset([value >= full * limit for value in length.values]) == 0
     return Found({"length": mean(length.values), "limit": limit}) if is_full else None
 
 
@@ -172,13 +172,13 @@ def answers_at_limit(learning: Learning) -> Found | None:
     advice="Look at whether answers end too early; a lower limit leaves more memory to the engine.",
     is_fallback=True,
 )
-def answers_far_below_limit(learning: Learning) -> Found | None:
+def answers_far_below_limit(learning: Learning, *, used: float = UNUSED) -> Found | None:
     """Tell that the limit is of no use."""
     longest, limit = learning.curve(v.RESPONSE_MAX), learning.settings.get("response_limit", 0.0)
     if len(longest) < 3 or limit < LONG:
         return None
     most = max(longest.values[-(len(longest) // 3) :])
-    return Found({"longest": most, "limit": limit}) if most <= UNUSED * limit else None
+    return Found({"longest": most, "limit": limit}) if most <= used * limit else None
 
 
 @rule(
@@ -190,7 +190,7 @@ def answers_far_below_limit(learning: Learning) -> Found | None:
     "first.",
     advice="Read the log of the engine; look at its time-outs, and at what aborts requests.",
 )
-def requests_worse(learning: Learning) -> Found | None:
+def requests_worse(learning: Learning, *, rise: float = BADLY) -> Found | None:
     """Find that rollouts lose more and more of their requests; asynchronous ones abort some by design."""
     is_ahead = any(learning.curve(v.SAMPLE_LAG).values)
     for one in learning.all_of(v.REQUEST_RATIO):
@@ -198,7 +198,7 @@ def requests_worse(learning: Learning) -> Found | None:
         if kind not in ENDED_BADLY or len(curve) < FEW or (kind == "aborted" and is_ahead):
             continue
         first, last = curve.third(0), curve.third(2)
-        if curve.change.is_rise and last >= first + BADLY:
+        if curve.change.is_rise and last >= first + rise:
             return Found({"how": ENDED_BADLY[kind], "first": first, "last": last})
     return None
 

@@ -68,7 +68,7 @@ NO_CHANGE: Final = 1e-6
     advice="Go back to a checkpoint before that step; look at KL and learning rate there.",
     silenced_by=DEAD,
 )
-def reward_collapsed(learning: Learning) -> Found | None:
+def reward_collapsed(learning: Learning, *, lost: float = LOST) -> Found | None:
     """Find a reward that fell from its peak by most of what it had gained, and stayed low."""
     curve = learning.curve(v.REWARD_SCORE)
     if len(curve) < FEW:
@@ -77,7 +77,7 @@ def reward_collapsed(learning: Learning) -> Found | None:
     end = top.stop
     start, final = curve.change.before, curve.change.after
     after_peak = onset([value < best / 2 + final / 2 for value in curve.values[end:]])
-    if after_peak is None or final > start + LOST * max(0.0, best - start):
+    if after_peak is None or final > start + lost * max(0.0, best - start):
         return None
     begin = end + after_peak
     scatter = max(curve.change.scatter, noise(curve.values[:begin]))  # what it fell to may be constant
@@ -124,10 +124,10 @@ def reward_falls(learning: Learning) -> Found | None:
     "answers apart.",
     silenced_by=(*DEAD, *UNMOVED),
 )
-def reward_flat(learning: Learning) -> Found | None:
+def reward_flat(learning: Learning, *, steps: float = MANY) -> Found | None:
     """Find a reward that stays within its noise in a long run."""
     curve = learning.curve(v.REWARD_SCORE)
-    if len(curve) < MANY:
+    if len(curve) < steps:
         return None
     moved = curve.change
     if abs(moved.by) > moved.least / 2 or abs(monotony(curve.values)) > TREND:
@@ -202,16 +202,16 @@ def function_constant(learning: Learning) -> Found | None:
     advice="Look at what the reward function returns; make the prompts easier or harder.",
     silenced_by=DEAD,
 )
-def groups_equal(learning: Learning) -> Found | None:
+def groups_equal(learning: Learning, *, limit: float = ALL) -> Found | None:
     """Find the step since which all groups have equal rewards, unless the reward had reached its end before."""
     equal = learning.curve(v.REWARD_ZERO_STD)
-    start = onset([value >= ALL for value in equal.values])
+    start = onset([value >= limit for value in equal.values])
     if start is None or len(equal) - start < max(5, len(equal) // 10) or _is_converged(learning, equal, start):
         return None
     step, total = equal.steps[start], plural(len(equal), _noun(learning, equal))
     rewards = learning.curve(v.REWARD_SCORE).since(step)
     is_same = bool(rewards) and max(rewards) - min(rewards) <= NO_CHANGE * abs(rewards[0])
-    taught = sum(value >= ALL for value in equal.values[start:])
+    taught = sum(value >= limit for value in equal.values[start:])
     when = f"Since step {step}" if start else f"In all {total}"
     nothing = f"{taught} of {total} teach nothing" if start else "they teach nothing"
     return Found({"when": when, "value": rewards[0] if is_same else None, "nothing": nothing})
@@ -227,10 +227,10 @@ def groups_equal(learning: Learning) -> Found | None:
     advice="Make the prompts easier or harder, or the groups larger.",
     silenced_by=(*DEAD, "groups_equal"),
 )
-def groups_mostly_equal(learning: Learning) -> Found | None:
+def groups_mostly_equal(learning: Learning, *, limit: float = MOST) -> Found | None:
     """Find that most groups are equal in the last third of a run whose reward does not rise."""
     equal = learning.curve(v.REWARD_ZERO_STD)
-    if len(equal) < 2 * FEW or equal.third(2) < MOST or learning.is_gaining:
+    if len(equal) < 2 * FEW or equal.third(2) < limit or learning.is_gaining:
         return None
     return Found({"last": equal.third(2), "first": equal.third(0)})
 
@@ -387,11 +387,11 @@ def _noun(learning: Learning, curve: Curve) -> str:
     advice="Filtered: make the prompts easier or harder. Stale: sample less ahead. Surplus: start fewer at once.",
     silenced_by=DEAD,
 )
-def groups_dropped(learning: Learning) -> Found | None:
+def groups_dropped(learning: Learning, *, limit: float = DROPPED) -> Found | None:
     """Find that many prompts were sampled for nothing."""
     number = sum(learning.dropped.values())
     of = max(learning.groups, number)
-    if not of or number < DROPPED * of:
+    if not of or number < limit * of:
         return None
     reasons = sorted(learning.dropped.items(), key=lambda pair: (-pair[1], pair[0]))
     counts = [f"{count(times)} {reason}" for reason, times in reasons if times]

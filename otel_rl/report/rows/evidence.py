@@ -11,6 +11,7 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.series.robust import median
 from otel_rl.journal.read import PointView
 from otel_rl.report.data.finding import Findings
+from otel_rl.report.data.rule_settings import RuleSettings
 from otel_rl.report.findings.curves import Learning, Numbers
 from otel_rl.report.findings.judge import judge
 from otel_rl.report.rows.gather_health import health_rows
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
     from otel_rl.report.source import Source
 
 
-def findings(source: Source) -> Findings:
+def findings(source: Source, settings: RuleSettings) -> Findings:
     make = source.making.make
     return judge(
         make("finding", "TIME", None, time_rows, source),
         make("finding", "LEARN", None, learning, source),
         make("finding", "HEALTH", None, health_rows, source),
         source.making,
+        settings,
     )
 
 

@@ -12,6 +12,7 @@ from otel_rl.report.data.report import Report, Series
 from otel_rl.report.findings.health import HEALTH
 from otel_rl.report.findings.learning import LEARN
 from otel_rl.report.findings.rule import Rule
+from otel_rl.report.rows.rule_settings import kl_range
 from otel_rl.report.rows.series import of_last_loop
 from otel_rl.report.section import Block, Section, Severity, Table, foremost, more, notes
 from otel_rl.report.sections.step_series import TITLES, add_series, is_shown, series_table, title_of
@@ -53,7 +54,8 @@ def _blocks(report: Report) -> list[Block]:
     if not shown and not own:
         return notes(f"{plural(left, 'number')} of your own over the steps: --all" if left else "")
     is_cut = any(of_last_loop(one) is not one for one in (*shown, *own))
-    return [table, *more(left, ": --all"), *notes(LAST_LOOP if is_cut else "")]
+    usual = f"KL to reference: {kl_range(report.rules.kl)}." if any(one.name == v.KL_REFERENCE for one in shown) else ""
+    return [table, *more(left, ": --all"), *notes(usual, LAST_LOOP if is_cut else "")]
 
 
 def _add(table: Table, name: str, one: Series, write: Callable[[float], str], mark: Severity | None = None) -> None:
