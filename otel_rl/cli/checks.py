@@ -25,7 +25,7 @@ from otel_rl.journal.otlp import encode
 from otel_rl.journal.read import Journal, Run
 from otel_rl.report.data.rule_settings import KlRange
 from otel_rl.report.rows.losses import damage_rows, totals
-from otel_rl.report.rows.rule_settings import FILE, RULES, kl_range, rule_settings
+from otel_rl.report.rows.rule_file import FILE, RULES, kl_range, rule_settings
 from otel_rl.runs.format import clock, count, plural, size
 from otel_rl.sidecar import settings as sending
 from otel_rl.sidecar.settings import SIGNALS

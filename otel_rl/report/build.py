@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
 from otel_rl.report.data.report import FORMAT, Report
+from otel_rl.report.data.rule_settings import RuleSettings
 from otel_rl.report.fold.writer import Progress
 from otel_rl.report.rows.balance import balance_rows, comm_rows
 from otel_rl.report.rows.efficiency import work_rows
@@ -17,7 +18,7 @@ from otel_rl.report.rows.evidence import findings
 from otel_rl.report.rows.facts import rates, trainings
 from otel_rl.report.rows.losses import clock_rows
 from otel_rl.report.rows.open_rows import pending
-from otel_rl.report.rows.rule_settings import rule_settings
+from otel_rl.report.rows.rule_file import rule_settings
 from otel_rl.report.source import Points, Source
 from otel_rl.runs.spans import text
 
@@ -37,7 +38,7 @@ def build_report(run: Run, now_ns: int, points: Points | None = None, progress: 
         return source.making.make("section", name, empty(kinds[name]), make)
 
     resource, read = source.resource, source.points
-    rules = part("rules", lambda: rule_settings(run.path.parent))
+    rules = source.making.make("section", "rules", RuleSettings(), rule_settings, run.path.parent)
     return Report(
         format=FORMAT,
         run=text(resource, v.RUN_ID) or run.path.name,

@@ -24,7 +24,7 @@ from otel_rl.hooks import Args, CallbackHook, Kwargs
 from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.integrations.trl.rollouts import mode_of
 from otel_rl.integrations.trl.trainer_metrics import GLOBAL, RANK
-from otel_rl.metrics.rewards import distribution_of
+from otel_rl.metrics.distribution import distribution_of
 from otel_rl.probes import deferred
 from otel_rl.probes.host_arrays import of_host
 from otel_rl.process.state import state

@@ -14,7 +14,7 @@ from zlib import crc32
 
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory
-from otel_rl.integrations.verl import rewards
+from otel_rl.integrations.verl import reward_spread
 from otel_rl.observing import samples
 from otel_rl.observing.samples import Rows
 from otel_rl.single_controller import ledger as kit
@@ -187,13 +187,13 @@ LEDGER_HOOKS: Final[tuple[Hook, ...]] = (
     CallbackHook(target="verl.workers.engine_workers:TrainingWorker._postprocess_output", before=lost, optional=True),
     CallbackHook(
         target="verl.trainer.ppo.v1.utils:compute_advantage_for_multi_trajectories",
-        before=rewards.scored,
+        before=reward_spread.scored,
         after=compared,
         optional=True,
     ),
     CallbackHook(
         target="verl.trainer.ppo.ray_trainer:compute_advantage",
-        before=rewards.scored_by_legacy,
+        before=reward_spread.scored_by_legacy,
         after=grouped,
         optional=True,
     ),

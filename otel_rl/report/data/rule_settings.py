@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -24,12 +23,12 @@ class RuleSettings:
 
     file: str = ""
     """It was read; empty if there is none."""
-    problems: Sequence[str] = ()
+    problems: list[str] = field(default_factory=list)
     """What in it has no effect, and why."""
-    off: Sequence[str] = ()
+    off: list[str] = field(default_factory=list)
     """Rules that are switched off; what they would silence stays silent."""
-    bounds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    bounds: dict[str, dict[str, float]] = field(default_factory=dict)
     """By rule and name, those that are not the defaults."""
-    advice: Mapping[str, str] = field(default_factory=dict)
+    advice: dict[str, str] = field(default_factory=dict)
     """By rule."""
     kl: KlRange = field(default_factory=KlRange)

@@ -12,7 +12,7 @@ from otel_rl.report.data.report import Report, Series
 from otel_rl.report.findings.health import HEALTH
 from otel_rl.report.findings.learning import LEARN
 from otel_rl.report.findings.rule import Rule
-from otel_rl.report.rows.rule_settings import kl_range
+from otel_rl.report.rows.rule_file import kl_range
 from otel_rl.report.rows.series import of_last_loop
 from otel_rl.report.section import Block, Section, Severity, Table, foremost, more, notes
 from otel_rl.report.sections.step_series import TITLES, add_series, is_shown, series_table, title_of

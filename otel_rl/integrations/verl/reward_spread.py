@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, Kwargs
-from otel_rl.metrics.rewards import distribution_of
+from otel_rl.metrics.distribution import distribution_of
 from otel_rl.probes.host_arrays import of_host
 from otel_rl.process.state import state
 from otel_rl.records import Deferred, Measured, Point

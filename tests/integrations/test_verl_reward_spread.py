@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from otel_rl import vocabulary as v
-from otel_rl.integrations.verl import rewards
+from otel_rl.integrations.verl import reward_spread
 from tests.fixtures import Recording
 
 torch = pytest.importorskip("torch")
@@ -25,7 +25,7 @@ def batch(scores: list[float], groups: str, trained: list[int]) -> Any:
 
 def recorded(recording: Recording, made: Any) -> dict[str, Any]:
     """Return the last point of each metric of the rewards of a batch."""
-    rewards.scored((made,), {})
+    reward_spread.scored((made,), {})
     run = recording.stop()
     return {point.name: point for point in run.last_points(None) if point.name.startswith("rl.reward.")}
 
