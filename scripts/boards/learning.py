@@ -2,16 +2,34 @@
 
 from otel_rl import vocabulary as v
 from scripts.boards.model import NATS, NUMBER, RATIO, TOKENS, Board, Panel, Row
-from scripts.boards.queries import RUN, TRAINING, by, counted, highest, is_, label_name, last, learnt, median, shown
+from scripts.boards.queries import (
+    RUN,
+    TRAINING,
+    by,
+    counted,
+    highest,
+    is_,
+    label_name,
+    last,
+    learnt,
+    median,
+    shown,
+    spread,
+)
 
 FUNCTION, SIDE, TERM, VALUE_OF = map(label_name, (v.REWARD_FUNCTION, v.CLIP_SIDE, v.LOSS_TYPE, v.METRIC_NAME))
 
 REWARD = Panel(
-    "Reward: mean and standard deviation",
+    "Reward: mean, deviation and extremes",
     "The reward of the samples, all functions together. A mean that rises while the deviation falls to 0 is a policy "
     "that no longer explores.",
     NUMBER,
-    (learnt(v.REWARD_SCORE, "mean"), learnt(v.REWARD_STD, "deviation")),
+    (
+        learnt(v.REWARD_SCORE, "mean"),
+        learnt(v.REWARD_STD, "deviation"),
+        learnt(v.REWARD_MIN, "lowest"),
+        learnt(v.REWARD_MAX, "highest"),
+    ),
 )
 KL = Panel(
     "KL divergence",
@@ -116,6 +134,23 @@ BOARD = Board(
                     "Such groups have an advantage of 0 and no gradient. Near 1 the batch teaches nothing.",
                     RATIO,
                     (learnt(v.REWARD_ZERO_STD),),
+                ),
+                Panel(
+                    "Rewards of the samples",
+                    "How many samples got which reward. A mean between two groups is the reward of nobody.",
+                    NUMBER,
+                    ((spread(v.REWARD_DISTRIBUTION, (), TRAINING), "samples"),),
+                    kind="heatmap",
+                ),
+                Panel(
+                    "Advantages of the response tokens",
+                    "Lowest, mean and highest. If all are 0, nothing is learned.",
+                    NUMBER,
+                    (
+                        learnt(v.ADVANTAGE_MIN, "lowest"),
+                        learnt(v.ADVANTAGE_MEAN, "mean"),
+                        learnt(v.ADVANTAGE_MAX, "highest"),
+                    ),
                 ),
                 Panel(
                     "Reward of evaluations",

@@ -50,6 +50,7 @@ NO_DATA: dict[str, tuple[str, ...]] = {
         *(v.COMM_BUFFERS, v.COMM_EXPOSED_TIME),
     ),
     "only a framework reports it, and the runs have none": (
+        *(v.REWARD_MAX, v.REWARD_MIN, v.REWARD_DISTRIBUTION, v.ADVANTAGE_MAX, v.ADVANTAGE_MIN, v.ADVANTAGE_MEAN),
         *(v.FUNCTION_SCORE, v.FUNCTION_STD, v.REWARD_NONFINITE, v.LOSS_TERM, v.CLIP_SIDE_FRACTION),
         *(v.LOGPROB_DIFFERENCE, v.LOGPROB_MAX_DIFFERENCE, v.MASK_RATIO),
         *(v.TRAIN_TOKENS, v.TRAIN_STEPS, v.TRAIN_STEPS_SKIPPED),

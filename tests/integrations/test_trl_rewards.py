@@ -80,13 +80,31 @@ def test_a_device_is_asked_and_not_waited_for(recording: Recording, monkeypatch:
     assert point.time_ns <= state.now()
 
 
-def test_advantages_are_those_of_the_tokens_that_count() -> None:
-    """By sample or by token; what a tool wrote, and what is masked, is none of them."""
-    masks = torch.tensor([[1, 1, 0], [1, 0, 0], [0, 0, 0]]), torch.tensor([[1, 0, 1], [1, 1, 1], [1, 1, 1]])
-    for advantages in (torch.tensor([2.0, -1.0, 9.0]), torch.tensor([[2.0] * 3, [-1.0] * 3, [9.0] * 3])):
-        found = {point.name: point.value for point in rewards._of_advantages(5, [advantages, *masks])}
-        assert {v.ADVANTAGE_MEAN: 0.5, v.ADVANTAGE_MAX: 2.0, v.ADVANTAGE_MIN: -1.0} == found
-    assert [] == list(rewards._of_advantages(5, [advantages, torch.zeros(3, 3)]))
+def test_advantages_are_those_of_the_tokens_that_count(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a tool wrote, and what is masked, is none of them; a device counts the tokens itself."""
+    scored = {
+        "advantages": torch.tensor([2.0, -1.0, 9.0]),
+        "completion_mask": torch.tensor([[1, 1, 0], [1, 1, 1], [0, 0, 0]]),
+        "tool_mask": torch.tensor([[1, 0, 1], [1, 1, 1], [1, 1, 1]]),
+    }
+    rewards.record_advantages(scored)
+    run = recording.stop()
+    expected = {v.ADVANTAGE_MEAN: -0.25, v.ADVANTAGE_MAX: 2.0, v.ADVANTAGE_MIN: -1.0}
+    assert expected == {name: point.value for name in expected for point in run.points(name)}
+    copied: list[Any] = []
+    monkeypatch.setattr(deferred, "copy", lambda *given: copied.append(given))
+    rewards.record_advantages({name: tensor.to("meta") for name, tensor in scored.items()})
+    ((kind, tensors, use),) = copied
+    assert ("meta", [(3,), (3,)]) == (kind, [tuple(tensor.shape) for tensor in tensors])
+    found = use([scored["advantages"], torch.tensor([1, 3, 0])])
+    assert expected == {point.name: point.value for point in found}
+
+
+@pytest.mark.parametrize("scored", [{}, {"advantages": torch.zeros(2, 3)}, {"advantages": torch.zeros(2)}])
+def test_unknown_advantages_are_not_recorded(recording: Recording, scored: dict[str, Any]) -> None:
+    """A derived trainer may have none, one by token, or none that counts."""
+    rewards.record_advantages({"completion_mask": torch.zeros(2, 3), **scored})
+    assert [] == list(recording.stop().points(v.ADVANTAGE_MEAN))
 
 
 def _calculate_rewards(given: Any) -> int:

@@ -36,6 +36,7 @@ ANSWERS = {"_calculate_rewards": "output_reward_func", "_invoke_async": "output"
 """Functions of TRL that call a reward function, and where they keep what TRL has made of its answer."""
 NONE = math.nan
 """``torch.nan`` is this object."""
+ADVANTAGES = vocabulary.ADVANTAGE_MEAN, vocabulary.ADVANTAGE_MAX, vocabulary.ADVANTAGE_MIN
 DEEPEST = 8
 """Frames of ours between the end of TRL's timer and its caller, at most."""
 
@@ -166,34 +167,31 @@ def _records(scored: list[Scores], labels: Labels, time_ns: int, hosts: list[Any
 
 
 def record_advantages(scored: Mapping[str, Any]) -> None:
-    """Record the advantages of this rank's rollout of training, of the tokens that the loss uses.
+    """Record the advantages of this rank's rollout of training, each as often as its sample has tokens in the loss.
 
-    Emits: ``rl.advantage.mean``, ``.max``, ``.min`` (gauges).
+    Emits: ``rl.advantage.mean``, ``.max``, ``.min`` (gauges); nothing where a derived trainer has one by token.
     """
     advantages, mask, of_tools = (scored.get(key) for key in ("advantages", "completion_mask", "tool_mask"))
-    if advantages is None or mask is None:
+    if advantages is None or mask is None or advantages.dim() != 1:
         return
-    use = partial(_of_advantages, state.now())
-    tensors, kind = [one.detach() for one in (advantages, mask, of_tools) if one is not None], advantages.device.type
+    use, kind = partial(_of_advantages, state.now()), advantages.device.type
     if kind == "cpu":
-        state.add(Deferred(use, (tensors,)))
+        masks = [mask] if of_tools is None else [mask, of_tools]
+        state.add(Deferred(use, ([advantages, *masks],)))
     else:
-        deferred.copy(kind, tensors, use)
+        lengths = (mask if of_tools is None else mask * of_tools).sum(1)
+        deferred.copy(kind, [advantages.detach(), lengths], use)
 
 
 def _of_advantages(time_ns: int, hosts: list[Any]) -> Iterator[Point]:
-    import numpy as np
-
     advantages, *masks = map(of_host, hosts)
-    is_used = np.logical_and.reduce([mask != 0 for mask in masks])
-    by_token = advantages if advantages.ndim > 1 else advantages[:, None]
-    used = np.broadcast_to(by_token, is_used.shape)[is_used]
+    mask = masks[0] if len(masks) == 1 else masks[0] * masks[1]
+    lengths = mask.sum(1) if mask.ndim > 1 else mask
+    used = advantages[lengths > 0]
     if used.size:
-        for name, value in (
-            (vocabulary.ADVANTAGE_MEAN, used.mean()),
-            (vocabulary.ADVANTAGE_MAX, used.max()),
-            (vocabulary.ADVANTAGE_MIN, used.min()),
-        ):
+        mean = (advantages * lengths).sum() / lengths.sum()
+        values = mean, used.max(), used.min()
+        for name, value in zip(ADVANTAGES, values, strict=True):
             yield Point(name, float(value), time_ns, (RANK,))
 
 
