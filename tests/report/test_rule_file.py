@@ -133,18 +133,27 @@ def test_bounds_are_numbers_by_name() -> None:
 
 
 def test_a_report_says_what_was_changed(recording: Recording) -> None:
-    """The range beside the KL is the user's, the wrong name is a line, and the document has all of it."""
+    """A KL beyond the range has its limit beside it; a wrong name is a line, and the document has all of it."""
     for step in range(1, 4):
         with otel_rl.step(step):
             recording.tick(10)
-            otel_rl.record(v.KL_REFERENCE, 0.02)
+            otel_rl.record(v.KL_REFERENCE, 0.2)
     run = recording.stop()
-    default = shown(build_report(run, recording.clock.ns))
-    assert "KL to reference: usually 0.01 to 0.05 nat; below 0.005 stalled, above 0.1" in default
+
+    def row_and_text() -> tuple[list[str], str]:
+        text = shown(build_report(run, recording.clock.ns))
+        (row, *_) = [line.strip() for line in text.splitlines() if line.startswith("KL to reference ")]
+        return row.split()[-2:] if re.search("[<>]", row) else [], " ".join(text.split())
+
+    row, text = row_and_text()
+    assert [">", "0.1"] == row
+    assert "KL to reference: usually 0.01 to 0.05 nat; below 0.005 stalled, above 0.1 too fast (defaults)." in text
     (run.path.parent / FILE).write_text("[kl]\naggressive = 0.5\n[rules.idel]\n")
-    report = build_report(run, recording.clock.ns)
-    text = " ".join(shown(report).split())
+    row, text = row_and_text()
+    assert [] == row
     assert "above 0.5 too fast (yours)." in text
     assert "Unknown rule idel is ignored; did you mean idle?" in text
-    rules = json.loads(to_json(report))["rules"]
-    assert (0.5, str(run.path.parent / FILE), 1) == (rules["kl"]["aggressive"], rules["file"], len(rules["problems"]))
+    (run.path.parent / FILE).write_text("[kl]\naggressive = 5\nstalled = 1\n")
+    assert ["<", "1"] == row_and_text()[0]
+    rules = json.loads(to_json(build_report(run, recording.clock.ns)))["rules"]
+    assert (5.0, str(run.path.parent / FILE), []) == (rules["kl"]["aggressive"], rules["file"], rules["problems"])

@@ -51,6 +51,13 @@ def kl_range(kl: KlRange) -> str:
     return f"{usual}; below {kl.stalled:g} stalled, above {kl.aggressive:g} too fast ({whose})"
 
 
+def beyond(kl: KlRange, value: float | None) -> str:
+    """Return the limit of the range that a KL is beyond; empty if it is none."""
+    if value is not None and value > kl.aggressive:
+        return f"> {kl.aggressive:g}"
+    return f"< {kl.stalled:g}" if value is not None and value < kl.stalled else ""
+
+
 def _parsed(path: Path) -> dict[str, Any]:
     try:
         toml = import_module("tomllib")

@@ -12,7 +12,7 @@ from otel_rl.report.data.report import Report, Series
 from otel_rl.report.findings.health import HEALTH
 from otel_rl.report.findings.learning import LEARN
 from otel_rl.report.findings.rule import Rule
-from otel_rl.report.rows.rule_file import kl_range
+from otel_rl.report.rows.rule_file import beyond
 from otel_rl.report.rows.series import of_last_loop
 from otel_rl.report.section import Block, Section, Severity, Table, foremost, more, notes
 from otel_rl.report.sections.step_series import TITLES, add_series, is_shown, series_table, title_of
@@ -47,19 +47,27 @@ def _blocks(report: Report) -> list[Block]:
     own = report.numbers if len(report.numbers) <= min(MOST_OWN, most - len(shown)) else []
     table = series_table("learning", "first", "last", "min", "max")
     for one in shown:
-        _add(table, title_of(one), of_last_loop(one), _write(one), marks.get(id(one)))
+        last = of_last_loop(one)
+        unusual = beyond(report.rules.kl, last.last) if one.name == v.KL_REFERENCE else ""
+        _add(table, title_of(one), last, _write(one), marks.get(id(one)), unusual)
     for one in own:
         _add(table, one.name, of_last_loop(one), brief)
     left = len(rows) - len(shown) + len(report.numbers) - len(own)
     if not shown and not own:
         return notes(f"{plural(left, 'number')} of your own over the steps: --all" if left else "")
     is_cut = any(of_last_loop(one) is not one for one in (*shown, *own))
-    usual = f"KL to reference: {kl_range(report.rules.kl)}." if any(one.name == v.KL_REFERENCE for one in shown) else ""
-    return [table, *more(left, ": --all"), *notes(usual, LAST_LOOP if is_cut else "")]
+    return [table, *more(left, ": --all"), *notes(LAST_LOOP if is_cut else "")]
 
 
-def _add(table: Table, name: str, one: Series, write: Callable[[float], str], mark: Severity | None = None) -> None:
-    add_series(table, name, (one.first, one.last, one.low, one.high), one, write, mark)
+def _add(
+    table: Table,
+    name: str,
+    one: Series,
+    write: Callable[[float], str],
+    mark: Severity | None = None,
+    unusual: str = "",
+) -> None:
+    add_series(table, name, (one.first, one.last, one.low, one.high), one, write, mark, unusual)
 
 
 def _rows(report: Report, marks: Mapping[int, Severity]) -> Iterator[Series]:
