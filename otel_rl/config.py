@@ -258,9 +258,8 @@ class Config:
     backends: str = _setting(
         "OTEL_RL_BACKENDS", expanded, "", "folder in which `otel-rl stack` first looks for its programs"
     )
-    tempo: str = _setting(
-        "OTEL_RL_TEMPO_PROGRAM", expanded, "", "the Tempo that `otel-rl stack` starts; by default `tempo` on PATH"
-    )
+    tempo: str = _setting("OTEL_RL_TEMPO_PROGRAM", expanded, "", "`otel-rl stack` starts it; else `tempo` on PATH")
+    rules: str = _setting("OTEL_RL_RULES", expanded, "", "settings of rules; else `otel_rl.toml` in the folder of runs")
     join_spans: bool = _setting(
         "OTEL_RL_JOIN_SPANS",
         _boolean,

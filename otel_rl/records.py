@@ -111,6 +111,14 @@ class Point(NamedTuple):
         return dict(self.labels)
 
 
+class Measured(NamedTuple):
+    """Values to add to a histogram, one at least."""
+
+    name: str
+    values: Sequence[float]
+    labels: Labels = ()
+
+
 class FinishedRequests(list[Any]):
     """Requests that are over, still in the engine's own objects.
 
@@ -147,7 +155,7 @@ class RecordQueue(deque[Any]):
 class Deferred(NamedTuple):
     """Work that a hot thread leaves to the flusher, where it delays no training: ``function(*arguments)``."""
 
-    function: Callable[..., Iterable[Count | Point | Log | FinishedRequests]]
+    function: Callable[..., Iterable[Count | Point | Measured | Log | FinishedRequests]]
     """Returns what is to be counted, logged or read; it may add attributes to a stage that is queued after it."""
     arguments: tuple[Any, ...]
 

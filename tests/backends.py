@@ -278,13 +278,13 @@ def tempo(folder: Path) -> Iterator[Tempo]:
 
 
 @contextmanager
-def prometheus(folder: Path) -> Iterator[Prometheus]:
-    """A Prometheus with the shipped configuration until the block ends."""
+def prometheus(folder: Path, configuration: Path = CONFIGURATIONS / "prometheus.yaml") -> Iterator[Prometheus]:
+    """A Prometheus with the shipped configuration, or another one, until the block ends."""
     (port,) = free_ports(1)
     found = Prometheus(
         [
             need("prometheus"),
-            f"--config.file={CONFIGURATIONS / 'prometheus.yaml'}",
+            f"--config.file={configuration}",
             f"--storage.tsdb.path={folder / 'prometheus'}",
             f"--web.listen-address=127.0.0.1:{port}",
             "--web.enable-otlp-receiver",

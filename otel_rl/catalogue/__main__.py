@@ -1,9 +1,15 @@
-"""`python -m otel_rl.catalogue` writes `docs/catalogue.md`, `prometheus.md` and `findings.md`; tests compare them."""
+"""`python -m otel_rl.catalogue` writes the pages of ``PAGES`` into `docs/`; tests compare them."""
 
 from pathlib import Path
 
-from otel_rl.catalogue import findings, prometheus, telemetry
+from otel_rl.catalogue import dictionary, findings, prometheus, telemetry
 
+PAGES = (
+    (telemetry, "catalogue.md"),
+    (prometheus, "prometheus.md"),
+    (findings, "findings.md"),
+    (dictionary, "metrics.md"),
+)
 docs = Path(__file__).parents[2] / "docs"
-for module, name in ((telemetry, "catalogue.md"), (prometheus, "prometheus.md"), (findings, "findings.md")):
+for module, name in PAGES:
     (docs / name).write_text(module.render(), encoding="utf-8")

@@ -82,6 +82,8 @@ AREAS: Final = (
         "What the framework reports. From rank 0 alone if `rl_scope` is `global`, else from every rank.",
         {
             **of((v.REWARD_SCORE, v.REWARD_STD, v.REWARD_ZERO_STD, v.EVAL_REWARD), v.SCOPE_KEY, v.MODE),
+            **of((v.REWARD_MAX, v.REWARD_MIN, v.REWARD_DISTRIBUTION), v.SCOPE_KEY, v.MODE),
+            **of((v.ADVANTAGE_MEAN, v.ADVANTAGE_MAX, v.ADVANTAGE_MIN), v.SCOPE_KEY),
             **of((v.FUNCTION_SCORE, v.FUNCTION_STD), v.REWARD_FUNCTION, v.SCOPE_KEY, v.MODE),
             **of((v.REWARD_NONFINITE,), v.REWARD_FUNCTION, v.SCOPE_KEY, v.MODE),
             **of((v.LOSS, v.GRAD_NORM, v.LEARNING_RATE, v.EPOCH), v.SCOPE_KEY),

@@ -30,13 +30,42 @@ loop of a run.
 - **At least 30 steps**: a shorter run is not judged by this rule.
 - **Silenced by**: the rule says nothing if one of these rules of its table holds, because that is the cause.
 - **Only if nothing else**: the rule speaks only if its table has no alarm and no warning.
+
+## Change a rule
+
+Write a file `otel_rl.toml` into the folder of the runs (`otel_rl_runs` by default), or name another one by
+`OTEL_RL_RULES`. Reports of all runs in that folder read it. It needs Python 3.11 or newer.
+
+```toml
+[rules.low_gpu_use]
+enabled = false              # switched off
+
+[rules.engine_full]
+limit = 0.2                  # a bound of the table below: here a share of the requests
+advice = "Ask the platform team for larger engines."
+
+[kl]                         # the range that a report shows beside the KL to the reference, nat
+stalled = 0.001
+healthy_from = 0.005
+healthy_to = 0.1
+aggressive = 0.3
+```
+
+- A rule that is switched off is not shown, and a table without other findings says that nothing is wrong. What it would
+  silence stays silent.
+- `holds if` names the defaults of bounds, also where yours are others. Shares are 0 to 1, times are seconds.
+- A name that nothing has is ignored, and the nearest right one is named. A file that cannot be read changes nothing.
+  Both stand in the report and in `otel-rl doctor`, which also lists what is changed.
+- `rules` of `otel-rl report --json` has the settings that made its findings.
+- The usual range of the KL is 0.01 to 0.05 nat; below 0.005 a policy hardly moves, above 0.1 it moves too fast. No rule
+  uses these defaults.
 """
 TABLES: Final[Sequence[tuple[str, Sequence[Rule[Any]]]]] = (("TIME", TIME), ("LEARN", LEARN), ("HEALTH", HEALTH))
 
 
 VALUE: Final = re.compile(r"\{(\w+)[^}]*\}")
 """A value of a run, which stands in an advice by its name here."""
-COLUMNS: Final = ("rule", "severity", "holds if", "looks at", "advice", "silenced by")
+COLUMNS: Final = ("rule", "severity", "holds if", "looks at", "advice", "silenced by", "bounds")
 
 
 def render() -> str:
@@ -46,4 +75,5 @@ def render() -> str:
 def _row(rule: Rule[Any]) -> Sequence[str]:
     silent = "only if nothing else" if rule.is_fallback else ", ".join(map(code, rule.silenced_by))
     advice = VALUE.sub(r"the \1", rule.advice)
-    return code(rule.name), rule.severity, rule.condition, rule.window, advice, silent
+    bounds = ", ".join(code(f"{name} = {value:g}") for name, value in rule.bounds.items())
+    return code(rule.name), rule.severity, rule.condition, rule.window, advice, silent, bounds

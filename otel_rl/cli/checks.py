@@ -23,7 +23,9 @@ from otel_rl.integrations import AUTO, registered
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.otlp import encode
 from otel_rl.journal.read import Journal, Run
+from otel_rl.report.data.rule_settings import KlRange
 from otel_rl.report.rows.losses import damage_rows, totals
+from otel_rl.report.rows.rule_file import FILE, RULES, kl_range, rule_settings
 from otel_rl.runs.format import clock, count, plural, size
 from otel_rl.sidecar import settings as sending
 from otel_rl.sidecar.settings import SIGNALS
@@ -125,6 +127,29 @@ def _without_framework() -> list[Check]:
         Check("note", "to install", "the framework that you train with, for example: pip install trl"),
         Check("note", "known", ", ".join(packages.values())),
     ]
+
+
+def rules_changed(root: Path) -> list[Check]:
+    """Return what a user changed of the rules, and what of that has no effect."""
+    found = rule_settings(root)
+    rows = [Check("wrong", Path(found.file).name, problem) for problem in found.problems]
+    rows += [Check("ok", name, "switched off") for name in found.off]
+    rows += [
+        Check(
+            "ok",
+            name,
+            ", ".join(f"{bound} = {value:g} (default {RULES[name].bounds[bound]:g})" for bound, value in of.items()),
+        )
+        for name, of in found.bounds.items()
+    ]
+    rows += [Check("ok", name, f"advice: {text}") for name, text in found.advice.items()]
+    if found.kl != KlRange():
+        rows.append(Check("ok", "kl", kl_range(found.kl)))
+    return (
+        [Check("ok", "file", found.file), *rows]
+        if found.file
+        else [Check("note", FILE, "none: the rules are as shipped")]
+    )
 
 
 def settings_rows() -> list[Check]:

@@ -26,7 +26,7 @@ from otel_rl.guard import guard
 from otel_rl.layers.step_lines import StepLines
 from otel_rl.metrics.record import Fold
 from otel_rl.observing.book import book
-from otel_rl.records import Count, Deferred, FinishedRequests, Log, PendingAttributes, Point, Span
+from otel_rl.records import Count, Deferred, FinishedRequests, Log, Measured, PendingAttributes, Point, Span
 from otel_rl.requests.histograms import RequestFold
 from otel_rl.requests.parents import TRAINING
 from otel_rl.requests.queue import EngineLoad, KvCache
@@ -195,6 +195,8 @@ class Dispatcher:
     def _dispatch_other(self, kind: type, record: Any, result: Dispatched) -> None:
         if kind is Count:
             self._fold.count(*record)
+        elif kind is Measured:
+            self._fold.durations(*record)
         elif kind is Log:
             (result.samples if record.event_name == SAMPLE_RECORD else result.logs).append(record)
         elif kind is GuestStep:

@@ -86,7 +86,12 @@ INTEGRATION = Integration(
             StageHook(target=f"{OPTIMIZER}:{name}.step", stage=vocabulary.OPTIMIZER, capture=_describe_step)
             for name in ("MixedPrecisionOptimizer", "FP32Optimizer", "ChainedOptimizer")
         ),
-        StageHook(target="megatron.training.checkpointing:save_checkpoint", stage=vocabulary.CHECKPOINT, optional=True),
+        StageHook(
+            target="megatron.training.checkpointing:save_checkpoint",
+            stage=vocabulary.CHECKPOINT,
+            attributes=((vocabulary.CHECKPOINT_FORMAT, "megatron"),),
+            optional=True,
+        ),
     ),
 )
 

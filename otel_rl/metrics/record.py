@@ -261,7 +261,7 @@ class Fold:
                 )
             else:
                 numbers.append(Number(now_ns, value, dict(labels)))
-        kind = "exponential" if distributions and self.is_exponential else row.kind
+        kind = "exponential" if metric.bounds is BOUNDS else row.kind
         return MetricPoints(
             row.name, kind, row.unit, row.meaning, distributions or numbers, self.start_ns, metric.bounds
         )
@@ -270,7 +270,8 @@ class Fold:
         metric = self._metrics.get(name)
         if metric is None:
             row = vocabulary.METRICS.get(name) or _duration_row(name, kind)
-            bounds = BOUNDS if self.is_exponential and row.kind == "histogram" else row.boundaries
+            is_exponential = self.is_exponential and row.kind == "histogram" and not row.is_signed
+            bounds = BOUNDS if is_exponential else row.boundaries
             metric = self._metrics[name] = _Metric(row, bounds)
         return metric
 

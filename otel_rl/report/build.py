@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
 from otel_rl.report.data.report import FORMAT, Report
+from otel_rl.report.data.rule_settings import RuleSettings
 from otel_rl.report.reading import Reading, read_run
 from otel_rl.report.rows.balance import balance_rows, comm_rows
 from otel_rl.report.rows.efficiency import work_rows
@@ -17,6 +18,7 @@ from otel_rl.report.rows.evidence import findings
 from otel_rl.report.rows.facts import rates, trainings
 from otel_rl.report.rows.losses import clock_rows
 from otel_rl.report.rows.open_rows import pending
+from otel_rl.report.rows.rule_file import rule_settings
 from otel_rl.report.source import Source
 from otel_rl.runs.spans import text
 
@@ -41,6 +43,7 @@ def build_report(run: Run, now_ns: int, reading: Reading | None = None) -> Repor
         return source.making.make("section", name, empty(kinds[name]), make)
 
     resource, read = source.resource, source.points
+    rules = source.making.make("section", "rules", RuleSettings(), rule_settings, run.path.parent)
     return Report(
         format=FORMAT,
         run=text(resource, v.RUN_ID) or run.path.name,
@@ -85,7 +88,8 @@ def build_report(run: Run, now_ns: int, reading: Reading | None = None) -> Repor
         pending=part("pending", lambda: pending(run, source.attempts, now_ns)),
         losses=part("losses", lambda: source.losses),
         damage=part("damage", lambda: source.damage),
-        findings=part("findings", lambda: findings(source)),
+        findings=part("findings", lambda: findings(source, rules)),
+        rules=rules,
         unmade=source.making.unmade,
     )
 

@@ -27,6 +27,7 @@ from otel_rl.records import Attributes
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.fold.folded_spans import FoldedSpans
 from otel_rl.report.fold.writer import VIEWED, RunFold
+from otel_rl.report.read.device_points import DevicePoints
 from otel_rl.report.read.last_points import LastPoints
 from otel_rl.report.read.late_loops import EventLoopPoints
 from otel_rl.report.read.single_controller.guest_steps import drivers_first, drivers_of
@@ -74,6 +75,7 @@ class Points:
     memory: MemoryPoints = field(default_factory=MemoryPoints)
     flops: FlopsPoints = field(default_factory=FlopsPoints)
     loops: EventLoopPoints = field(default_factory=EventLoopPoints)
+    devices: DevicePoints = field(default_factory=DevicePoints)
     stepped: Counter[Rank] = field(default_factory=Counter)
     resource: Attributes = field(default_factory=dict)
     begin_ns: int = 0
@@ -81,7 +83,7 @@ class Points:
 
     def adders(self) -> dict[str, Callable[[PointView], None]]:
         """Return what points are added to, by name."""
-        collectors = self.numbers, self.requests, self.flops, self.memory, self.loops
+        collectors = self.numbers, self.requests, self.flops, self.memory, self.loops, self.devices
         adders: dict[str, Callable[[PointView], None]] = {name: one.add for one in collectors for name in one.NAMES}
         adders |= dict.fromkeys(COUNTED, self.counts.add)
         adders |= dict.fromkeys((v.GPU_MEMORY_LIMIT, v.SELF_SHIPPED), self.machine.add)

@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
-from otel_rl.report.data import details, finding, ranks, report, time_use
+from otel_rl.report.data import details, finding, ranks, report, rule_settings, time_use
 
 
 def to_json(made: report.Report, indent: int | None = 2) -> str:
@@ -19,7 +19,9 @@ def schema() -> dict[str, Any]:
     """Make the schema, with the docstrings of the classes and fields; needs pydantic, which only development has."""
     from pydantic import ConfigDict, TypeAdapter
 
-    for kind in (one for module in (details, finding, ranks, report, time_use) for one in vars(module).values()):
+    for kind in (
+        one for module in (details, finding, ranks, report, rule_settings, time_use) for one in vars(module).values()
+    ):
         if isinstance(kind, type) and is_dataclass(kind):
             kind.__pydantic_config__ = ConfigDict(use_attribute_docstrings=True)  # type: ignore[attr-defined]
     document = TypeAdapter(report.Report).json_schema(mode="serialization")

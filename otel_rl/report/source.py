@@ -12,6 +12,7 @@ from otel_rl.journal.page import PageView, find_pages
 from otel_rl.journal.read import OpenView, Run
 from otel_rl.records import Value
 from otel_rl.report.data.details import Ledger, OpenStageRow, Requests, StallRow
+from otel_rl.report.data.devices import RankDevice
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import (
     Attempt,
@@ -52,6 +53,7 @@ from otel_rl.report.reading import Points, Reading
 from otel_rl.report.rows.efficiency import efficiency
 from otel_rl.report.rows.losses import damage_rows, disagreements, loss_rows
 from otel_rl.report.rows.open_rows import open_rows
+from otel_rl.report.rows.series import ONLY_RULES
 from otel_rl.report.rows.stage_rows import explained, stage_rows
 from otel_rl.report.rows.stall_rows import told_stalls
 from otel_rl.runs.spans import text
@@ -132,6 +134,12 @@ class Source:
         return told_stalls(self.run.path, self.reading.stalls, begin_ns)
 
     @cached_property
+    def devices(self) -> list[RankDevice]:
+        """Return the devices of the last attempt, as far as sidecars read them."""
+        last = self.attempts[-1].id if self.attempts else ""
+        return self.points.devices.rows(last, self.found.hosts, self.found.steps)
+
+    @cached_property
     def ledger(self) -> Ledger:
         return self.reading.ledger.ledger(self.run)
 
@@ -157,14 +165,24 @@ class Source:
     def requests(self) -> Requests:
         return self.points.requests.rows(self.stages, self.found.requests)
 
+    @property
+    def curves(self) -> list[Series]:
+        """The numbers over the steps that rules of learning read."""
+        return self._curves[0]
+
     @cached_property
     def _curves(self) -> tuple[list[Series], list[Series]]:
         return self.points.numbers.series(self.found.steps, self.making)
 
     @property
     def series(self) -> list[Series]:
-        """Numbers over the steps that have names of ours."""
-        return self._curves[0]
+        """Numbers over the steps that have names of ours, without those of single rollouts, which may be many."""
+        return [one for one in self.curves if one.name not in ONLY_RULES]
+
+    @cached_property
+    def is_ahead(self) -> bool:
+        """Whether rollouts outlive their step."""
+        return any(one.name == v.SAMPLE_LAG and one.high for one in self.curves)
 
     @property
     def numbers(self) -> list[Series]:

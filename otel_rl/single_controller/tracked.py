@@ -57,8 +57,13 @@ def name_numbers(
 
 def lengths_at(prefix: str) -> dict[str, Series]:
     """Return the names of ours for ``<prefix>/mean``, ``/min`` and ``/max``, if these are lengths of responses."""
-    names = {"mean": vocabulary.RESPONSE_LENGTH, "min": vocabulary.RESPONSE_MIN, "max": vocabulary.RESPONSE_MAX}
-    return {f"{prefix}/{end}": (name, ()) for end, name in names.items()}
+    extremes = extremes_at(prefix, vocabulary.RESPONSE_MAX, vocabulary.RESPONSE_MIN)
+    return {f"{prefix}/mean": (vocabulary.RESPONSE_LENGTH, ()), **extremes}
+
+
+def extremes_at(prefix: str, highest: str, lowest: str) -> dict[str, Series]:
+    """Return the names of ours for ``<prefix>/max`` and ``/min``."""
+    return {f"{prefix}/max": (highest, ()), f"{prefix}/min": (lowest, ())}
 
 
 def record_numbers(named: Iterable[tuple[Series, int | float]]) -> None:

@@ -54,6 +54,11 @@ class Metric:
     source: str = OURS
     boundaries: tuple[float, ...] = ()
 
+    @property
+    def is_signed(self) -> bool:
+        """Whether it is a histogram of values that may be negative: exponential buckets count those as zero."""
+        return bool(self.boundaries) and self.boundaries[0] < 0
+
 
 @dataclass(frozen=True)
 class Event:

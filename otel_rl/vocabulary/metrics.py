@@ -12,6 +12,12 @@ DURATION_BOUNDARIES: Final = (0.001, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0
 Boundaries, here and below, are for stores without exponential histograms (``buckets``): each is a series.
 """
 
+REWARD_BOUNDARIES: Final = (
+    -100.0, -10.0, -5.0, -2.0, -1.0, -0.5, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 2.0, 5.0,
+    10.0, 100.0,
+)  # fmt: skip
+"""Fine between 0 and 1, where most rewards are."""
+
 STAGE: Final = label("rl.stage", "name of a user's own stage; of any stage in `rl.device.duration`")
 TOKEN_KIND: Final = label("rl.token.kind", "`prompt`, `response` (generated), `environment` or `padding`")
 WORK: Final = label("rl.work", "what was counted: `rollout` or `train`")
@@ -61,6 +67,14 @@ CLIP_SIDE_FRACTION: Final = gauge(
 )
 REWARD_SCORE: Final = gauge("rl.reward.score", "", "reward, mean of the samples, of all functions together")
 REWARD_STD: Final = gauge("rl.reward.std", "", "its standard deviation")
+REWARD_MAX: Final = gauge("rl.reward.max", "", "the highest reward of a sample, of all functions together")
+REWARD_MIN: Final = gauge("rl.reward.min", "", "the lowest one")
+REWARD_DISTRIBUTION: Final = histogram(
+    "rl.reward.distribution",
+    "",
+    "rewards of the samples, of all functions together; always with these boundaries, since rewards may be negative",
+    REWARD_BOUNDARIES,
+)
 FUNCTION_SCORE: Final = gauge(
     "rl.reward.function.score", "", "score of one reward function, mean of the samples, by `rl.reward.function`"
 )
@@ -71,6 +85,9 @@ REWARD_NONFINITE: Final = gauge(
     "answers to which a reward function gave NaN or infinity, or to which no function gave a number",
 )
 REWARD_ZERO_STD: Final = gauge("rl.reward.group.zero_std", "1", "share of groups whose rewards are all equal")
+ADVANTAGE_MEAN: Final = gauge("rl.advantage.mean", "", "advantage, mean of the response tokens")
+ADVANTAGE_MAX: Final = gauge("rl.advantage.max", "", "the highest advantage of a response token")
+ADVANTAGE_MIN: Final = gauge("rl.advantage.min", "", "the lowest one")
 RESPONSE_LENGTH: Final = gauge("rl.sample.response.length", "{token}", "mean length of the responses")
 RESPONSE_MIN: Final = gauge("rl.sample.response.min_length", "{token}", "length of the shortest response")
 RESPONSE_MAX: Final = gauge("rl.sample.response.max_length", "{token}", "length of the longest response")
@@ -81,8 +98,9 @@ RESPONSE_CLIPPED: Final = gauge(
 )
 EVAL_REWARD: Final = gauge("rl.environment.reward.mean", "", "mean reward of the evaluation", PROPOSAL)
 SETTABLE: Final = (
-    REWARD_SCORE, REWARD_STD, EVAL_REWARD, REWARD_ZERO_STD, LOSS, GRAD_NORM, KL_REFERENCE, KL_POLICY, ENTROPY,
-    CLIP_FRACTION, RESPONSE_LENGTH, RESPONSE_MIN, RESPONSE_MAX, RESPONSE_CLIPPED, LEARNING_RATE, EPOCH,
+    REWARD_SCORE, REWARD_STD, REWARD_MAX, REWARD_MIN, EVAL_REWARD, REWARD_ZERO_STD, ADVANTAGE_MEAN, ADVANTAGE_MAX,
+    ADVANTAGE_MIN, LOSS, GRAD_NORM, KL_REFERENCE, KL_POLICY, ENTROPY, CLIP_FRACTION, RESPONSE_LENGTH, RESPONSE_MIN,
+    RESPONSE_MAX, RESPONSE_CLIPPED, LEARNING_RATE, EPOCH,
 )  # fmt: skip
 """What a loop without a framework sets itself, with ``otel_rl.record``."""
 NAMESPACES: Final = ("rl.", "gen_ai.", "hw.", "system.", "process.", "otel_rl.")

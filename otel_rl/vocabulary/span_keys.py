@@ -52,9 +52,16 @@ SETTINGS_STEPS: Final = attribute(f"{SETTINGS}steps", "int", "on set-up: optimiz
 SETTINGS_POLL: Final = attribute(
     f"{SETTINGS}poll_interval", "double", "on set-up: s between two looks of a driver for samples"
 )
+SETTINGS_TEMPERATURE: Final = attribute(f"{SETTINGS}temperature", "double", "on set-up: temperature of the sampling")
+SETTINGS_KL: Final = attribute(
+    f"{SETTINGS}kl_coefficient", "double", "on set-up: by what the KL to the reference is multiplied; 0 without one"
+)
+SETTINGS_GRADIENT: Final = attribute(
+    f"{SETTINGS}gradient_limit", "double", "on set-up: norm to which gradients are clipped"
+)
 ALL_SETTINGS: Final = (
     SETTINGS_LEARNING_RATE, SETTINGS_SAMPLES, SETTINGS_GROUP, SETTINGS_LIMIT, SETTINGS_UPDATES, SETTINGS_STEPS,
-    SETTINGS_POLL,
+    SETTINGS_POLL, SETTINGS_TEMPERATURE, SETTINGS_KL, SETTINGS_GRADIENT,
 )  # fmt: skip
 OPTIMIZER_SKIPPED: Final = attribute("rl.optimizer.skipped", "boolean", "true if the optimizer skipped its update")
 POLICY_VERSION: Final = attribute(
@@ -64,7 +71,9 @@ SYNC_OPERATION: Final = attribute(
     "rl.sync.operation", "string", "the engine's own name of the operation: `update_weights`, `sleep`, `wake_up`, ..."
 )
 CHECKPOINT_ASYNC: Final = attribute("rl.checkpoint.async", "boolean", "true if writing goes on in the background")
-CHECKPOINT_FORMAT: Final = attribute("rl.checkpoint.format", "string", "`torch.save`, `dcp` or the framework's own")
+CHECKPOINT_FORMAT: Final = attribute(
+    "rl.checkpoint.format", "string", "`torch.save`, `dcp`, or the framework whose own form it is"
+)
 CHECKPOINT_LOAD: Final = attribute("rl.checkpoint.load", "boolean", "true if it is read; absent if it is written")
 COMM_OPERATION: Final = attribute("rl.comm.operation", "string", "name of the collective, as called")
 COMM_BYTES: Final = attribute("rl.comm.bytes", "int", "bytes of this rank's input, if a tensor shows them")

@@ -531,3 +531,24 @@ def test_marks_differ_in_any_encoding() -> None:
         _print(Console(file=out), "title", [Check(state, "name", "detail") for state in ("ok", "note", "wrong")])
         out.seek(0)
         assert expected == "".join(line[0] for line in out.read().splitlines()[1:4])
+
+
+def test_rules_that_were_changed_are_listed(root: Path) -> None:
+    """What is off, bounds with their defaults, advice and the range of the KL; a wrong name fails the doctor."""
+    found = cli.invoke(app, ["doctor"])
+    assert "- otel_rl.toml none: the rules are as shipped" in " ".join(found.output.replace("·", "-").split())
+    (root / "otel_rl.toml").write_text(
+        "[rules.idle]\nenabled = false\n[rules.engine_full]\nlimit = 0.2\nadvice = 'Ask Ada.'\n[kl]\naggressive = 1.0\n"
+        "[rules.slow_tial]\n"
+    )
+    found = cli.invoke(app, ["doctor"])
+    assert found.exit_code == 1
+    lines = [" ".join(line.split()[1:]) for line in found.output.splitlines()]
+    for line in (
+        "idle switched off",
+        "engine_full limit = 0.2 (default 0.05)",
+        "engine_full advice: Ask Ada.",
+        "kl usually 0.01 to 0.05 nat; below 0.005 stalled, above 1 too fast (yours)",
+        "otel_rl.toml Unknown rule slow_tial is ignored; did you mean slow_tail?",
+    ):
+        assert line in lines, found.output

@@ -306,7 +306,7 @@ def test_compose_mounts_what_there_is() -> None:
     known = "".join(path.read_text() for path in SERVED if path.name != "compose.yaml")
     for service in composed["services"].values():
         for source in (mount.split(":")[0] for mount in service.get("volumes", []) if isinstance(mount, str)):
-            assert (COLLECTOR / source).is_file() if source.startswith("./") else source in composed["volumes"]
+            assert (COLLECTOR / source).exists() if source.startswith("./") else source in composed["volumes"]
         for variable in service.get("environment", {}):
             assert (
                 variable.startswith(("GF_", "OTEL_EXPORTER_OTLP_", "OTEL_TRACES_SAMPLER")) or f"{variable}:-" in known

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+import statistics
 import time
 from collections import Counter
 from typing import Any
@@ -56,7 +58,8 @@ KEYS: dict[str, set[str]] = {
     | TOKENS,
     **{key: {v.MODE} for key in (*PARTS, v.SAMPLE_PROCESS, v.LOG_GATHER)},
     v.LOGPROB: {v.MODE, v.LOGPROB_KIND, v.BATCH_SIZE, v.ROLLOUT_ID, v.TOKENS, v.TOKENS_PADDING},
-    v.REWARD: {v.MODE, v.BATCH_SIZE},
+    v.REWARD: {v.MODE, v.BATCH_SIZE, v.TOKENS},
+    v.CHECKPOINT: {v.CHECKPOINT_FORMAT},
     v.ADVANTAGE: {v.MODE, v.BATCH_SIZE},
     v.FORWARD: {v.MODE, v.TRAIN_BATCH_SIZE, v.GROUP_SIZE, v.POLICY_VERSION, v.ROLLOUT_ID, v.TOKENS_PADDING} | TOKENS,
     v.OPTIMIZER: {v.OPTIMIZER_SKIPPED},
@@ -576,7 +579,7 @@ def test_the_settings_are_said_once(trained: tuple[Trained, Recorded]) -> None:
     assert [f"{v.RANK_SPAN} 0"] == said
     assert {
         "learning_rate": 1e-3, "samples_per_rank": 8.0, "group_size": 4.0, "response_limit": 8.0,
-        "updates_per_rollout": 2.0, "steps": 4.0,
+        "updates_per_rollout": 2.0, "steps": 4.0, "temperature": 1.0, "kl_coefficient": 0.04, "gradient_limit": 1.0,
     } == build_report(recorded.run, time.time_ns()).settings  # fmt: skip
 
 
@@ -650,6 +653,58 @@ def test_an_evaluation_that_left_the_model_training_has_its_reward(batched: tupl
     assert first == pytest.approx(one(recorded.values(v.EVAL_REWARD, rl_mode="eval")))
     own = {number: reward(rollout) for number, rollout in enumerate(training, 1)}
     assert own == pytest.approx(one(recorded.values(v.REWARD_SCORE)))
+
+
+def test_rewards_and_advantages_are_those_of_the_samples(
+    batched: tuple[Trained, Recorded], request: pytest.FixtureRequest
+) -> None:
+    """Extremes by step and mode, the distribution of all, and what TRL makes of the rewards of a group."""
+    result, recorded = batched
+    training, evaluated = parted(result)
+
+    def rewards(rollouts: list[Any]) -> list[float]:
+        return [1 / (1 + len(ids)) for rollout in rollouts for ids in rollout["completion_ids"]]
+
+    own = {number: rewards([rollout]) for number, rollout in enumerate(training, 1)}
+    of_evaluations = {number: rewards(rollouts) for number, rollouts in evaluated.items()}
+    for metric, extreme in ((v.REWARD_MAX, max), (v.REWARD_MIN, min)):
+        assert {n: extreme(of) for n, of in own.items()} == pytest.approx(one(recorded.values(metric)))
+        found = one(recorded.values(metric, rl_mode="eval"))
+        assert {n: extreme(of) for n, of in of_evaluations.items()} == pytest.approx(found)
+    counted = {point.attributes.get(v.MODE): point for point in recorded.last(v.REWARD_DISTRIBUTION)}
+    for mode, each in ((None, own), ("eval", of_evaluations)):
+        values = [value for found in each.values() for value in found]
+        assert (len(values), pytest.approx(sum(values))) == (counted[mode].count, counted[mode].sum)
+        assert sum(0.1 < value <= 0.2 for value in values) == counted[mode].counts[10]
+    is_grpo = "grpo" in request.node.callspec.id
+    for number, of_step in own.items():
+        advantages = (of_group if is_grpo else of_others)(of_step)
+        lengths = [len(ids) for ids in training[number - 1]["completion_ids"]]
+        mean = sum(map(operator.mul, advantages, lengths)) / sum(lengths)
+        for metric, expected in (
+            (v.ADVANTAGE_MEAN, mean), (v.ADVANTAGE_MAX, max(advantages)), (v.ADVANTAGE_MIN, min(advantages)),
+        ):  # fmt: skip
+            assert one(recorded.values(metric))[number] == pytest.approx(expected, abs=1e-4), metric
+
+
+def of_group(rewards: list[float]) -> list[float]:
+    """Return the advantages that GRPO makes of a group."""
+    return [(one - statistics.mean(rewards)) / (statistics.stdev(rewards) + 1e-4) for one in rewards]
+
+
+def of_others(rewards: list[float]) -> list[float]:
+    """Return the advantages that RLOO makes of a group: against the mean of the others."""
+    return [one - (sum(rewards) - one) / (len(rewards) - 1) for one in rewards]
+
+
+def test_the_reward_knows_its_tokens(batched: tuple[Trained, Recorded]) -> None:
+    """Those of its rollout."""
+    _, recorded = batched
+    for root in recorded.steps().values():
+        (sample,), (reward,) = (
+            [child for child in root.children if child.name == name] for name in (v.SAMPLE, v.REWARD)
+        )
+        assert sample.attributes[v.TOKENS] == reward.attributes[v.TOKENS] > 0
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""TRL: answers to which a reward function gave NaN or infinity, on the host and on a device."""
+"""TRL: what rewards and advantages are, and answers to which a reward function gave NaN or infinity."""
 
 from __future__ import annotations
 
@@ -24,48 +24,87 @@ from tests.fixtures import Recording
 SCORES = [[1.0, math.nan], [math.inf, math.nan], [-math.inf, 0.0]]
 
 
-def points(scored: list[rewards.Scores], count: Any) -> dict[str, float]:
-    """Count the answers of some rollouts as the host or a device does."""
-    known = [(one.functions, one.unanswered) for one in scored]
-    counts = count([one.rewards for one in scored], lambda found: found)
-    made = rewards._points(known, ((v.SCOPE_KEY, "rank"),), 5, counts)
+def scores(values: Any, *functions: str, rows: int = -1, weights: Any = None, **unanswered: int) -> rewards.Scores:
+    """Make the scores of a rollout, whose rows are this rank's."""
+    tensor = torch.as_tensor(values)
+    return rewards.Scores(tensor, len(tensor) if rows < 0 else rows, weights, functions, unanswered)
+
+
+def counted(*scored: rewards.Scores) -> dict[str, float]:
+    """Return the answers of some rollouts that are no number."""
+    made = list(rewards._records(list(scored), (), 5, [one.rewards for one in scored]))
     assert {(v.REWARD_NONFINITE, 5)} == {(point.name, point.time_ns) for point in made}
     assert all(point.labels[1:] == ((v.SCOPE_KEY, "rank"),) for point in made)
     return {str(point.labels[0][1]): point.value for point in made}
 
 
-def on_device(found: list[Any], use: Any) -> Any:
-    """Count as on a device, with its numbers as a list."""
-    return use(rewards._count_on_device(found).tolist())
-
-
-@pytest.mark.parametrize("count", [rewards._count_on_host, on_device])
-def test_all_rollouts_of_a_step_are_counted(count: Any) -> None:
+def test_all_rollouts_of_a_step_are_counted() -> None:
     """Of each function, less the answers that it left to others; two functions of one name count together."""
-    first = rewards.Scores(torch.tensor(SCORES), ("a", "b"), {"b": 1})
-    second = rewards.Scores(torch.tensor(SCORES)[:2], ("a", "b"), {})
-    assert {"a": 3.0, "b": 3.0} == points([first, second], count)
-    alike = rewards.Scores(torch.tensor(SCORES), ("a", "a"), {"a": 2})
-    assert {"a": 2.0} == points([alike], count)
-    assert {"a": 0.0} == points([rewards.Scores(torch.zeros(2, 1), ("a",), {})], count)
-    unscored = torch.tensor([[math.nan, math.nan], [1.0, math.nan]])
-    assert {"a": 1.0, "b": 1.0} == points([rewards.Scores(unscored, ("a", "b"), {"a": 1, "b": 2})], count)
+    assert {"a": 3.0, "b": 3.0} == counted(scores(SCORES, "a", "b", b=1), scores(SCORES[:2], "a", "b"))
+    assert {"a": 2.0} == counted(scores(SCORES, "a", "a", a=2))
+    assert {"a": 0.0} == counted(scores([[0.0], [0.0]], "a"))
+    unscored = [[math.nan, math.nan], [1.0, math.nan]]
+    assert {"a": 1.0, "b": 1.0} == counted(scores(unscored, "a", "b", a=1, b=2))
+    assert {"a": 1.0, "b": 2.0} == counted(scores(SCORES, "a", "b", rows=2)), "others count their own"
+
+
+def test_the_first_rank_records_what_all_rewards_are() -> None:
+    """Weighted sums; an answer without any reward is none, an infinite one is an extreme and in no bucket."""
+    values = [[1.0, 2.0], [math.nan, -1.0], [math.nan, math.nan], [3.0, math.inf]]
+    made = rewards._records(
+        [scores(values, "a", "b", rows=1, weights=torch.tensor([1.0, 0.5]))], (), 5, [torch.tensor(values)]
+    )
+    found = {record.name: record for record in made if record.name != v.REWARD_NONFINITE}
+    assert {(v.SCOPE_KEY, "global")} == {label for record in found.values() for label in record.labels}
+    assert (math.inf, -0.5) == (found[v.REWARD_MAX].value, found[v.REWARD_MIN].value)
+    assert [2.0, -0.5] == found[v.REWARD_DISTRIBUTION].values
+    nothing = [[math.nan]]
+    made = rewards._records([scores(nothing, "a", weights=torch.ones(1))], (), 5, [torch.tensor(nothing)])
+    assert [v.REWARD_NONFINITE] == [record.name for record in made]
 
 
 def test_a_device_is_asked_and_not_waited_for(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it counted comes later, with the time of the step."""
+    """What it copies comes later, with the time of the step."""
     sent: list[tuple[str, Any, Any]] = []
-    monkeypatch.setattr(deferred, "send", lambda *given: sent.append(given))
-    rollouts.scored["train"] = [rewards.Scores(torch.zeros(2, 1, device="meta"), ("a",), {})]
-    rewards.record_nonfinite("train", ())
+    monkeypatch.setattr(deferred, "copy", lambda *given: sent.append(given))
+    rollouts.scored["train"] = [scores(torch.zeros(2, 1, device="meta"), "a")]
+    rewards.record_scored("train", ())
     ((kind, _, use),) = sent
     assert "meta" == kind
     assert {} == rollouts.scored
-    (point,) = use([[2, 0]])
-    assert Point(v.REWARD_NONFINITE, 2.0, point.time_ns, ((v.REWARD_FUNCTION, "a"),)) == point
-    rewards.record_nonfinite("train", ())
+    (point,) = use([torch.tensor([[math.nan], [math.inf]])])
+    labels = ((v.REWARD_FUNCTION, "a"), (v.SCOPE_KEY, "rank"))
+    assert Point(v.REWARD_NONFINITE, 2.0, point.time_ns, labels) == point
+    rewards.record_scored("train", ())
     assert 1 == len(sent)
     assert point.time_ns <= state.now()
+
+
+def test_advantages_are_those_of_the_tokens_that_count(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a tool wrote, and what is masked, is none of them; a device counts the tokens itself."""
+    scored = {
+        "advantages": torch.tensor([2.0, -1.0, 9.0]),
+        "completion_mask": torch.tensor([[1, 1, 0], [1, 1, 1], [0, 0, 0]]),
+        "tool_mask": torch.tensor([[1, 0, 1], [1, 1, 1], [1, 1, 1]]),
+    }
+    rewards.record_advantages(scored)
+    run = recording.stop()
+    expected = {v.ADVANTAGE_MEAN: -0.25, v.ADVANTAGE_MAX: 2.0, v.ADVANTAGE_MIN: -1.0}
+    assert expected == {name: point.value for name in expected for point in run.points(name)}
+    copied: list[Any] = []
+    monkeypatch.setattr(deferred, "copy", lambda *given: copied.append(given))
+    rewards.record_advantages({name: tensor.to("meta") for name, tensor in scored.items()})
+    ((kind, tensors, use),) = copied
+    assert ("meta", [(3,), (3,)]) == (kind, [tuple(tensor.shape) for tensor in tensors])
+    found = use([scored["advantages"], torch.tensor([1, 3, 0])])
+    assert expected == {point.name: point.value for point in found}
+
+
+@pytest.mark.parametrize("scored", [{}, {"advantages": torch.zeros(2, 3)}, {"advantages": torch.zeros(2)}])
+def test_unknown_advantages_are_not_recorded(recording: Recording, scored: dict[str, Any]) -> None:
+    """A derived trainer may have none, one by token, or none that counts."""
+    rewards.record_advantages({"completion_mask": torch.zeros(2, 3), **scored})
+    assert [] == list(recording.stop().points(v.ADVANTAGE_MEAN))
 
 
 def _calculate_rewards(given: Any) -> int:

@@ -42,7 +42,9 @@ training/off_policy/trajectory_staleness_worst/max training/off_policy/trajector
 """What verl 0.9.1 logs for a step of GRPO with an evaluation."""
 KEYS = STEP.split()
 OURS = {
-    "critic/score/mean": v.REWARD_SCORE, "actor/loss": v.LOSS, "actor/pg_loss": f"{v.LOSS_TERM} policy",
+    "critic/score/mean": v.REWARD_SCORE, "critic/score/max": v.REWARD_MAX, "critic/score/min": v.REWARD_MIN,
+    "critic/advantages/mean": v.ADVANTAGE_MEAN, "critic/advantages/max": v.ADVANTAGE_MAX,
+    "critic/advantages/min": v.ADVANTAGE_MIN, "actor/loss": v.LOSS, "actor/pg_loss": f"{v.LOSS_TERM} policy",
     "actor/entropy": v.ENTROPY, "actor/kl_loss": v.KL_REFERENCE, "actor/ppo_kl": v.KL_POLICY,
     "actor/pg_clipfrac": v.CLIP_FRACTION, "actor/grad_norm": v.GRAD_NORM, "actor/lr": v.LEARNING_RATE,
     "training/epoch": v.EPOCH,

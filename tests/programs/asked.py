@@ -24,6 +24,12 @@ REWARD, LOSS, MFU, TOKENS_RATE, RESERVED = 0.75, 0.25, 0.4, 1000.0, 1 << 30
 GRAD_NORM, LAST_GRAD_NORM = 1.0, 5.0
 NAN_STEP, SAVE_EVERY = 3, 5
 QUEUED, KV_USAGE = 5, 0.75
+LEARNING = {
+    **{v.REWARD_STD: 0.2, v.REWARD_ZERO_STD: 0.1, v.EVAL_REWARD: 0.5, v.LEARNING_RATE: 1e-5},
+    **{v.KL_REFERENCE: 0.02, v.KL_POLICY: 0.01, v.ENTROPY: 1.5, v.CLIP_FRACTION: 0.1},
+    **{v.RESPONSE_MIN: 10, v.RESPONSE_LENGTH: 30, v.RESPONSE_MAX: 60, v.RESPONSE_CLIPPED: 0.2},
+}
+"""What a loop without a framework may record itself."""
 ENGINE = "my-engine"
 
 
@@ -84,6 +90,8 @@ def main() -> None:
                 with otel_rl.stage("checkpoint"):
                     time.sleep(0.1)
             otel_rl.record("my.text", "no number")
+            for name, value in LEARNING.items():
+                otel_rl.record(name, value)
             report(number, steps, rank)
 
 

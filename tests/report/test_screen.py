@@ -40,7 +40,7 @@ SHARES = {
 INSIDE = {(v.SAMPLE, f"{v.SAMPLE}.generate"): 0.15, (v.REWARD, f"{v.REWARD} judge"): 0.022}
 SETTINGS = {
     "learning_rate": 0.002, "samples_per_rank": 16.0, "group_size": 8.0, "response_limit": 12.0,
-    "updates_per_rollout": 2.0, "steps": 240.0,
+    "updates_per_rollout": 2.0, "steps": 240.0, "temperature": 1.0, "kl_coefficient": 0.04,
 }  # fmt: skip
 
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from otel_rl import vocabulary as v
 from otel_rl.integrations.verl.tracking import CLIPPING, ESTIMATES, LIMIT, ONLY_WITH, SIGNED, _setting
+from otel_rl.integrations.verl.trainer import _holding
 
 pytestmark = pytest.mark.verl
 
@@ -28,6 +30,9 @@ def test_settings_are_where_we_look_for_them() -> None:
     )
     assert [] == [(key, path) for key, path, values in ONLY_WITH if _setting(config, path) not in values]
     assert 512 == _setting(config, LIMIT)
+    assert _holding(config) == {v.SETTINGS_TEMPERATURE: 1.0, v.SETTINGS_KL: 0.0, v.SETTINGS_GRADIENT: 1.0}
+    config.actor_rollout_ref.actor.use_kl_loss = config.algorithm.use_kl_in_reward = True
+    assert 0.002 == _holding(config)[v.SETTINGS_KL]
 
 
 def test_trackers_take_what_we_read() -> None:

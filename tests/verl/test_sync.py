@@ -117,3 +117,33 @@ def test_ranks_count_what_they_train(watched: Trained) -> None:
         once = of_rank[v.LOGPROB, "old"]
         assert once > 0
         assert {(v.LOGPROB, "old"): once, (v.LOGPROB, "ref"): once, (v.FORWARD, None): 3 * once} == of_rank
+
+
+def test_rewards_are_those_of_verls_samples(watched: Trained) -> None:
+    """Of the batch whose mean and extremes verl logs; the scores and tokens that the reward workers saw, too."""
+    (run,) = watched.recorded()
+    logged = watched.metrics()
+    for metric, key in (
+        (v.REWARD_SCORE, "critic/score/mean"), (v.REWARD_MAX, "critic/score/max"), (v.REWARD_MIN, "critic/score/min"),
+        (v.ADVANTAGE_MEAN, "critic/advantages/mean"), (v.ADVANTAGE_MAX, "critic/advantages/max"),
+    ):  # fmt: skip
+        assert [step[key] for step in logged] == [point.value for point in run.points(metric)], key
+    (seen,) = run.last_points(v.REWARD_DISTRIBUTION)
+    assert seen.count == 8 * len(logged)
+    assert seen.sum == pytest.approx(8 * sum(step["critic/score/mean"] for step in logged))
+    assert (seen.min, seen.max) == (
+        min(step["critic/score/min"] for step in logged),
+        max(step["critic/score/max"] for step in logged),
+    )
+    spreads = [point.value for point in run.points(v.REWARD_STD)]
+    assert [step["critic/score/max"] > step["critic/score/min"] for step in logged] == [one > 0 for one in spreads]
+    shares = [point.value for point in run.points(v.REWARD_ZERO_STD)]
+    assert len(logged) == len(shares) and all(share in (0.0, 0.25, 0.5, 0.75, 1.0) for share in shares)
+    spans = {span.span_id: span for span in run.closed_spans(None)}
+    rewards = [span for span in spans.values() if v.REWARD_FUNCTION in span.attributes]
+    for reward in rewards:
+        trajectory = spans[reward.parent_id].attributes
+        written = (v.TOKENS_PROMPT, v.TOKENS_RESPONSE, v.TOKENS_ENVIRONMENT)
+        assert reward.attributes[v.TOKENS] == sum(trajectory[key] for key in written)
+    checkpoints = [span for span in spans.values() if span.name == v.CHECKPOINT]
+    assert checkpoints and {"verl"} == {span.attributes[v.CHECKPOINT_FORMAT] for span in checkpoints}

@@ -18,6 +18,7 @@ from otel_rl.cli.checks import (
     journal_root,
     protobuf,
     recorded,
+    rules_changed,
     settings_rows,
     standard_variables,
     writers,
@@ -49,16 +50,18 @@ def doctor(
     ✗ (wrong), in ASCII with +, - or x. Values that may be secret are never printed.
     """
     console = stdout()
+    found = opened(run) if run is not None else None
+    runs = root().absolute() if found is None else found.path.parent
     sections = {
         "installed": installed(),
         "integrations": integrations(),
         "settings": settings_rows(),
         "OpenTelemetry variables": standard_variables(HONOURED),
+        "rules": rules_changed(runs),
         "sending": [*sending(), *collectors()],
         "recording": [protobuf(), compiled(), *journal_root(root().absolute())],
     }
-    if run is not None:
-        found = opened(run)
+    if found is not None:
         sections[f"run {found.path}"] = [*recorded(found), *sent(found), *writers(found), *absent(found)]
     for title, findings in sections.items():
         _print(console, title, findings)

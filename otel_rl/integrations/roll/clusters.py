@@ -62,6 +62,7 @@ def _answers(result: Any) -> list[Answer]:
 
 
 UPDATED = ((vocabulary.SYNC_OPERATION, "model_update"),)
+CHECKPOINTS = ((vocabulary.CHECKPOINT_FORMAT, "roll"),)
 MOVES = "load_states", "offload_states"
 MOVES_OF_SERVER = (
     *MOVES, "load_states_partial", "offload_states_partial", "process_weights_after_loading", "broadcast_parameter",
@@ -74,7 +75,10 @@ HOOKS: tuple[Hook, ...] = (
     StageHook(target=f"{ACTOR}.train_step", stage=vocabulary.TRAIN, attributes=_say_train("actor")),
     StageHook(target=f"{CRITIC}.compute_values", stage=vocabulary.VALUE, attributes=_say_batch),
     StageHook(target=f"{CRITIC}.train_step", stage=vocabulary.TRAIN, attributes=_say_train("critic")),
-    *(StageHook(target=f"{kind}.do_checkpoint", stage=vocabulary.CHECKPOINT) for kind in (ACTOR, CRITIC)),
+    *(
+        StageHook(target=f"{kind}.do_checkpoint", stage=vocabulary.CHECKPOINT, attributes=CHECKPOINTS)
+        for kind in (ACTOR, CRITIC)
+    ),
     StageHook(target=f"{WORKER}.start_model_update", stage=vocabulary.SYNC, attributes=UPDATED),
     *sync_hooks(WORKER, *MOVES, optional=True),
     *sync_hooks(INFER, *MOVES_OF_SERVER, optional=True),

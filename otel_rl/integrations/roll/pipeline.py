@@ -111,6 +111,15 @@ def _settings(config: Any) -> dict[str, Value]:
         vocabulary.SETTINGS_LIMIT: int(generating.max_new_tokens),
         vocabulary.SETTINGS_UPDATES: samples / (updated * ranks) * int(config.ppo_epochs),
         vocabulary.SETTINGS_STEPS: int(config.max_steps),
+        **{name: float(value) for name, value in _holding(arguments, generating).items() if value is not None},
+    }
+
+
+def _holding(arguments: Any, generating: Any) -> dict[str, float | None]:
+    """Return what may hold the policy; the KL has a coefficient in the rewards, which adapts, and one in the loss."""
+    return {
+        vocabulary.SETTINGS_TEMPERATURE: getattr(generating, "temperature", None),
+        vocabulary.SETTINGS_GRADIENT: getattr(arguments, "max_grad_norm", None) or None,
     }
 
 
@@ -162,7 +171,11 @@ def _wait_stage(args: Args, kwargs: Kwargs) -> str | None:
 HOOKS: tuple[Hook, ...] = (
     CallbackHook(target=f"{BASE}.__init__", before=_made),
     CallbackHook(target=f"{BASE}.run", before=_begin_loop, after=end_loop, failed=loop_failed),
-    StageHook(target=f"{BASE}.do_checkpoint", stage=_checkpoint_stage),
+    StageHook(
+        target=f"{BASE}.do_checkpoint",
+        stage=_checkpoint_stage,
+        attributes=((vocabulary.CHECKPOINT_FORMAT, "roll"),),
+    ),
     StageHook(target="roll.pipeline.agentic.agentic_pipeline:AgenticPipeline.val", stage=vocabulary.EVALUATE),
     StageHook(target="ray:get", stage=_wait_stage, attributes=((vocabulary.IDLE_REASON, "workers"),)),
     CallbackHook(target=f"{TIMER}.__enter__", before=_enter),

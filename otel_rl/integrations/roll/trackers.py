@@ -14,13 +14,16 @@ from otel_rl import vocabulary
 from otel_rl.hooks import Args, Attachment, CallbackHook, Hook, Kwargs, StageHook
 from otel_rl.metrics.naming import Series
 from otel_rl.process.hooked import hooking
-from otel_rl.single_controller.tracked import lengths_at, name_numbers, numbers_of, record_numbers
+from otel_rl.single_controller.tracked import extremes_at, lengths_at, name_numbers, numbers_of, record_numbers
 
 TRACKING = "roll.utils.tracking"
 NAME = "otel"
 """Name of the tracker that does nothing itself: its numbers are recorded as those of any other."""
 CANONICAL: Final[dict[str, Series]] = {
     "critic/score/mean": (vocabulary.REWARD_SCORE, ()),
+    **extremes_at("critic/score", vocabulary.REWARD_MAX, vocabulary.REWARD_MIN),
+    "critic/advantages/mean": (vocabulary.ADVANTAGE_MEAN, ()),
+    **extremes_at("critic/advantages", vocabulary.ADVANTAGE_MAX, vocabulary.ADVANTAGE_MIN),
     "actor/pg_loss": (vocabulary.LOSS_TERM, ((vocabulary.LOSS_TYPE, "policy"),)),
     "actor/total_loss": (vocabulary.LOSS, ()),
     "actor/kl_loss": (vocabulary.KL_REFERENCE, ()),

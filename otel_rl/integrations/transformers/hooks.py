@@ -114,6 +114,8 @@ def _say_settings(trainer: Any) -> None:
     said: dict[str, Value] = {vocabulary.SETTINGS_LEARNING_RATE: float(trainer.args.learning_rate)}
     if trainer.state.max_steps > 0:
         said[vocabulary.SETTINGS_STEPS] = int(trainer.state.max_steps)
+    if trainer.args.max_grad_norm:
+        said[vocabulary.SETTINGS_GRADIENT] = float(trainer.args.max_grad_norm)
     say_of_setup(said)
 
 
@@ -195,6 +197,7 @@ HOOKS = (
     StageHook(
         target=f"{TRAINER}._save_checkpoint",
         stage=vocabulary.CHECKPOINT,
+        attributes=((vocabulary.CHECKPOINT_FORMAT, "transformers"),),
         before=_begin_outside,
         after=_end_outside,
         failed=_end_outside,

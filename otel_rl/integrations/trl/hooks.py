@@ -31,7 +31,6 @@ from otel_rl.integrations.trl.rollouts import (
 from otel_rl.integrations.trl.run_settings import say_settings
 from otel_rl.integrations.trl.trainer_metrics import (
     EVALUATION,
-    RANK,
     evaluation_metrics,
     keep_loss,
     say_logged_loss,
@@ -49,6 +48,7 @@ from otel_rl.trace.stage import current_stage
 from otel_rl.trace.throughput import Throughput
 from otel_rl.trace.training import training
 
+CHECKPOINTS = ((vocabulary.CHECKPOINT_FORMAT, "transformers"),)
 TRAINERS = {"grpo_trainer": "GRPOTrainer", "rloo_trainer": "RLOOTrainer"}
 
 
@@ -148,6 +148,7 @@ def _scored(args: Args, kwargs: Kwargs, result: Any) -> None:
     if mode_of(args[0]) == TRAIN:
         attempt("observe", "a rollout", models.observe_rollout, result)
         attempt("record", "samples", scored.record_samples, args[0], result)
+        attempt("record", "advantages", rewards.record_advantages, result)
     _begin_processing(args, kwargs, result)
     rollouts.mode = ""
 
@@ -326,14 +327,14 @@ def _step_over(args: Args, kwargs: Kwargs) -> None:
     if training.inner:
         return
     training.forward = None
-    rewards.record_nonfinite(TRAIN, (RANK,))
+    rewards.record_scored(TRAIN, ())
     if hasattr(args[0], "_metrics"):
         step_metrics(args[0])
 
 
 def _before_log(args: Args, kwargs: Kwargs) -> None:
     if mode_of(args[0]) == EVAL:
-        rewards.record_nonfinite(EVAL, (EVALUATION, RANK))
+        rewards.record_scored(EVAL, (EVALUATION,))
         evaluation_metrics(args[0])
     elif not training.inner:
         say_logged_loss(args[0], args[1])
@@ -383,7 +384,7 @@ def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:
             capture=_forward_made,
         ),
         StageHook(target=f"{at}.log", stage=vocabulary.LOG, before=_before_log),
-        StageHook(target=f"{at}._save_checkpoint", stage=vocabulary.CHECKPOINT),
+        StageHook(target=f"{at}._save_checkpoint", stage=vocabulary.CHECKPOINT, attributes=CHECKPOINTS),
     )
 
 

@@ -1,9 +1,12 @@
-"""TRL: the stages of rewards, and the answers to which a reward function gave NaN or infinity.
+"""TRL: the stages of rewards, what they were, and the answers to which a reward function gave NaN or infinity.
 
 Source: trl 1.16, ``trainer/grpo_trainer.py`` (``_calculate_rewards``, 1579). A function gives None where it does not
 apply, and TRL makes ``torch.nan`` of that: this very object, which it keeps in a local variable until the rewards are a
 tensor. A NaN that was computed is another object, so the two can be told apart there. Who writes ``math.nan``, which is
 the same object, says None. An answer that no function scored counts for all of them: it trains nothing.
+
+TRL gathers the rewards of all ranks on each. The first rank records their extremes and distribution, as TRL logs their
+mean; every rank counts what is no number among its own.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,10 +23,12 @@ from otel_rl.guard import attempt
 from otel_rl.hooks import Args, CallbackHook, Kwargs
 from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.integrations.trl.rollouts import mode_of
+from otel_rl.integrations.trl.trainer_metrics import GLOBAL, RANK
+from otel_rl.metrics.distribution import distribution_of
 from otel_rl.probes import deferred
 from otel_rl.probes.host_arrays import of_host
 from otel_rl.process.state import state
-from otel_rl.records import Deferred, Labels, Point, Value
+from otel_rl.records import Deferred, Labels, Measured, Point, Value
 from otel_rl.trace.gap import end_between
 from otel_rl.trace.stage import Stage
 
@@ -31,15 +36,20 @@ ANSWERS = {"_calculate_rewards": "output_reward_func", "_invoke_async": "output"
 """Functions of TRL that call a reward function, and where they keep what TRL has made of its answer."""
 NONE = math.nan
 """``torch.nan`` is this object."""
+ADVANTAGES = vocabulary.ADVANTAGE_MEAN, vocabulary.ADVANTAGE_MAX, vocabulary.ADVANTAGE_MIN
 DEEPEST = 8
 """Frames of ours between the end of TRL's timer and its caller, at most."""
 
 
 class Scores(NamedTuple):
-    """Rewards of one rollout on this rank."""
+    """Rewards of one rollout: of this rank, and on the first rank of all."""
 
     rewards: Any
-    """Tensor of answers and functions."""
+    """Tensor of answers and functions; this rank's answers come first."""
+    rows: int
+    """This rank's answers."""
+    weights: Any
+    """Tensor of functions, on the host; None where another rank records what all rewards are."""
     functions: tuple[str, ...]
     unanswered: dict[str, int]
     """Answers without a reward, by function; in the tensor they are NaN."""
@@ -53,11 +63,14 @@ def begin_rewards(args: Args, kwargs: Kwargs) -> None:
 
 
 def say_rewards(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    return {vocabulary.MODE: mode_of(args[0]), vocabulary.BATCH_SIZE: len(args[2])}
+    mode = mode_of(args[0])
+    rollout = rollouts.open.get(mode)
+    said: dict[str, Value] = {vocabulary.MODE: mode, vocabulary.BATCH_SIZE: len(args[2])}
+    return said if rollout is None else {**said, vocabulary.TOKENS: rollout.tokens}
 
 
 def end_rewards(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """Keep the rewards of this rank for the end of the step; TRL has gathered those of all."""
+    """Keep the rewards for the end of the step."""
     rollouts.rewarding = None
     attempt("keep", "rewards", _keep, args[0], len(args[2]), result)
 
@@ -65,9 +78,15 @@ def end_rewards(args: Args, kwargs: Kwargs, result: Any) -> None:
 def _keep(trainer: Any, rows: int, rewards: Any) -> None:
     functions = tuple(map(str, trainer.reward_func_names))
     first = int(trainer.accelerator.process_index) * rows
-    own = rewards.detach()[first : first + rows]
-    if own.shape == (rows, len(functions)):
-        scores = Scores(own, functions, dict(rollouts.unanswered))
+    kept = rewards.detach()[first : first + rows] if first else rewards.detach()
+    if kept.shape[1:] == (len(functions),) and len(kept) >= rows:
+        scores = Scores(
+            kept,
+            rows,
+            None if first else getattr(trainer, "reward_weights", None),
+            functions,
+            dict(rollouts.unanswered),
+        )
         rollouts.scored.setdefault(mode_of(trainer), []).append(scores)
 
 
@@ -104,49 +123,76 @@ def _unanswered() -> int:
     return 0
 
 
-def record_nonfinite(mode: str, labels: Labels) -> None:
-    """Record the answers of this rank, since the last call, to which each function gave NaN or infinity.
+def record_scored(mode: str, labels: Labels) -> None:
+    """Record the rewards since the last call, in the flusher.
 
-    Emits: ``rl.reward.nonfinite`` (gauge), 0 too.
+    Emits: ``rl.reward.nonfinite`` (gauge), the answers of this rank to which each function gave NaN or infinity, 0 too;
+    on the first rank ``rl.reward.max``, ``.min`` (gauges) and ``.distribution`` (histogram) of all ranks.
     """
     scored = rollouts.scored.pop(mode, [])
     if not scored:
         return
-    use = partial(_points, [(one.functions, one.unanswered) for one in scored], labels, state.now())
-    kind = scored[0].rewards.device.type
+    use = partial(_records, scored, labels, state.now())
+    rewards, kind = [one.rewards for one in scored], scored[0].rewards.device.type
     if kind == "cpu":
-        state.add(Deferred(_count_on_host, ([one.rewards for one in scored], use)))
+        state.add(Deferred(use, (rewards,)))
     else:
-        deferred.send(kind, partial(_count_on_device, [one.rewards for one in scored]), use)
+        deferred.copy(kind, rewards, use)
 
 
-def _count_on_host(rewards: list[Any], use: Any) -> Iterable[Point]:
+def _records(scored: list[Scores], labels: Labels, time_ns: int, hosts: list[Any]) -> Iterator[Point | Measured]:
     import numpy as np
 
-    bad = [~np.isfinite(of_host(one)) for one in rewards]
-    points: Iterable[Point] = use([[*one.sum(0).tolist(), int(one.all(1).sum())] for one in bad])
-    return points
-
-
-def _count_on_device(rewards: list[Any]) -> Any:
-    import torch
-
-    bad = [~torch.isfinite(one) for one in rewards]
-    return torch.stack([torch.cat([one.sum(0), one.all(1).sum(0, keepdim=True)]) for one in bad])
-
-
-def _points(
-    known: list[tuple[tuple[str, ...], dict[str, int]]], labels: Labels, time_ns: int, counts: list[list[float]]
-) -> list[Point]:
-    """Make the points of counts by function, of which the last is that of answers without any reward."""
     found: Counter[str] = Counter()
-    for (functions, unanswered), (*bad, unscored) in zip(known, counts, strict=True):
-        for function, count in zip(functions, bad, strict=True):
-            found[function] += int(max(unscored, count - unanswered.get(function, 0)))
-    return [
-        Point(vocabulary.REWARD_NONFINITE, float(count), time_ns, ((vocabulary.REWARD_FUNCTION, function), *labels))
-        for function, count in found.items()
-    ]
+    rewards = []
+    for one, values in zip(scored, map(of_host, hosts), strict=True):
+        bad = ~np.isfinite(values[: one.rows])
+        unscored = int(bad.all(1).sum())
+        for function, count in zip(one.functions, bad.sum(0).tolist(), strict=True):
+            found[function] += max(unscored, count - one.unanswered.get(function, 0))
+        if one.weights is not None:
+            with np.errstate(invalid="ignore"):
+                sums = np.nansum(values * of_host(one.weights), 1)
+            rewards.append(np.where(np.isnan(values).all(1), np.nan, sums))
+    for function, count in found.items():
+        of_function = ((vocabulary.REWARD_FUNCTION, function), *labels, RANK)
+        yield Point(vocabulary.REWARD_NONFINITE, float(count), time_ns, of_function)
+    if rewards:
+        known = np.concatenate(rewards)
+        known = known[~np.isnan(known)]
+        for name, extreme in ((vocabulary.REWARD_MAX, np.max), (vocabulary.REWARD_MIN, np.min)):
+            if known.size:
+                yield Point(name, float(extreme(known)), time_ns, (*labels, GLOBAL))
+        yield from distribution_of(known, (*labels, GLOBAL))
+
+
+def record_advantages(scored: Mapping[str, Any]) -> None:
+    """Record the advantages of this rank's rollout of training, each as often as its sample has tokens in the loss.
+
+    Emits: ``rl.advantage.mean``, ``.max``, ``.min`` (gauges); nothing where a derived trainer has one by token.
+    """
+    advantages, mask, of_tools = (scored.get(key) for key in ("advantages", "completion_mask", "tool_mask"))
+    if advantages is None or mask is None or advantages.dim() != 1:
+        return
+    use, kind = partial(_of_advantages, state.now()), advantages.device.type
+    if kind == "cpu":
+        masks = [mask] if of_tools is None else [mask, of_tools]
+        state.add(Deferred(use, ([advantages, *masks],)))
+    else:
+        lengths = (mask if of_tools is None else mask * of_tools).sum(1)
+        deferred.copy(kind, [advantages.detach(), lengths], use)
+
+
+def _of_advantages(time_ns: int, hosts: list[Any]) -> Iterator[Point]:
+    advantages, *masks = map(of_host, hosts)
+    mask = masks[0] if len(masks) == 1 else masks[0] * masks[1]
+    lengths = mask.sum(1) if mask.ndim > 1 else mask
+    used = advantages[lengths > 0]
+    if used.size:
+        mean = (advantages * lengths).sum() / lengths.sum()
+        values = mean, used.max(), used.min()
+        for name, value in zip(ADVANTAGES, values, strict=True):
+            yield Point(name, float(value), time_ns, (RANK,))
 
 
 TIMER = "trl.extras.profiling:ProfilingContext"

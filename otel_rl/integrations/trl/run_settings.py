@@ -23,4 +23,7 @@ def say_settings(trainer: Any) -> None:
     }
     if trainer.max_completion_length is not None:
         said[vocabulary.SETTINGS_LIMIT] = int(trainer.max_completion_length)
+    for name, value in ((vocabulary.SETTINGS_TEMPERATURE, "temperature"), (vocabulary.SETTINGS_KL, "beta")):
+        if getattr(trainer, value, None) is not None:
+            said[name] = float(getattr(trainer, value))
     say_of_setup(said)

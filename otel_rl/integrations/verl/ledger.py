@@ -14,6 +14,7 @@ from zlib import crc32
 
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory
+from otel_rl.integrations.verl import reward_spread
 from otel_rl.observing import samples
 from otel_rl.observing.samples import Rows
 from otel_rl.single_controller import ledger as kit
@@ -168,8 +169,8 @@ def grouped(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Look at the groups of the legacy trainer: ``compute_advantage(data, ..., num_repeat)``; V1 calls it inside."""
     batch, uids = result.batch, result.non_tensor_batch.get("uid")
     if "prompts" in set(batch.keys()):
-        asked, rewards = kwargs.get("num_repeat"), _rewards(result)
-        kit.note(vocabulary.ADVANTAGE, kit.note_grouped, uids, batch["prompts"], asked, rewards)
+        asked = kwargs.get("num_repeat")
+        kit.note(vocabulary.ADVANTAGE, kit.note_grouped, uids, batch["prompts"], asked, _rewards(result))
 
 
 def _rewards(data: Any) -> dict[str, Any]:
@@ -185,8 +186,16 @@ LEDGER_HOOKS: Final[tuple[Hook, ...]] = (
     CallbackHook(target=f"{TRANSFER}:_update_meta_with_output", before=answered, optional=True),
     CallbackHook(target="verl.workers.engine_workers:TrainingWorker._postprocess_output", before=lost, optional=True),
     CallbackHook(
-        target="verl.trainer.ppo.v1.utils:compute_advantage_for_multi_trajectories", after=compared, optional=True
+        target="verl.trainer.ppo.v1.utils:compute_advantage_for_multi_trajectories",
+        before=reward_spread.scored,
+        after=compared,
+        optional=True,
     ),
-    CallbackHook(target="verl.trainer.ppo.ray_trainer:compute_advantage", after=grouped, optional=True),
+    CallbackHook(
+        target="verl.trainer.ppo.ray_trainer:compute_advantage",
+        before=reward_spread.scored_by_legacy,
+        after=grouped,
+        optional=True,
+    ),
 )
 """Hooks of functions that have no stage. The table calls ``submitted``, ``balanced`` and ``given`` where it has one."""

@@ -16,10 +16,13 @@ from typing import Any, Final
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, Kwargs, Memory
 from otel_rl.metrics.naming import Series
-from otel_rl.single_controller.tracked import Numbers, lengths_at, name_numbers, numbers_of, record_numbers
+from otel_rl.single_controller.tracked import Numbers, extremes_at, lengths_at, name_numbers, numbers_of, record_numbers
 
 CANONICAL: Final[dict[str, Series]] = {
     "critic/score/mean": (vocabulary.REWARD_SCORE, ()),
+    **extremes_at("critic/score", vocabulary.REWARD_MAX, vocabulary.REWARD_MIN),
+    "critic/advantages/mean": (vocabulary.ADVANTAGE_MEAN, ()),
+    **extremes_at("critic/advantages", vocabulary.ADVANTAGE_MAX, vocabulary.ADVANTAGE_MIN),
     "actor/loss": (vocabulary.LOSS, ()),
     "actor/pg_loss": (vocabulary.LOSS_TERM, ((vocabulary.LOSS_TYPE, "policy"),)),
     "critic/vf_loss": (vocabulary.LOSS_TERM, ((vocabulary.LOSS_TYPE, "value"),)),

@@ -43,7 +43,7 @@ TIMERS: kit.Timers = {
     "update_actor": (vocabulary.TRAIN, ((MODEL, "actor"),)),
     **sync_timers("update_weights", "switch_to_trainer", "switch_to_rollout"),
     "switch_wait": (vocabulary.IDLE, (QUEUE,)),
-    "save_checkpoint": (vocabulary.CHECKPOINT, ()),
+    "save_checkpoint": (vocabulary.CHECKPOINT, ((vocabulary.CHECKPOINT_FORMAT, "verl"),)),
     "testing": (vocabulary.EVALUATE, ()),
     "dump_rollout_generations": (vocabulary.LOG, ()),
 }
@@ -88,6 +88,20 @@ def _settings_of(trainer: Any) -> dict[str, Value]:
         vocabulary.SETTINGS_LIMIT: int(rollout.response_length),
         vocabulary.SETTINGS_UPDATES: prompts / int(actor.ppo_mini_batch_size) * int(actor.ppo_epochs),
         vocabulary.SETTINGS_STEPS: int(trainer.total_training_steps),
+        **(attempt("read", "what holds verl's policy", _holding, config) or {}),
+    }
+
+
+def _holding(config: Any) -> dict[str, Value]:
+    """Return the temperature, the coefficients of the KL in loss and reward together, and where gradients are cut."""
+    actor, algorithm = config.actor_rollout_ref.actor, config.algorithm
+    in_loss = float(actor.kl_loss_coef) if actor.use_kl_loss else 0.0
+    in_reward = float(algorithm.kl_ctrl.kl_coef) if algorithm.use_kl_in_reward else 0.0
+    limit = getattr(actor, "grad_clip", None)
+    return {
+        vocabulary.SETTINGS_TEMPERATURE: float(config.actor_rollout_ref.rollout.temperature),
+        vocabulary.SETTINGS_KL: in_loss + in_reward,
+        **({vocabulary.SETTINGS_GRADIENT: float(limit)} if limit else {}),
     }
 
 

@@ -78,7 +78,14 @@ HOOKS: tuple[Hook, ...] = (
     StageHook(target=f"{ACTOR}.update_actor", stage=vocabulary.TRAIN, attributes=_say_train),
     *(hook for owner in (ACTOR, RECEIVER) for hook in sync_hooks(owner, "update_weights")),
     *sync_hooks(DETACHED, "save_model_to_cpu", "restore_model_from_cpu"),
-    *(StageHook(target=f"{owner}.save_checkpoint", stage=vocabulary.CHECKPOINT) for owner in (ACTOR, TRAINING)),
+    *(
+        StageHook(
+            target=f"{owner}.save_checkpoint",
+            stage=vocabulary.CHECKPOINT,
+            attributes=((vocabulary.CHECKPOINT_FORMAT, "verl"),),
+        )
+        for owner in (ACTOR, TRAINING)
+    ),
     StageHook(
         target=f"{TRAINING}.train_mini_batch", stage=vocabulary.TRAIN, attributes=_say_train, before=ledger.given
     ),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_rl.report.data.details import Ledger, OpenStageRow, RequestRow, StallRow
+from otel_rl.report.data.devices import RankDevice
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Attempt, DamagedFile, Follows, Loss, MemoryKind, StepDisagreement
 
@@ -78,6 +79,15 @@ class Updates:
 
 
 @dataclass(frozen=True, slots=True)
+class StepTokens:
+    """The tokens of a step, of the rank that has most."""
+
+    step: int
+    tokens: int
+    rank: Rank
+
+
+@dataclass(frozen=True, slots=True)
 class LateLoop:
     """The event loop of a process that was late by a second or more inside steps."""
 
@@ -121,4 +131,10 @@ class HealthRows:
     requests: Sequence[RequestRow] = ()
     is_ahead: bool = False
     """Rollouts outlive their step: their requests are aborted by design, and go on."""
+    preempted: Mapping[str, int] = field(default_factory=dict)
+    """Preemptions by engine, where its requests do not have them."""
+    kv_cache_peak: float | None = None
+    step_tokens: Sequence[StepTokens] = ()
+    """Of the last attempt."""
+    devices: Sequence[RankDevice] = ()
     late_loops: Sequence[LateLoop] = ()

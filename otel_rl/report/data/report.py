@@ -9,6 +9,7 @@ from otel_rl.report.data.details import Flops, Ledger, MemoryParts, OpenStageRow
 from otel_rl.report.data.finding import Findings, Unmade
 from otel_rl.report.data.ranks import OfRank, Rank
 from otel_rl.report.data.roles import RoleRow, Trajectories
+from otel_rl.report.data.rule_settings import RuleSettings
 from otel_rl.report.data.time_use import Efficiency
 
 FORMAT: Final = "otel_rl.report/2"
@@ -353,5 +354,7 @@ class Report:
     losses: list[Loss]
     damage: list[DamagedFile]
     findings: Findings
+    rules: RuleSettings
+    """What a user changed of the rules that make the findings."""
     unmade: list[Unmade]
     """Parts that are missing here because of errors in otel_rl; empty as a rule."""

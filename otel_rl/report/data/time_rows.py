@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from otel_rl.report.data.details import RequestTail
+from otel_rl.report.data.devices import RankDevice
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import LongStep, StageRow
 from otel_rl.report.data.roles import RoleRow, Trajectories
@@ -107,6 +108,14 @@ class FirstSubmit:
     share: float
 
 
+@dataclass(frozen=True, slots=True)
+class SampleBuffer:
+    """Prompts whose samples no step has taken yet, medians over the steps; rollouts outlive their step."""
+
+    finished: float
+    running: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeRows:
     """The rows that the rules of TIME read, without the one step that would outweigh the others."""
@@ -135,6 +144,9 @@ class TimeRows:
     slow_process: SlowProcess | None = None
     growing: GrowingStage | None = None
     first_submit: FirstSubmit | None = None
+    devices: Sequence[RankDevice] = ()
+    buffer: SampleBuffer | None = None
+    """None if rollouts end with their step, or nobody says how many there are."""
 
     def share_of(self, stage: str) -> float:
         """Return the share of the step of a stage that lies directly in it."""

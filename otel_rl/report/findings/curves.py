@@ -15,6 +15,10 @@ from otel_rl.analysis.summary import mean
 NOT_A_NUMBER: Final = ("reward_nan", "update_nan", "learning_rate_zero")
 DEAD: Final = (*NOT_A_NUMBER, "policy_collapse")
 """Findings that explain whatever else a run does."""
+LOOSE: Final = (v.REQUEST_RATIO, v.GROUPS)
+"""Numbers of rollouts, of which there may be more than steps."""
+GAINING: Final = 5
+"""Of fewer values none is said to rise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,10 @@ class Learning:
     """Values of single ranks: series that were ever NaN or infinite, and how many answers got such a reward."""
     answers: float | None = None
     """Answers of a rank in a rollout, the median; None if nobody counted."""
+    settings: Mapping[str, float] = field(default_factory=dict)
+    """Those that the training said in its set-up, as in the report."""
+    is_led: bool = False
+    """A driver calls the ranks: what it gives them to train on has the log-probabilities of before the update."""
     groups: int = 0
     """Prompts that were sampled for the training, as far as groups are told apart."""
     dropped: Mapping[str, int] = field(default_factory=dict)
@@ -111,6 +119,11 @@ class Learning:
             self._curves[name] = Curve() if one is None else one.good()
         return self._curves[name]
 
+    def loss_term(self, kind: str) -> Curve:
+        """Return the finite values of one term of the loss: `policy`, `value`, ..."""
+        terms = [one for one in self.all_of(v.LOSS_TERM) if one.qualifiers.get(v.LOSS_TYPE) == kind]
+        return terms[0].good() if terms else Curve()
+
     def functions(self, name: str) -> dict[str, Numbers]:
         """Return the series of every reward function that have this name."""
         return {one.function: one for one in self.all_of(name) if one.function}
@@ -126,9 +139,22 @@ class Learning:
 
     @cached_property
     def steps(self) -> int:
-        """Steps of the longest series."""
-        return max((len(one.values) for one in self.series), default=0)
+        """Steps of the longest series; there may be more rollouts than steps."""
+        return max((len(one.values) for one in self.series if one.name not in LOOSE), default=0)
 
     def noun(self, points: int) -> str:
         """Return what so many points of a series are: of several updates with one rollout only one knows rewards."""
         return "step" if points * 4 > self.steps * 3 else "rollout"
+
+
+def same_steps(*curves: Curve) -> list[Curve]:
+    """Return of each curve what belongs to steps that all have."""
+    known = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves]
+    steps = [step for step in known[0] if all(step in one for one in known)]
+    return [Curve(steps, [one[step] for step in steps]) for one in known]
+
+
+def gains_since(reward: Curve, step: int) -> bool:
+    """Whether the reward is higher at the end than when something began."""
+    since = reward.since(step)
+    return len(since) >= GAINING and Curve(range(len(since)), since).change.is_rise

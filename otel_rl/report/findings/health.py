@@ -16,10 +16,21 @@ from otel_rl.report.findings.causes import seen_in
 from otel_rl.report.findings.endings import ENDINGS
 from otel_rl.report.findings.memory import MEMORY
 from otel_rl.report.findings.mishaps import MISHAPS
-from otel_rl.report.findings.rule import Found, Rule, rank_name, rule, table
+from otel_rl.report.findings.rule import Found, Rule, rank_name, rule, table, whole
+from otel_rl.runs.format import count
 
 LATE_S: Final = 1.0
 """An event loop that is late by so much serves nobody meanwhile."""
+OF_PROGRAMS: Final = ("13", "31", "43", "45")
+"""NVIDIA's numbers of errors that a program makes, or that its end makes."""
+HOT: Final = {
+    "thermal_software": "its temperature", "thermal_hardware": "its temperature", "power_brake": "its power supply",
+}  # fmt: skip
+"""Reasons of a lowered clock that are faults of the machine; a power cap is usual at full load."""
+OFTEN: Final = 0.1
+"""In so many of the readings."""
+READINGS: Final = 12
+"""A minute of them."""
 CALLERS_WAITS: Final = (f"{v.IDLE} queue", f"{v.IDLE} controller")
 """Waits of a driver and of its ranks for what others do."""
 OTHER_NUMBERS: Final = "what {who} calls {step} is {others}"
@@ -160,6 +171,49 @@ def event_loop_late(rows: HealthRows) -> Found | None:
     return Found(values, latest.lag_s)
 
 
+@rule(
+    "warning",
+    reads=(v.XID, v.HW_ERRORS),
+    condition="a device of a rank has critical errors (NVIDIA's XID, but those that programs make), or errors of its "
+    "memory that could not be corrected",
+    window="since the sidecar began",
+    sentence="The device of {who} has errors: {errors}.",
+    advice="Look at `dmesg` and `nvidia-smi -q` of its node; have the device reset or replaced.",
+)
+def device_errors(rows: HealthRows) -> Found | None:
+    for one in rows.devices:
+        xids = {code: number for code, number in one.xids.items() if code not in OF_PROGRAMS}
+        errors = [f"XID {code}" + (f" ({count(number)} times)" if number > 1 else "") for code, number in xids.items()]
+        if one.uncorrected:
+            errors.append(f"{count(one.uncorrected)} of its memory that could not be corrected")
+        if errors:
+            who = [rank_name(rank, rows.ranks) for rank in one.ranks]
+            return Found({"who": who, "errors": errors}, sum(xids.values()) + one.uncorrected)
+    return None
+
+
+@rule(
+    "warning",
+    reads=(v.THROTTLE,),
+    condition=f"the clock of a rank's device is lowered for its temperature or power supply in {whole(OFTEN)} of the "
+    "readings",
+    window=f"the steps of the last attempt, at least {READINGS} readings",
+    sentence="The device of {who} is slowed down for {why} in {share:percent} of the readings.",
+    advice="Look at the cooling and the power supply of its node.",
+)
+def device_throttled(rows: HealthRows, *, limit: float = OFTEN) -> Found | None:
+    found = [
+        (share, HOT[why], one.ranks)
+        for one in rows.devices
+        for why, share in one.throttled.items()
+        if why in HOT and share >= limit and one.readings >= READINGS
+    ]
+    if not found:
+        return None
+    share, why, ranks = max(found, key=lambda row: row[0])
+    return Found({"who": [rank_name(rank, rows.ranks) for rank in ranks], "why": why, "share": share}, share)
+
+
 HEALTH: Final[tuple[Rule[HealthRows], ...]] = table(
     stalled,
     hanging,
@@ -170,5 +224,7 @@ HEALTH: Final[tuple[Rule[HealthRows], ...]] = table(
     steps_disagree,
     *MISHAPS,
     event_loop_late,
+    device_errors,
+    device_throttled,
 )
 """In docs/findings.md in this order."""

@@ -24,6 +24,10 @@ HORIZON: Final = 10
 """It is an alarm if it will not fit before a run has made so many times its steps, if it does not say how many more."""
 LEAST_STAGE: Final = 0.3
 """A stage is named if it has this share of the growth."""
+NEAR: Final = 0.9
+"""A device is nearly full from here on: the largest blocks find no room any more."""
+APART: Final = 0.1
+"""By so much of what the allocator holds less is live than at first: blocks that do not fit remain."""
 SUBJECTS: Final[dict[MemoryKind, str]] = {
     "host rss": "memory of {}",
     "device allocated": "device memory of {}",
@@ -66,6 +70,35 @@ def memory_full(rows: HealthRows) -> Found | None:
 def memory_grows(rows: HealthRows) -> Found | None:
     growing = _growing(rows.memory)
     return None if any(_is_soon(one, rows) for one in growing) else _grows(rows, growing)
+
+
+@rule(
+    "warning",
+    reads=(v.RESERVED_END, v.ALLOCATED_END, v.GPU_MEMORY_LIMIT),
+    condition=f"what device allocators hold fills {whole(NEAR)} of a device, and at the ends of steps {whole(APART)} "
+    "less of it is live than at first",
+    window=f"all steps but the first five, at least {LEAST}: first and last third",
+    sentence="Device memory of {who} is fragmented: its allocator holds {held:size} of {limit:size}, of which "
+    "{live:percent} is live ({before:percent} at first).",
+    advice="Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, or make micro-batches smaller or equal in length.",
+)
+def memory_fragmented(rows: HealthRows, *, full: float = NEAR, apart: float = APART) -> Found | None:
+    """Find a device that its allocator fills with blocks that are not in use."""
+    live = {row.rank: row for row in rows.memory if row.kind == "device allocated"}
+    for row in rows.memory:
+        if row.kind != "device reserved" or not row.limit or row.rank not in live:
+            continue
+        held = sum(one.bytes[-1] for one in rows.memory if (one.kind, one.place) == (row.kind, row.place))
+        shares = [used / size for used, size in zip(live[row.rank].bytes, row.bytes, strict=False) if size]
+        third = len(shares) // 3
+        if len(shares) < LEAST or held < full * row.limit:
+            continue
+        before, after = median(shares[:third]), median(shares[-third:])
+        if before - after >= apart:
+            who = rank_name(row.rank, rows.ranks)
+            values: dict[str, Value | None] = {"who": who, "held": row.bytes[-1], "limit": row.limit}
+            return Found({**values, "live": after, "before": before}, before - after)
+    return None
 
 
 def _growing(memory: Sequence[RankMemory]) -> list[Growing]:
@@ -152,5 +185,6 @@ def healthy(rows: HealthRows) -> Found:
 MEMORY: Final = table(
     memory_full,
     memory_grows,
+    memory_fragmented,
     healthy,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from math import inf
 from typing import Any, Final
@@ -25,6 +25,12 @@ FAILED: Final = 0.01
 HALF: Final = 0.5
 FEW: Final = 3
 """Fewer skipped updates or failed requests say nothing."""
+PREEMPTED: Final = 0.05
+"""So many of the requests are computed a second time."""
+BEFORE: Final = 16
+"""Steps that show what is usual: of batches of one sample whose lengths differ widely, fewer do not."""
+JUMP: Final = 3.0
+"""Answers become longer by some percent a step; three times the most of all steps before is another batch."""
 REASONS: Final = {
     "name_taken": "their name is reserved",
     "too_many_names": "there are too many names",
@@ -126,9 +132,9 @@ def no_update(rows: HealthRows) -> Found | None:
     sentence="The optimizer skipped its update in {skipped} of {steps:plural step}, first in step {since}.",
     advice="Look for infinite or NaN gradients.",
 )
-def updates_skipped(rows: HealthRows) -> Found | None:
+def updates_skipped(rows: HealthRows, *, limit: float = SKIPPED) -> Found | None:
     updates = rows.updates
-    if updates is None or updates.last_row >= ROW or updates.skipped < max(FEW, SKIPPED * updates.steps):
+    if updates is None or updates.last_row >= ROW or updates.skipped < max(FEW, limit * updates.steps):
         return None
     return Found({"skipped": updates.skipped, "steps": updates.steps, "since": updates.since})
 
@@ -143,8 +149,8 @@ def requests_fail(rows: HealthRows) -> Found | None:
     condition=f"{whole(FAILED)} of the requests of an engine fail or time out, and {FEW} or more",
     **REQUESTS_FAIL,
 )
-def some_requests_fail(rows: HealthRows) -> Found | None:
-    return _failing(rows, FAILED, HALF)
+def some_requests_fail(rows: HealthRows, *, limit: float = FAILED) -> Found | None:
+    return _failing(rows, limit, HALF)
 
 
 def _failing(rows: HealthRows, low: float, high: float) -> Found | None:
@@ -169,13 +175,68 @@ def _failing(rows: HealthRows, low: float, high: float) -> Found | None:
     sentence="{aborted:count} of {count:count} requests of {engine} were aborted ({share:percent}).",
     advice="Find who aborts them, and what training makes of answers that are cut.",
 )
-def requests_aborted(rows: HealthRows) -> Found | None:
-    many = [row for row in _of_training(rows) if row.aborted >= max(FEW, FAILED * row.count)]
+def requests_aborted(rows: HealthRows, *, limit: float = FAILED) -> Found | None:
+    many = [row for row in _of_training(rows) if row.aborted >= max(FEW, limit * row.count)]
     if rows.is_ahead or not many:
         return None
     row = max(many, key=lambda row: row.aborted / row.count)
     share = row.aborted / row.count
     return Found({"engine": _engine(row), "aborted": row.aborted, "count": row.count, "share": share}, share)
+
+
+@rule(
+    "warning",
+    reads=(v.PREEMPTIONS, v.ENGINE_PREEMPTIONS, v.REQUESTS, v.KV_PEAK),
+    condition=f"an engine preempts {whole(PREEMPTED)} of its requests, and {FEW} or more: they are computed again",
+    window="all steps",
+    sentence="{preempted:plural preemption} in {count:plural request} of {engine}: their tokens are computed again[; "
+    "its KV cache was up to {peak:percent} full].",
+    advice="Give the engine more memory for its KV cache, or let fewer requests run at once.",
+)
+def engine_full(rows: HealthRows, *, limit: float = PREEMPTED) -> Found | None:
+    """Find the engine that preempts the largest share of its requests."""
+    counts: Counter[str] = Counter()
+    preempted = Counter(rows.preempted)
+    for row in rows.requests:
+        counts[row.engine] += row.count
+        preempted[row.engine] += row.preemptions or 0
+    full = [name for name, number in preempted.items() if number >= max(FEW, limit * counts[name]) and counts[name]]
+    if not full:
+        return None
+    engine = max(full, key=lambda name: preempted[name] / counts[name])
+    share = preempted[engine] / counts[engine]
+    peak = rows.kv_cache_peak if len(counts) == 1 else None
+    values: dict[str, Value | None] = {
+        "engine": engine or "the engine",
+        "preempted": preempted[engine],
+        "count": counts[engine],
+    }
+    return Found({**values, "share": share, "peak": peak}, share)
+
+
+@rule(
+    "warning",
+    reads=(v.TOKENS, v.TOKENS_PADDING),
+    condition=f"a step trains {JUMP:.0f} times the tokens of any step before, with their padding, on one rank",
+    window=f"all steps of the last attempt but the first {BEFORE}",
+    sentence="Step {step} trains {tokens:count} tokens on {who}[, and {others:plural further step} likewise]: no step "
+    "before had more than {before:count}.",
+    advice="Check the limits of packing and of dynamic batches, and the lengths of its samples: memory follows them.",
+)
+def tokens_jump(rows: HealthRows, *, times: float = JUMP) -> Found | None:
+    """Find a batch that is far larger than all before it."""
+    most, jumped = 0, None
+    for place, one in enumerate(rows.step_tokens):
+        if place >= BEFORE and one.tokens >= times * most:
+            jumped = one
+            break
+        most = max(most, one.tokens)
+    if jumped is None or not most:
+        return None
+    others = sum(one.step > jumped.step and one.tokens >= times * most for one in rows.step_tokens)
+    who = rank_name(jumped.rank, rows.ranks)
+    values: dict[str, Value | None] = {"step": jumped.step, "tokens": jumped.tokens, "before": most, "who": who}
+    return Found({**values, "others": others or None}, jumped.tokens / most)
 
 
 def _of_training(rows: HealthRows) -> list[RequestRow]:
@@ -225,5 +286,7 @@ MISHAPS: Final = table(
     updates_skipped,
     some_requests_fail,
     requests_aborted,
+    engine_full,
+    tokens_jump,
     telemetry_lost,
 )

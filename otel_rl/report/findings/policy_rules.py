@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.series.change import change
 from otel_rl.analysis.series.correlation import monotony
 from otel_rl.analysis.series.onset import onset
+from otel_rl.analysis.series.rising import rise
 from otel_rl.analysis.series.robust import high, level, mad, median
-from otel_rl.report.findings.curves import DEAD, NOT_A_NUMBER, Curve, Learning
+from otel_rl.report.findings.curves import DEAD, NOT_A_NUMBER, Curve, Learning, gains_since
 from otel_rl.report.findings.rule import Found, rule, whole
 from otel_rl.runs.format import brief, percent, plural
 
@@ -29,6 +30,16 @@ ABRUPT: Final = 5
 SPIKE: Final = 10.0
 """A spike is so many times as high as nearly all gradients of the first third."""
 DEVIATIONS: Final = 20.0
+APART: Final = 0.05
+"""Healthy engines and trainers differ by 0.01 to 0.04 nat a token: kernels and precision."""
+TIMES: Final = 5.0
+"""Kernels and precision stay what they are; a policy that learns moves their difference by less than this."""
+SAMPLED_WITH: Final = (v.SAMPLE, v.LOGPROB)
+"""Boundaries at which the policy is still that of the rollout, where no driver says what was computed before."""
+COLD: Final = 0.1
+"""At this temperature a difference of two logits counts ten times: hardly anything is left to chance."""
+OLDER: Final = 1.0
+"""Updates by which the samples have become older."""
 
 
 @rule(
@@ -37,22 +48,20 @@ DEVIATIONS: Final = 20.0
     condition=f"the entropy stays below {whole(GONE)} of its first values, at once or without a gain in reward",
     window=f"all steps, at least {FEWEST}, against the first three",
     sentence="The policy collapsed in step {step}: entropy {before:.2f} to {after:.2f}[, then gradient 0 "
-    "in {zeros} of {gradients:plural step}][; learning rate {rate:brief}].",
+    "in {zeros} of {gradients:plural step}][; learning rate {rate:brief}][; temperature {temperature:brief}].",
     advice="Lower the learning rate and start again from before that step.",
     silenced_by=NOT_A_NUMBER,
 )
-def policy_collapse(learning: Learning) -> Found | None:
+def policy_collapse(learning: Learning, *, limit: float = GONE) -> Found | None:
     """Find an entropy that is gone to the end, at once or without a gain in reward."""
     entropy = learning.curve(v.ENTROPY)
-    start = _low_since(entropy, GONE)
+    start = _low_since(entropy, limit)
     if start is None or (learning.is_gaining and entropy.values[max(0, start - ABRUPT)] < _early(entropy) / 2):
         return None
     began = _low_since(entropy, HALF)
     step = entropy.steps[start if began is None else began]
-    rate = learning.curve(v.LEARNING_RATE)
-    used = [value for value in rate.before(step + 1) if value > 0]
     values = {"step": step, "before": _early(entropy), "after": max(0.0, median(entropy.since(step)))}
-    return Found({**values, **_no_gradient(learning, step), "rate": max(used, default=None)})
+    return Found({**values, **_no_gradient(learning, step), **_driven_by(learning, step)})
 
 
 @rule(
@@ -62,12 +71,12 @@ def policy_collapse(learning: Learning) -> Found | None:
     window=f"all steps, at least {FEW}, against the first three",
     sentence="The entropy fell from {before:.2f} to {after:.2f} (since step {step}), and the reward did not rise.",
     advice="Raise the temperature or the entropy bonus, or lower the learning rate.",
-    silenced_by=DEAD,
+    silenced_by=(*DEAD, "divergence"),
 )
-def entropy_collapse(learning: Learning) -> Found | None:
+def entropy_collapse(learning: Learning, *, limit: float = LOW) -> Found | None:
     """Find an entropy that stays low, without a gain in reward."""
     entropy = learning.curve(v.ENTROPY)
-    start = _low_since(entropy, LOW)
+    start = _low_since(entropy, limit)
     if start is None or learning.is_gaining or len(entropy) < FEW:
         return None
     step = entropy.steps[start]
@@ -81,7 +90,7 @@ def entropy_collapse(learning: Learning) -> Found | None:
     window=f"all steps, at least {FEWEST}, against the first third",
     sentence="The gradient is 0 {when}: nothing is learned.",
     advice="Look at frozen parameters, the loss mask and the advantages.",
-    silenced_by=(*DEAD, "groups_equal"),
+    silenced_by=(*DEAD, "groups_equal", "reward_constant"),
 )
 def gradient_vanished(learning: Learning) -> Found | None:
     """Find a gradient that is 0 to the end, compared with itself."""
@@ -104,7 +113,7 @@ def gradient_vanished(learning: Learning) -> Found | None:
     window=f"all steps, at least {2 * FEW}, against the first third",
     sentence="The gradient norm exploded in step {step}: {before:brief} to {after:brief}, and stays there.",
     advice="Lower the learning rate or clip the gradient.",
-    silenced_by=DEAD,
+    silenced_by=(*DEAD, "divergence"),
 )
 def gradient_explosion(learning: Learning) -> Found | None:
     """Find gradients that stay far above all of the first third."""
@@ -127,7 +136,7 @@ def gradient_explosion(learning: Learning) -> Found | None:
     sentence="The gradient norm spikes in {count:count} of {total:plural step} (first in {first}): "
     "up to {top:brief}, usually {usual:brief}.",
     advice="Clip the gradient, or lower the learning rate.",
-    silenced_by=(*DEAD, "gradient_explosion"),
+    silenced_by=(*DEAD, "divergence", "gradient_explosion"),
 )
 def gradient_spikes(learning: Learning) -> Found | None:
     """Find gradients that are far above all of the first third, again and again."""
@@ -151,7 +160,7 @@ def gradient_spikes(learning: Learning) -> Found | None:
     sentence="KL to the reference grows from {middle:brief} to {end:brief} since step {step}[ while the reward "
     "went from {reward_before:brief} to {reward_after:brief}].",
     advice="Raise the KL coefficient or lower the learning rate.",
-    silenced_by=DEAD,
+    silenced_by=(*DEAD, "divergence"),
 )
 def kl_explosion(learning: Learning) -> Found | None:
     """Find a KL that grows to more than the first entropy and does not pay in reward."""
@@ -167,7 +176,7 @@ def kl_explosion(learning: Learning) -> Found | None:
     start = onset([value > middle + (end - middle) / 4 for value in kl.values], 0.8)
     step = kl.steps[len(kl) // 2 if start is None else start]
     before, after = reward.before(step)[-FEW:], reward.since(step)[-tenth:]
-    if _gains_since(reward, step) or _is_higher(before, after):
+    if gains_since(reward, step) or _is_higher(before, after):
         return None
     went = {"reward_before": level(before), "reward_after": level(after)} if before and after else {}
     return Found({"middle": middle, "end": end, "step": step, **went})
@@ -214,7 +223,7 @@ def learning_rate_zero_since(learning: Learning) -> Found | None:
     window=f"the last fifth, against the first twentieth; at least {2 * FEW} steps",
     sentence="The loss rises: {before:brief} to {after:brief} in {total:plural step}[ at learning rate {rate:brief}].",
     advice="Lower the learning rate.",
-    silenced_by=(*DEAD, "reward_collapsed", "reward_falls", "groups_equal", "kl_explosion"),
+    silenced_by=(*DEAD, "reward_collapsed", "reward_falls", "groups_equal", "kl_explosion", "divergence"),
 )
 def loss_rises(learning: Learning) -> Found | None:
     """Find a loss that rises, at a learning rate that does not fall, without a gain in reward."""
@@ -228,6 +237,77 @@ def loss_rises(learning: Learning) -> Found | None:
     return Found({"before": moved.before, "after": moved.after, "total": len(loss), "rate": at_rate})
 
 
+@rule(
+    "warning",
+    reads=(v.LOGPROB_DIFFERENCE, v.SAMPLE_LAG),
+    condition=f"log-probabilities of rollout and training stay {TIMES:.0f} times as far apart as in the first steps, "
+    f"and by {APART} nat or more, and no lag of the samples grew with it",
+    window="all steps, against the first three; at least 3 at the end",
+    sentence="Rollout and training disagree since step {step}: log-probabilities differ by {after:brief} nat a token, "
+    "{before:brief} before.",
+    advice="Check that new weights reach the engine, and that temperature and top-p are the same on both sides.",
+)
+def rollout_drifts(learning: Learning, *, nat: float = APART, times: float = TIMES) -> Found | None:
+    """Find samples that come from another policy than the one that is trained, since some step."""
+    for apart in _differences(learning):
+        limit = max(nat, times * max(apart.values[:3], default=0.0))
+        start = onset([value >= limit for value in apart.values])
+        if start is None or start < 3 or len(apart) - start < 3:
+            continue
+        lag, step = learning.curve(v.SAMPLE_LAG), apart.steps[start]
+        if not median(lag.since(step)) > median(lag.before(step)):
+            values = {"before": median(apart.values[:start]), "after": median(apart.values[start:])}
+            return Found({"step": apart.steps[start], **values})
+    return None
+
+
+@rule(
+    "warning",
+    reads=(v.LOGPROB_DIFFERENCE, v.SAMPLE_LAG),
+    condition=f"log-probabilities of rollout and training differ by {APART} nat or more from the first steps on, and "
+    "no samples are older than the policy",
+    window="all steps, at least 3",
+    sentence="Rollout and training disagree: log-probabilities differ by {apart:brief} nat a token in all "
+    "{steps:plural step} (engines and trainers that fit: below {limit:brief}).",
+    advice="Check that temperature, top-p, precision and the weights are the same on both sides.",
+    silenced_by=("rollout_drifts",),
+)
+def rollout_apart(learning: Learning, *, nat: float = APART) -> Found | None:
+    """Find samples that never come from the policy that is trained; a lag would explain that."""
+    if any(learning.curve(v.SAMPLE_LAG).values):
+        return None
+    for apart in _differences(learning):
+        if len(apart) >= 3 and onset([value >= nat for value in apart.values]) == 0:
+            return Found({"apart": median(apart.values), "steps": len(apart), "limit": nat})
+    return None
+
+
+@rule(
+    "warning",
+    reads=(v.SAMPLE_LAG,),
+    condition=f"the samples become older from step to step, by {OLDER:.0f} update or more",
+    window="all steps, at least 15: first and last third",
+    sentence="Samples become older from step to step: {first:.3g} updates behind the policy at first, {last:.3g} in "
+    "the end.",
+    advice="Train more often, sample less ahead, or drop samples that are too old.",
+)
+def lag_grows(learning: Learning, *, updates: float = OLDER) -> Found | None:
+    """Find a lag that has no bound."""
+    lag = learning.curve(v.SAMPLE_LAG)
+    risen = rise(lag.values) if len(lag) >= FEW else None
+    if risen is None or risen.last - risen.first < updates:
+        return None
+    return Found({"first": risen.first, "last": risen.last})
+
+
+def _differences(learning: Learning) -> Iterator[Curve]:
+    """Return how far rollout and training are apart, by boundary, where only kernels and precision should differ."""
+    boundaries = (*SAMPLED_WITH, v.TRAIN) if learning.is_led else SAMPLED_WITH
+    for one in learning.all_of(v.LOGPROB_DIFFERENCE):
+        if one.qualifiers.get(v.LEDGER_BOUNDARY, "").partition(" ")[0] in boundaries:
+            yield one.good()
+
+
 def _early(curve: Curve) -> float:
     return max(curve.values[:3], default=0.0)
 
@@ -239,6 +319,15 @@ def _low_since(entropy: Curve, share: float) -> int | None:
     limit = share * _early(entropy)
     start = onset([value <= limit for value in entropy.values])
     return start if start and len(entropy) - start >= FEWEST else None
+
+
+def _driven_by(learning: Learning, step: int) -> dict[str, float | None]:
+    """Return what may make a policy certain: a temperature near 0, or else the learning rate."""
+    temperature = learning.settings.get("temperature")
+    if temperature is not None and temperature <= COLD:
+        return {"temperature": temperature, "rate": None}
+    used = [value for value in learning.curve(v.LEARNING_RATE).before(step + 1) if value > 0]
+    return {"rate": max(used, default=None), "temperature": None}
 
 
 def _zeros(gradient: Curve) -> list[bool]:
@@ -261,12 +350,6 @@ def _spike_limit(gradient: Curve) -> float:
     known = [value for value in gradient.values if value > 0]  # without an advantage there is none
     early = known[: max(1, len(known) // 3)]
     return math.inf if not early else max(SPIKE * high(early, 0.95), median(early) + DEVIATIONS * mad(early))
-
-
-def _gains_since(reward: Curve, step: int) -> bool:
-    """Whether the reward is higher at the end than when something began."""
-    since = reward.since(step)
-    return len(since) >= FEWEST and Curve(range(len(since)), since).change.is_rise
 
 
 def _is_higher(before: Sequence[float], after: Sequence[float]) -> bool:

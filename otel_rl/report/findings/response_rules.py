@@ -1,4 +1,4 @@
-"""Lengths of the responses: at the limit, paid for, or gone."""
+"""Lengths of the responses, at the limit, paid for, or gone; and requests that end without one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from otel_rl.analysis.series.correlation import step_by_step, together
 from otel_rl.analysis.series.onset import onset
 from otel_rl.analysis.series.robust import median
 from otel_rl.analysis.summary import mean
-from otel_rl.report.findings.curves import DEAD, Curve, Learning
+from otel_rl.report.findings.curves import DEAD, Learning, same_steps
 from otel_rl.report.findings.rule import Found, rule, whole
 
 FEW: Final = 15
@@ -21,6 +21,16 @@ HALF: Final = 0.5
 MANY: Final = 0.9
 EARLY: Final = 0.8
 """With this share in the first steps it was so from the beginning."""
+RISEN: Final = 0.25
+"""A share of cut responses has risen by this much of all of them."""
+FULL: Final = 0.95
+"""A mean length at this part of the limit leaves no room for answers that end by themselves."""
+UNUSED: Final = 0.05
+LONG: Final = 100
+"""Below such a limit, tokens, a small part of it says nothing."""
+ENDED_BADLY: Final = {"aborted": "are aborted", "timed_out": "time out", "error": "fail"}
+BADLY: Final = 0.1
+"""So many more of the requests than before end without an answer."""
 SHORT: Final = 0.15
 """Collapsed responses have at most this part of their first length."""
 
@@ -37,7 +47,7 @@ SHORT: Final = 0.15
 )
 def length_paid(learning: Learning) -> Found | None:
     """Find rewards and lengths that rise together until responses are cut."""
-    reward, length = _same_steps(learning.curve(v.REWARD_SCORE), learning.curve(v.RESPONSE_LENGTH))
+    reward, length = same_steps(learning.curve(v.REWARD_SCORE), learning.curve(v.RESPONSE_LENGTH))
     cut = learning.curve(v.RESPONSE_CLIPPED)
     if len(reward) < FEW or not cut.values or not (reward.change.is_rise and length.change.is_rise):
         return None
@@ -60,13 +70,13 @@ def length_paid(learning: Learning) -> Found | None:
     advice="Raise the limit (max_completion_length in TRL), or reward shorter answers.",
     silenced_by=("length_paid", "policy_collapse"),
 )
-def answers_cut(learning: Learning) -> Found | None:
+def answers_cut(learning: Learning, *, limit: float = MANY) -> Found | None:
     """Find that nearly all responses are cut from the first steps on."""
     cut = learning.curve(v.RESPONSE_CLIPPED)
     if len(cut) < 5:
         return None
     share, early = mean(cut.values), mean(cut.values[: max(5, len(cut) // 10)])
-    return Found({"share": share, "limit": _limit(learning)}) if share >= MANY and early >= EARLY else None
+    return Found({"share": share, "limit": _limit(learning)}) if share >= limit and early >= EARLY else None
 
 
 @rule(
@@ -79,10 +89,10 @@ def answers_cut(learning: Learning) -> Found | None:
     advice="Raise the limit if answers need more room.",
     is_fallback=True,
 )
-def answers_often_cut(learning: Learning) -> Found | None:
+def answers_often_cut(learning: Learning, *, limit: float = HALF) -> Found | None:
     """Find how many responses are cut where it is at least half."""
     cut = learning.curve(v.RESPONSE_CLIPPED)
-    if len(cut) < 3 or cut.third(2) < HALF:
+    if len(cut) < 3 or cut.third(2) < limit:
         return None
     return Found({"first": cut.third(0), "last": cut.third(2), "limit": _limit(learning)})
 
@@ -111,13 +121,88 @@ def answers_short(learning: Learning) -> Found | None:
     return Found({"step": step, "before": early, "after": after, "reward": rises_to})
 
 
+@rule(
+    "warning",
+    reads=(v.RESPONSE_CLIPPED, v.RESPONSE_LENGTH, v.RESPONSE_MAX, v.REWARD_SCORE),
+    condition=f"the share of cut responses rises by {whole(RISEN)} of all, to {whole(HALF)} or more, and the "
+    "reward does not",
+    window=f"first and last third; at least {FEW} steps",
+    sentence="More and more responses are cut[ at {limit:count} tokens]: {last:percent} in the last third, "
+    "{first:percent} in the first, and the reward does not rise.",
+    advice="Look at why answers do not end: raise the limit, check the stop tokens, or reward shorter answers.",
+    silenced_by=(*DEAD, "length_paid", "answers_cut"),
+)
+def cut_rises(learning: Learning, *, limit: float = HALF, rise: float = RISEN) -> Found | None:
+    """Find responses that run into the limit more and more often, for nothing."""
+    cut = learning.curve(v.RESPONSE_CLIPPED)
+    if len(cut) < FEW or not cut.change.is_rise or learning.is_gaining or not len(learning.curve(v.REWARD_SCORE)):
+        return None
+    first, last = cut.third(0), cut.third(2)
+    return (
+        Found({"first": first, "last": last, "limit": _limit(learning)}) if last >= max(limit, first + rise) else None
+    )
+
+
+@rule(
+    "warning",
+    reads=(v.RESPONSE_LENGTH, v.RESPONSE_CLIPPED),
+    condition=f"the mean response is as long as {whole(FULL)} of the limit, from the first steps on, where nobody "
+    "counts the responses that are cut",
+    window="all steps, at least 5",
+    sentence="Responses are {length:brief} tokens long in the mean, at a limit of {limit:count}: most are cut.",
+    advice="Raise the limit (max_completion_length in TRL), or reward shorter answers.",
+    silenced_by=("policy_collapse",),
+)
+def answers_at_limit(learning: Learning, *, full: float = FULL) -> Found | None:
+    """Find that nearly all responses must be cut, from their lengths and the settings."""
+    length, limit = learning.curve(v.RESPONSE_LENGTH), learning.settings.get("response_limit", 0.0)
+    if len(length) < 5 or limit <= 1 or len(learning.curve(v.RESPONSE_CLIPPED)):
+        return None
+    is_full = onset([value >= full * limit for value in length.values]) == 0
+    return Found({"length": mean(length.values), "limit": limit}) if is_full else None
+
+
+@rule(
+    "note",
+    reads=(v.RESPONSE_MAX, v.RESPONSE_LENGTH),
+    condition=f"no response of the last third is longer than {whole(UNUSED)} of a limit of {LONG} tokens or more, and "
+    "no alarm and no warning holds",
+    window="the last third",
+    sentence="No response of the last third is longer than {longest:count} tokens, at a limit of {limit:count}.",
+    advice="Look at whether answers end too early; a lower limit leaves more memory to the engine.",
+    is_fallback=True,
+)
+def answers_far_below_limit(learning: Learning, *, used: float = UNUSED) -> Found | None:
+    """Tell that the limit is of no use."""
+    longest, limit = learning.curve(v.RESPONSE_MAX), learning.settings.get("response_limit", 0.0)
+    if len(longest) < 3 or limit < LONG:
+        return None
+    most = max(longest.values[-(len(longest) // 3) :])
+    return Found({"longest": most, "limit": limit}) if most <= used * limit else None
+
+
+@rule(
+    "warning",
+    reads=(v.REQUEST_RATIO,),
+    condition=f"the share of requests that are aborted, time out or fail rises by {whole(BADLY)} of all or more",
+    window=f"first and last third; at least {FEW} rollouts",
+    sentence="More and more requests of rollouts {how}: {last:percent} in the last third, {first:percent} in the "
+    "first.",
+    advice="Read the log of the engine; look at its time-outs, and at what aborts requests.",
+)
+def requests_worse(learning: Learning, *, rise: float = BADLY) -> Found | None:
+    """Find that rollouts lose more and more of their requests; asynchronous ones abort some by design."""
+    is_ahead = any(learning.curve(v.SAMPLE_LAG).values)
+    for one in learning.all_of(v.REQUEST_RATIO):
+        kind, curve = one.qualifiers.get(v.OUTCOME_KIND, ""), one.good()
+        if kind not in ENDED_BADLY or len(curve) < FEW or (kind == "aborted" and is_ahead):
+            continue
+        first, last = curve.third(0), curve.third(2)
+        if curve.change.is_rise and last >= first + rise:
+            return Found({"how": ENDED_BADLY[kind], "first": first, "last": last})
+    return None
+
+
 def _limit(learning: Learning) -> float | None:
     """Return the longest response, which is the limit where responses are cut."""
     return max(learning.curve(v.RESPONSE_MAX).values, default=None)
-
-
-def _same_steps(left: Curve, right: Curve) -> tuple[Curve, Curve]:
-    of_right = dict(zip(right.steps, right.values, strict=True))
-    kept = [(step, x, of_right[step]) for step, x in zip(left.steps, left.values, strict=True) if step in of_right]
-    steps = [step for step, _, _ in kept]
-    return Curve(steps, [x for _, x, _ in kept]), Curve(steps, [y for _, _, y in kept])

@@ -38,6 +38,19 @@ ARRIVED: Final = 0.9
 NEAR: Final = 0.6
 """So much of its way a score has come when it is said to have arrived."""
 RECENT: Final = 10
+HOLDING: Final = ("temperature", "kl_coefficient", "gradient_limit")
+"""Settings that may hold a reward where it is."""
+COLD: Final = 0.1
+"""At this temperature a difference of two logits counts ten times: the answers of a group are nearly equal."""
+STRONG: Final = 1.0
+"""With this KL coefficient the best policy makes an answer that is a standard deviation better e times likelier."""
+CLIPPED: Final = 0.1
+"""Of gradients that are clipped a tenth is left at most."""
+UNMOVED: Final = (
+    "answers_nan", "groups_equal", "groups_mostly_equal", "gradient_vanished", "reward_constant", "reward_noisy",
+    "policy_unchanged",
+)  # fmt: skip
+"""Findings that say why a reward does not move."""
 NAME_WIDTH: Final = 24
 NO_CHANGE: Final = 1e-6
 """A change below this part of a value is rounding."""
@@ -55,7 +68,7 @@ NO_CHANGE: Final = 1e-6
     advice="Go back to a checkpoint before that step; look at KL and learning rate there.",
     silenced_by=DEAD,
 )
-def reward_collapsed(learning: Learning) -> Found | None:
+def reward_collapsed(learning: Learning, *, lost: float = LOST) -> Found | None:
     """Find a reward that fell from its peak by most of what it had gained, and stayed low."""
     curve = learning.curve(v.REWARD_SCORE)
     if len(curve) < FEW:
@@ -64,7 +77,7 @@ def reward_collapsed(learning: Learning) -> Found | None:
     end = top.stop
     start, final = curve.change.before, curve.change.after
     after_peak = onset([value < best / 2 + final / 2 for value in curve.values[end:]])
-    if after_peak is None or final > start + LOST * max(0.0, best - start):
+    if after_peak is None or final > start + lost * max(0.0, best - start):
         return None
     begin = end + after_peak
     scatter = max(curve.change.scatter, noise(curve.values[:begin]))  # what it fell to may be constant
@@ -102,23 +115,25 @@ def reward_falls(learning: Learning) -> Found | None:
 
 @rule(
     "warning",
-    reads=(v.REWARD_SCORE,),
-    condition="the reward does not move beyond its noise",
+    reads=(v.REWARD_SCORE, v.GRAD_NORM),
+    condition="the reward does not move beyond its noise. A setting that may hold it is named: a temperature of at "
+    f"most {COLD}, a KL coefficient of {STRONG:.0f} or more, gradients clipped to {whole(CLIPPED)} in all steps",
     window=f"first and last third; at least {MANY} steps",
-    sentence="The reward stays at {level:brief} in {points:plural step}, within its noise of {noise:brief}.",
-    advice="Raise the learning rate, or look at whether the reward can tell answers apart.",
-    silenced_by=(*DEAD, "answers_nan", "groups_equal", "groups_mostly_equal", "gradient_vanished"),
+    sentence="The reward stays at {level:brief} in {points:plural step}, within its noise of {noise:brief}[: {held}].",
+    advice="Change the setting that is named, if one is; raise the learning rate; look at whether the reward can tell "
+    "answers apart.",
+    silenced_by=(*DEAD, *UNMOVED),
 )
-def reward_flat(learning: Learning) -> Found | None:
+def reward_flat(learning: Learning, *, steps: float = MANY) -> Found | None:
     """Find a reward that stays within its noise in a long run."""
     curve = learning.curve(v.REWARD_SCORE)
-    if len(curve) < MANY:
+    if len(curve) < steps:
         return None
     moved = curve.change
     if abs(moved.by) > moved.least / 2 or abs(monotony(curve.values)) > TREND:
         return None
     values = {"level": mean(curve.values), "noise": moved.scatter, "points": len(curve)}
-    return Found({**values, "noun": _noun(learning, curve)})
+    return Found({**values, "noun": _noun(learning, curve), "held": _held(learning)})
 
 
 @rule(
@@ -187,16 +202,16 @@ def function_constant(learning: Learning) -> Found | None:
     advice="Look at what the reward function returns; make the prompts easier or harder.",
     silenced_by=DEAD,
 )
-def groups_equal(learning: Learning) -> Found | None:
+def groups_equal(learning: Learning, *, limit: float = ALL) -> Found | None:
     """Find the step since which all groups have equal rewards, unless the reward had reached its end before."""
     equal = learning.curve(v.REWARD_ZERO_STD)
-    start = onset([value >= ALL for value in equal.values])
+    start = onset([value >= limit for value in equal.values])
     if start is None or len(equal) - start < max(5, len(equal) // 10) or _is_converged(learning, equal, start):
         return None
     step, total = equal.steps[start], plural(len(equal), _noun(learning, equal))
     rewards = learning.curve(v.REWARD_SCORE).since(step)
     is_same = bool(rewards) and max(rewards) - min(rewards) <= NO_CHANGE * abs(rewards[0])
-    taught = sum(value >= ALL for value in equal.values[start:])
+    taught = sum(value >= limit for value in equal.values[start:])
     when = f"Since step {step}" if start else f"In all {total}"
     nothing = f"{taught} of {total} teach nothing" if start else "they teach nothing"
     return Found({"when": when, "value": rewards[0] if is_same else None, "nothing": nothing})
@@ -212,10 +227,10 @@ def groups_equal(learning: Learning) -> Found | None:
     advice="Make the prompts easier or harder, or the groups larger.",
     silenced_by=(*DEAD, "groups_equal"),
 )
-def groups_mostly_equal(learning: Learning) -> Found | None:
+def groups_mostly_equal(learning: Learning, *, limit: float = EQUAL_SHARE) -> Found | None:
     """Find that most groups are equal in the last third of a run whose reward does not rise."""
     equal = learning.curve(v.REWARD_ZERO_STD)
-    if len(equal) < 2 * FEW or equal.third(2) < EQUAL_SHARE or learning.is_gaining:
+    if len(equal) < 2 * FEW or equal.third(2) < limit or learning.is_gaining:
         return None
     return Found({"last": equal.third(2), "first": equal.third(0)})
 
@@ -253,6 +268,19 @@ def loss_course(learning: Learning) -> Found | None:
         return None
     ends = (curve.values[0], curve.values[-1]) if len(curve) < FEW else (curve.change.before, curve.change.after)
     return Found({"first": ends[0], "last": ends[1], "points": len(curve)})
+
+
+def _held(learning: Learning) -> str | None:
+    """Return which setting may hold a reward where it is."""
+    temperature, coefficient, limit = (learning.settings.get(name) for name in HOLDING)
+    norms = learning.curve(v.GRAD_NORM).values
+    if temperature is not None and temperature <= COLD:
+        return f"at a temperature of {brief(temperature)} answers hardly differ"
+    if coefficient is not None and coefficient >= STRONG:
+        return f"a KL coefficient of {brief(coefficient)} outweighs it"
+    if limit and norms and min(norms) >= limit / CLIPPED:
+        return f"gradients of {brief(median(norms))} are clipped to {brief(limit)} in all steps"
+    return None
 
 
 def _fallen_function(learning: Learning, step: int) -> dict[str, Value]:
@@ -359,11 +387,11 @@ def _noun(learning: Learning, curve: Curve) -> str:
     advice="Filtered: make the prompts easier or harder. Stale: sample less ahead. Surplus: start fewer at once.",
     silenced_by=DEAD,
 )
-def groups_dropped(learning: Learning) -> Found | None:
+def groups_dropped(learning: Learning, *, limit: float = DROPPED) -> Found | None:
     """Find that many prompts were sampled for nothing."""
     number = sum(learning.dropped.values())
     of = max(learning.groups, number)
-    if not of or number < DROPPED * of:
+    if not of or number < limit * of:
         return None
     reasons = sorted(learning.dropped.items(), key=lambda pair: (-pair[1], pair[0]))
     counts = [f"{count(times)} {reason}" for reason, times in reasons if times]

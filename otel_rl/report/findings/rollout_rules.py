@@ -28,6 +28,10 @@ HELD_SHARE: Final = 0.05
 SLOW_SHARE: Final = 0.05
 GROWN_SHARE: Final = 0.05
 GROWN_RATIO: Final = 1.5
+STARVED: Final = 0.2
+"""With such a share of waits the other side is clearly slower."""
+FED: Final = 0.05
+"""With such a share, it is not."""
 
 
 def generating_share(rows: TimeRows, stages: Collection[str] = (QUEUE,)) -> float:
@@ -57,7 +61,7 @@ def has_turns(rows: TimeRows) -> bool:
     advice="Speed up this part first, or call it for more trajectories at once: the servers are not what takes the "
     "time.",
 )
-def beside_turns(rows: TimeRows) -> Found | None:
+def beside_turns(rows: TimeRows, *, limit: float = BESIDE_SHARE, step_limit: float = BESIDE_STEP_SHARE) -> Found | None:
     """Find what takes most of the trajectories beside turns: rewards together, or a tool."""
     called = [row for role in rows.roles if not role.is_rank for row in role.stages]
     whole_s = sum(row.total_s for row in called if row.stage == v.TRAJECTORY)
@@ -67,11 +71,11 @@ def beside_turns(rows: TimeRows) -> Found | None:
         if row.stage.startswith(BESIDE):
             times_s[v.REWARD if row.stage.startswith(v.REWARD) else row.stage] += row.total_s
     stage, time_s = max(times_s.items(), key=itemgetter(1), default=("", 0.0))
-    if not whole_s or time_s < BESIDE_SHARE * whole_s:
+    if not whole_s or time_s < limit * whole_s:
         return None
     # the driver's wait is divided as the trajectory is
     share = min(1.0, time_s / whole_s) * generating_share(rows, (QUEUE, v.SAMPLE))
-    if share < BESIDE_STEP_SHARE:
+    if share < step_limit:
         return None
     return Found({"stage": stage, "time_s": time_s / count, "trajectory_s": whole_s / count, "share": share}, share)
 
@@ -86,9 +90,9 @@ def beside_turns(rows: TimeRows) -> Found | None:
     "[: the driver looks for them every {poll_s:g} s (poll_interval)].",
     advice="Let the driver look more often if it polls, or see what it does after the last rollout.",
 )
-def late_samples(rows: TimeRows) -> Found | None:
+def late_samples(rows: TimeRows, *, limit: float = LATE_SHARE) -> Found | None:
     late_s = rows.trajectories.late_s if rows.trajectories is not None else None
-    if not late_s or not rows.all_step_s or late_s < LATE_SHARE * rows.all_step_s:
+    if not late_s or not rows.all_step_s or late_s < limit * rows.all_step_s:
         return None
     # Without a weight: a poll is a habit of the framework, and all that a user can change comes first.
     return Found({"late_s": late_s, "share": late_s / rows.all_step_s, "poll_s": rows.settings.get(POLL)})
@@ -104,10 +108,10 @@ def late_samples(rows: TimeRows) -> Found | None:
     "({share:percent} of it)[; {inside} took {inside_s:seconds} of it].[ {steps:plural more step} had such a one.]",
     advice="Look at this trajectory: how long it is, its tools, its reward and its server.",
 )
-def held_step(rows: TimeRows) -> Found | None:
+def held_step(rows: TimeRows, *, limit: float = HELD_SHARE) -> Found | None:
     """Find the trajectory that held a step longest."""
     held = rows.trajectories.held if rows.trajectories is not None else []
-    if not held or sum(row.held_s for row in held) < HELD_SHARE * rows.all_steps_s:
+    if not held or sum(row.held_s for row in held) < limit * rows.all_steps_s:
         return None
     longest = held[0]
     return Found(
@@ -135,9 +139,9 @@ def held_step(rows: TimeRows) -> Found | None:
     "{others_s:seconds}: up to {cost_s:seconds} of a step ({share:percent}).",
     advice="See what this process does differently: its machine, its share of the work, a call that blocks it.",
 )
-def slow_process(rows: TimeRows) -> Found | None:
+def slow_process(rows: TimeRows, *, limit: float = SLOW_SHARE) -> Found | None:
     slow = rows.slow_process
-    if slow is None or slow.share < SLOW_SHARE:
+    if slow is None or slow.share < limit:
         return None
     return Found(
         {
@@ -157,17 +161,17 @@ def slow_process(rows: TimeRows) -> Found | None:
 
 @rule(
     "warning",
-    reads=("stages of the driver",),
-    condition=f"a stage of a driver takes longer from step to step: {GROWN_RATIO} times in the end, and "
-    f"{whole(GROWN_SHARE)} of the mean step more",
+    reads=("stages of the driver", v.SYNC),
+    condition="a stage of a driver, or without one the handing over of weights, takes longer from step to step: "
+    f"{GROWN_RATIO} times in the end, and {whole(GROWN_SHARE)} of the mean step more",
     window="the averaged steps of the last attempt, five or more",
     sentence="{stage} takes longer from step to step: {first_s:seconds} at first, {last_s:seconds} in the end, in "
     "{steps:plural step}.",
     advice="Find what this stage keeps or repeats from step to step.",
 )
-def growing_stage(rows: TimeRows) -> Found | None:
+def growing_stage(rows: TimeRows, *, times: float = GROWN_RATIO, limit: float = GROWN_SHARE) -> Found | None:
     row = rows.growing
-    if row is None or row.share < GROWN_SHARE or row.last_s < GROWN_RATIO * row.first_s:
+    if row is None or row.share < limit or row.last_s < times * row.first_s:
         return None
     return Found(asdict(row), row.share)
 
@@ -184,6 +188,37 @@ def starting_agents(rows: TimeRows) -> Found | None:
     return Found(asdict(rows.first_submit)) if rows.first_submit is not None else None
 
 
+@rule(
+    "note",
+    reads=(v.IDLE, v.GROUPS, v.SAMPLE_LAG),
+    condition=f"rollouts outlive their step, and the driver waits for them for {whole(STARVED)} of the step or more",
+    window=AVERAGED,
+    sentence="Training waits for rollouts ({share:percent} of the step); {finished:.3g} finished prompts are in the "
+    "buffer, {running:.3g} are being sampled (medians).",
+    advice="Use more or faster rollout servers, or let them sample further ahead.",
+)
+def training_starves(rows: TimeRows, *, limit: float = STARVED) -> Found | None:
+    share = generating_share(rows)
+    return Found({**asdict(rows.buffer), "share": share}) if rows.buffer is not None and share >= limit else None
+
+
+@rule(
+    "note",
+    reads=(v.IDLE, v.GROUPS, v.SAMPLE_LAG),
+    condition=f"rollouts outlive their step, the driver waits for less than {whole(FED)} of the step, and finished "
+    "prompts wait for it",
+    window=AVERAGED,
+    sentence="Rollouts are ahead of training: {finished:.3g} finished prompts wait in the buffer, {running:.3g} are "
+    "being sampled (medians).",
+    advice="Give training more devices, or sample less far ahead: samples only grow older.",
+)
+def rollouts_starve(rows: TimeRows, *, limit: float = FED) -> Found | None:
+    # a driver that never looks into a queue takes its samples elsewhere: the buffer says nothing of its waits
+    if rows.buffer is None or rows.buffer.finished < 1 or not 0 < rows.share_of(QUEUE) < limit:
+        return None
+    return Found(asdict(rows.buffer))
+
+
 ROLLOUTS: Final = table(
     beside_turns,
     late_samples,
@@ -191,4 +226,6 @@ ROLLOUTS: Final = table(
     slow_process,
     growing_stage,
     starting_agents,
+    training_starves,
+    rollouts_starve,
 )

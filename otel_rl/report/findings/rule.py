@@ -91,7 +91,8 @@ class Rule(Generic[Rows]):
     """When it holds, in words; docs/findings.md prints it."""
     window: str
     """The steps that it looks at, in words."""
-    find: Callable[[Rows], Found | None]
+    find: Callable[..., Found | None]
+    """Takes the rows; what it takes only by name are its bounds, which a user may change."""
     sentence: str
     """A template for ``say``."""
     advice: str = ""
@@ -101,9 +102,17 @@ class Rule(Generic[Rows]):
     silenced_by: tuple[str, ...] = ()
     """Rules of its table that find the cause of what it finds: then it is silent."""
 
+    @property
+    def bounds(self) -> Mapping[str, float]:
+        """The bounds that a user may change, with their defaults."""
+        return getattr(self.find, "__kwdefaults__", None) or {}
+
 
 def rule(severity: Severity, **parts: Any) -> Callable[[Callable[[Rows], Found | None]], Rule[Rows]]:
-    """Make a rule of the function below, which has its name; the parts are the other fields of `Rule`."""
+    """Make a rule of the function below, which has its name; the parts are the other fields of `Rule`.
+
+    The function's arguments that are given by name only are bounds, which a user may change.
+    """
     return lambda find: Rule(name=find.__name__, severity=severity, find=find, **parts)
 
 

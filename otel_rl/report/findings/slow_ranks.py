@@ -175,10 +175,10 @@ def slow_communication(rows: TimeRows) -> Found | None:
     advice="Give this work to all ranks, or do it in the background.",
     silenced_by=SLOW_RANK,
 )
-def awaited_rank(rows: TimeRows) -> Found | None:
+def awaited_rank(rows: TimeRows, *, limit: float = AWAITED_SHARE) -> Found | None:
     ranks = rows.awaited.ranks
     longest = max(rows.efficiency.ranks, key=lambda row: row.wait_s, default=None)
-    if not ranks or longest is None or longest.wait_s < AWAITED_SHARE * longest.step_s or not longest.step_s:
+    if not ranks or longest is None or longest.wait_s < limit * longest.step_s or not longest.step_s:
         return None
     values: dict[str, Value | None] = {
         "is_exact": all(row.is_wait_exact for row in rows.efficiency.ranks),
@@ -203,9 +203,9 @@ def awaited_rank(rows: TimeRows) -> Found | None:
     advice="Give the ranks equal work: batches of equal length, or one queue for all.",
     silenced_by=SLOW_RANK,
 )
-def uneven_ranks(rows: TimeRows) -> Found | None:
+def uneven_ranks(rows: TimeRows, *, limit: float = UNEVEN_SHARE) -> Found | None:
     share = sum(row.share for row in rows.efficiency.bubbles if row.kind == "skew")
-    if rows.awaited.ranks or share < UNEVEN_SHARE:
+    if rows.awaited.ranks or share < limit:
         return None
     is_exact = all(row.is_wait_exact for row in rows.efficiency.ranks)
     return Found({"is_exact": is_exact, "share": share, "is_spread": rows.awaited.is_spread}, share)

@@ -29,6 +29,10 @@ AROUND_STEP_SHARE: Final = 0.2
 SLOWER: Final = 1.5
 LEAST_USE: Final = 0.005
 LEAST_COMMUNICATION: Final = 0.1
+LEAST_GPU_USE: Final = 0.5
+"""The usual limit below which data loading, communication or the host are the bottleneck."""
+READINGS: Final = 12
+"""A minute of them."""
 GENERATE: Final = f"{v.SAMPLE}.generate"
 DOING: Final = {f"{v.SAMPLE}.tokenize": "tokenizing", f"{v.SAMPLE}.decode": "decoding"}
 AWAITED: Final = {
@@ -65,10 +69,10 @@ def slow_data(rows: TimeRows) -> Found | None:
     advice="Look at who makes what is waited for, and whether that can begin earlier.",
     silenced_by=("late_samples",),
 )
-def idle(rows: TimeRows) -> Found | None:
+def idle(rows: TimeRows, *, limit: float = IDLE_SHARE) -> Found | None:
     shares = {reason: share for reason, share in _idle(rows).items() if reason != "data" or not _data_share(rows)}
     share, reason = sum(shares.values()), max(shares, key=lambda reason: shares[reason], default="")
-    if share < IDLE_SHARE:
+    if share < limit:
         return None
     values = {"idle_s": share * rows.step_s, "step_s": rows.step_s, "share": share, "what": AWAITED.get(reason)}
     return Found(values, share)
@@ -103,7 +107,9 @@ def _data_share(rows: TimeRows) -> float:
     "{time_s:seconds} ({share:percent} of the step).",
     advice="Speed up this part first: the engine is not what takes the time.",
 )
-def around_generation(rows: TimeRows) -> Found | None:
+def around_generation(
+    rows: TimeRows, *, limit: float = AROUND_SHARE, step_limit: float = AROUND_STEP_SHARE
+) -> Found | None:
     place = next((place for place, row in enumerate(rows.stages) if (row.stage, row.inside) == (v.SAMPLE, None)), None)
     if place is None or not rows.stages[place].share:
         return None
@@ -112,7 +118,7 @@ def around_generation(rows: TimeRows) -> Found | None:
     others = {stage: share for stage, share in shares.items() if stage != GENERATE}
     stage = max(others, key=lambda name: others[name], default="")
     share = others.get(stage, 0.0)
-    if GENERATE not in shares or share < AROUND_SHARE or share * sample.share < AROUND_STEP_SHARE:
+    if GENERATE not in shares or share < limit or share * sample.share < step_limit:
         return None
     return Found(
         {
@@ -138,9 +144,9 @@ def around_generation(rows: TimeRows) -> Found | None:
     "all {stage:inside}.",
     advice="Look at what changed then: other programs on the machine, longer prompts or responses, a file system.",
 )
-def slower_since(rows: TimeRows) -> Found | None:
+def slower_since(rows: TimeRows, *, times: float = SLOWER) -> Found | None:
     slower = rows.slower
-    if slower is None or slower.after_s < SLOWER * slower.before_s:
+    if slower is None or slower.after_s < times * slower.before_s:
         return None
     ratio = slower.after_s / slower.before_s
     return Found({**asdict(slower), "ratio": ratio}, 1 - 1 / ratio)
@@ -157,11 +163,11 @@ def slower_since(rows: TimeRows) -> Found | None:
     advice="Lower the limit of the length, or let other work begin before the last responses end.",
     silenced_by=("held_step", "beside_turns"),
 )
-def slow_tail(rows: TimeRows) -> Found | None:
+def slow_tail(rows: TimeRows, *, limit: float = TAIL_STEP_SHARE, times: float = TAIL_RATIO) -> Found | None:
     """Find the fewest requests that hold up the steps far longer than as many others do."""
     for tail in sorted([] if has_turns(rows) else rows.tails, key=lambda tail: tail.slowest):
         step_share = tail.step_share or 0.0
-        if step_share >= TAIL_STEP_SHARE and tail.share >= TAIL_RATIO * tail.slowest:
+        if step_share >= limit and tail.share >= times * tail.slowest:
             values = {"slowest": round(100 * tail.slowest), "share": tail.share, "step_share": step_share}
             return Found(values, step_share)
     return None
@@ -192,9 +198,9 @@ def besides_training(rows: TimeRows) -> Found | None:
     sentence="{share:percent} of the step time lies under no stage.",
     advice='Put `with otel_rl.stage("name"):` around what runs there.',
 )
-def unknown_time(rows: TimeRows) -> Found | None:
+def unknown_time(rows: TimeRows, *, limit: float = OTHER_SHARE) -> Found | None:
     share = rows.share_of(v.OTHER)
-    return Found({"share": share}, share) if share >= OTHER_SHARE and rows.median_s >= TINY_STEP_S else None
+    return Found({"share": share}, share) if share >= limit and rows.median_s >= TINY_STEP_S else None
 
 
 @rule(
@@ -207,6 +213,24 @@ def unknown_time(rows: TimeRows) -> Found | None:
 )
 def long_step(rows: TimeRows) -> Found | None:
     return Found(asdict(rows.long_step)) if rows.long_step is not None else None
+
+
+@rule(
+    "note",
+    reads=(v.GPU_UTILIZATION, v.IDLE),
+    condition=f"the devices of the ranks are in use less than {whole(LEAST_GPU_USE)} of the time, and steps wait less "
+    f"than {whole(IDLE_SHARE)}",
+    window=f"all steps of the last attempt, at least {READINGS} readings of each device",
+    sentence="The devices are in use {use:percent} of the time, though the steps wait for little ({idle:percent}).",
+    advice="Look at what the host does between kernels, at communication, and at larger batches.",
+)
+def low_gpu_use(rows: TimeRows, *, limit: float = LEAST_GPU_USE) -> Found | None:
+    uses = [one.use for one in rows.devices if one.use is not None and one.readings >= READINGS]
+    waiting = sum(_idle(rows).values())
+    if not uses or len(uses) < len(rows.devices) or waiting >= IDLE_SHARE:
+        return None
+    use = sum(uses) / len(uses)
+    return Found({"use": use, "idle": waiting}) if use < limit else None
 
 
 @rule(
@@ -266,6 +290,7 @@ TIME: Final[tuple[Rule[TimeRows], ...]] = table(
     besides_training,
     unknown_time,
     long_step,
+    low_gpu_use,
     no_stage,
     largest,
 )

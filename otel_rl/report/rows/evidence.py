@@ -11,6 +11,7 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.series.robust import median
 from otel_rl.journal.read import PointView
 from otel_rl.report.data.finding import Findings
+from otel_rl.report.data.rule_settings import RuleSettings
 from otel_rl.report.findings.curves import Learning, Numbers
 from otel_rl.report.findings.judge import judge
 from otel_rl.report.rows.gather_health import health_rows
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
     from otel_rl.report.source import Source
 
 
-def findings(source: Source) -> Findings:
+def findings(source: Source, settings: RuleSettings) -> Findings:
     make = source.making.make
     return judge(
         make("finding", "TIME", None, time_rows, source),
         make("finding", "LEARN", None, learning, source),
         make("finding", "HEALTH", None, health_rows, source),
         source.making,
+        settings,
     )
 
 
@@ -38,8 +40,10 @@ def learning(source: Source) -> Learning:
     answers = [work.samples for work in works if work.samples]
     found = source.points.numbers.of_ranks(source.found.steps, source.making)
     return Learning(
-        series=[_last_loop(one.name, one.qualifiers, one.steps, one.values) for one in source.series],
+        series=[_last_loop(one.name, one.qualifiers, one.steps, one.values) for one in source.curves],
         of_ranks=[_last_loop(one.name, one.qualifiers, one.steps, one.values, one.rank) for one in found],
+        settings=source.settings,
+        is_led=bool(source.found.led),
         answers=median(answers) if answers else None,
         groups=len(source.found.trajectories.groups),
         dropped=_dropped(source.points.dropped.points()),

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 from otel_rl import vocabulary as v
 from otel_rl.report.data.details import OpenStageRow
-from otel_rl.report.data.health_rows import EndedEarly, FailedRank, HealthRows, LateLoop, RankMemory, Updates
+from otel_rl.report.data.health_rows import (
+    EndedEarly,
+    FailedRank,
+    HealthRows,
+    LateLoop,
+    RankMemory,
+    StepTokens,
+    Updates,
+)
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Attempt, Failure
 from otel_rl.report.findings.causes import by_cause, called_error
@@ -51,7 +59,11 @@ def health_rows(source: Source) -> HealthRows:
         refused=_refused(source),
         updates=_updates(source, last),
         requests=source.requests.rows,
-        is_ahead=any(series.name == v.SAMPLE_LAG and series.high for series in source.series),
+        is_ahead=source.is_ahead,
+        preempted={one.engine: one.count for one in source.requests.engine_preemptions},
+        kv_cache_peak=source.requests.kv_cache_peak,
+        step_tokens=_step_tokens(source, last),
+        devices=source.devices,
         late_loops=[LateLoop(*late) for late in source.points.loops.latest(last, source.found.steps)],
     )
 
@@ -200,6 +212,20 @@ def _updates(source: Source, attempt: str) -> Updates | None:
             ranks[record.rank].append(record)
     found = [_updates_of(sorted(records, key=lambda record: record.step)) for records in ranks.values()]
     return max(found, key=lambda one: (one.last_row, one.skipped), default=None)
+
+
+def _step_tokens(source: Source, attempt: str) -> list[StepTokens]:
+    """Return the tokens of the training forwards of each step, of the rank that has most; of the loop of most steps."""
+    loops: defaultdict[str, dict[int, StepTokens]] = defaultdict(dict)
+    for record in source.of_ranks.finished:
+        tokens = record.work.forward_tokens + record.work.padding_tokens
+        if record.attempt == attempt and record.work.forward_tokens:
+            known = loops[record.step.loop].get(record.step.iteration)
+            if known is None or tokens > known.tokens:
+                step = record.step.iteration
+                loops[record.step.loop][step] = StepTokens(step, tokens, record.rank)
+    steps = max(loops.values(), key=len, default={})
+    return [steps[step] for step in sorted(steps)]
 
 
 def _updates_of(records: list[StepRecord]) -> Updates:

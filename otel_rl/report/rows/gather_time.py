@@ -11,7 +11,7 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.series.level_shift import level_shift
 from otel_rl.report.data.ranks import StepKey
 from otel_rl.report.data.report import StageRow
-from otel_rl.report.data.time_rows import SlowerSteps, StageShare, TimeRows
+from otel_rl.report.data.time_rows import SampleBuffer, SlowerSteps, StageShare, TimeRows
 from otel_rl.report.fold.folded_spans import StepRecord
 from otel_rl.report.read.average import step_times
 from otel_rl.report.read.awaited import awaited
@@ -51,7 +51,21 @@ def time_rows(source: Source) -> TimeRows:
         slow_process=slow_process(source),
         growing=growing_stage(source),
         first_submit=first_submit(source),
+        devices=source.devices,
+        buffer=_buffer(source),
     )
+
+
+def _buffer(source: Source) -> SampleBuffer | None:
+    """Return how many prompts of the training wait for a step, where rollouts are ahead of it."""
+    depths = {
+        one.qualifiers.get(v.GROUP_STATE): [value for value in one.values if value is not None]
+        for one in source.curves
+        if one.name == v.GROUPS and one.qualifiers.get(v.MODE) != "eval"
+    }
+    if not source.is_ahead or not depths.get("finished"):
+        return None
+    return SampleBuffer(median(depths["finished"]), median(depths.get("running") or [0.0]))
 
 
 def stage_shares(stages: Iterable[StageRow]) -> list[StageShare]:

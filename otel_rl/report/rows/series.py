@@ -23,12 +23,14 @@ from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.runs.spans import text
 
 NAMES: Final = (
-    v.REWARD_SCORE, v.REWARD_STD, v.FUNCTION_SCORE, v.FUNCTION_STD, v.REWARD_NONFINITE, v.EVAL_REWARD,
-    v.REWARD_ZERO_STD, v.LOSS, v.LOSS_TERM, v.GRAD_NORM, v.KL_REFERENCE, v.KL_POLICY, v.ENTROPY, v.CLIP_FRACTION,
-    v.CLIP_SIDE_FRACTION, v.RESPONSE_LENGTH, v.RESPONSE_MIN, v.RESPONSE_MAX, v.RESPONSE_CLIPPED, v.LEARNING_RATE,
-    v.SAMPLE_LAG,
+    v.REWARD_SCORE, v.REWARD_STD, v.REWARD_MAX, v.REWARD_MIN, v.FUNCTION_SCORE, v.FUNCTION_STD, v.REWARD_NONFINITE,
+    v.EVAL_REWARD, v.REWARD_ZERO_STD, v.LOSS, v.LOSS_TERM, v.GRAD_NORM, v.KL_REFERENCE, v.KL_POLICY, v.ENTROPY,
+    v.CLIP_FRACTION, v.CLIP_SIDE_FRACTION, v.RESPONSE_LENGTH, v.RESPONSE_MIN, v.RESPONSE_MAX, v.RESPONSE_CLIPPED,
+    v.LEARNING_RATE, v.SAMPLE_LAG, v.LOGPROB_DIFFERENCE, v.REQUEST_RATIO, v.GROUPS,
 )  # fmt: skip
-EXTREMES: Final = {v.RESPONSE_MIN: min, v.RESPONSE_MAX: max}
+ONLY_RULES: Final = (v.REQUEST_RATIO, v.GROUPS)
+"""Of these, what no part of a report but rules reads."""
+EXTREMES: Final = {v.RESPONSE_MIN: min, v.RESPONSE_MAX: max, v.REWARD_MIN: min, v.REWARD_MAX: max}
 Qualifiers = tuple[tuple[str, str], ...]
 Head = tuple[str, str, Qualifiers]
 PlaceOfPoint = tuple[str, int | None, int]

@@ -80,6 +80,7 @@ def _caveats(report: Report) -> list[Block]:
     ]
     if len(report.damage) > MOST_DAMAGED:
         lines.append(f"and {plural(len(report.damage) - MOST_DAMAGED, 'journal')} more with unreadable bytes")
+    lines += [f"{report.rules.file}: {problem}" for problem in report.rules.problems]
     return [Line(line, "warning") for line in (*lines, *_clock_lines(report))]
 
 

@@ -33,6 +33,8 @@ SETTINGS: Final[dict[str, Callable[[float], str]]] = {
     "group_size": lambda value: f"groups of {count(value)}",
     "response_limit": lambda value: f"limit {plural(round(value), 'token')}",
     "updates_per_rollout": lambda value: f"{number(value)} update{'' if value == 1 else 's'} a rollout",
+    "temperature": lambda value: f"temperature {number(value)}",
+    "kl_coefficient": lambda value: f"KL coefficient {number(value)}",
 }
 """How settings of the training are written."""
 

@@ -12,6 +12,7 @@ from otel_rl.report.data.report import Report, Series
 from otel_rl.report.findings.health import HEALTH
 from otel_rl.report.findings.learning import LEARN
 from otel_rl.report.findings.rule import Rule
+from otel_rl.report.rows.rule_file import beyond
 from otel_rl.report.rows.series import of_last_loop
 from otel_rl.report.section import Block, Section, Severity, Table, foremost, more, notes
 from otel_rl.report.sections.step_series import TITLES, add_series, is_shown, series_table, title_of
@@ -19,10 +20,11 @@ from otel_rl.runs.format import brief, percent, plural
 
 ORDER: Final = (
     v.REWARD_SCORE, v.FUNCTION_SCORE, v.EVAL_REWARD, v.REWARD_ZERO_STD, v.KL_REFERENCE, v.ENTROPY, v.GRAD_NORM,
-    v.RESPONSE_LENGTH, v.RESPONSE_CLIPPED, v.SAMPLE_LAG, v.LOSS, v.KL_POLICY, v.CLIP_FRACTION, v.LEARNING_RATE,
+    v.RESPONSE_LENGTH, v.RESPONSE_CLIPPED, v.SAMPLE_LAG, v.LOGPROB_DIFFERENCE, v.LOSS, v.KL_POLICY,
+    v.CLIP_FRACTION, v.LEARNING_RATE,
 )  # fmt: skip
 """Order of the rows."""
-ONLY_MARKED: Final = (v.KL_POLICY, v.CLIP_FRACTION, v.LEARNING_RATE)
+ONLY_MARKED: Final = (v.LOGPROB_DIFFERENCE, v.KL_POLICY, v.CLIP_FRACTION, v.LEARNING_RATE)
 SHARES: Final = (v.REWARD_ZERO_STD, v.RESPONSE_CLIPPED, v.CLIP_FRACTION)
 MOST_ROWS: Final = 10
 MOST_OWN: Final = 4
@@ -45,7 +47,9 @@ def _blocks(report: Report) -> list[Block]:
     own = report.numbers if len(report.numbers) <= min(MOST_OWN, most - len(shown)) else []
     table = series_table("learning", "first", "last", "min", "max")
     for one in shown:
-        _add(table, title_of(one), of_last_loop(one), _write(one), marks.get(id(one)))
+        last = of_last_loop(one)
+        unusual = beyond(report.rules.kl, last.last) if one.name == v.KL_REFERENCE else ""
+        _add(table, title_of(one), last, _write(one), marks.get(id(one)), unusual)
     for one in own:
         _add(table, one.name, of_last_loop(one), brief)
     left = len(rows) - len(shown) + len(report.numbers) - len(own)
@@ -55,8 +59,15 @@ def _blocks(report: Report) -> list[Block]:
     return [table, *more(left, ": --all"), *notes(LAST_LOOP if is_cut else "")]
 
 
-def _add(table: Table, name: str, one: Series, write: Callable[[float], str], mark: Severity | None = None) -> None:
-    add_series(table, name, (one.first, one.last, one.low, one.high), one, write, mark)
+def _add(
+    table: Table,
+    name: str,
+    one: Series,
+    write: Callable[[float], str],
+    mark: Severity | None = None,
+    unusual: str = "",
+) -> None:
+    add_series(table, name, (one.first, one.last, one.low, one.high), one, write, mark, unusual)
 
 
 def _rows(report: Report, marks: Mapping[int, Severity]) -> Iterator[Series]:

@@ -8,7 +8,8 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.report.data.report import Report, Series
-from otel_rl.report.section import Block, Column, Line, Section, Severity, Sparkline, Table, foremost, more
+from otel_rl.report.rows.rule_file import kl_range
+from otel_rl.report.section import Block, Column, Line, Section, Severity, Sparkline, Table, foremost, more, notes
 from otel_rl.runs.format import count, number
 
 TITLES: Final = {
@@ -27,6 +28,7 @@ TITLES: Final = {
     v.RESPONSE_CLIPPED: "cut at the limit",
     v.LEARNING_RATE: "learning rate",
     v.SAMPLE_LAG: "policy lag",
+    v.LOGPROB_DIFFERENCE: "rollout and training apart",
 }
 LONGEST_LINE: Final = 48
 MOST_ROWS: Final = 40
@@ -39,7 +41,8 @@ def _series_blocks(report: Report) -> list[Block]:
     table = series_table("over the steps", "first", "last", "min", "max")
     for one in sorted(shown, key=lambda one: (list(TITLES).index(one.name), len(one.qualifiers))):
         add_series(table, title_of(one), (one.first, one.last, one.low, one.high), one)
-    return [table, *more(len(rows) - len(shown))] if rows else []
+    usual = f"KL to reference: {kl_range(report.rules.kl)}." if any(one.name == v.KL_REFERENCE for one in shown) else ""
+    return [table, *more(len(rows) - len(shown)), *notes(usual)] if rows else []
 
 
 def _number_blocks(report: Report) -> list[Block]:
@@ -62,14 +65,16 @@ def add_series(
     series: Series,
     write: Callable[[float], str] = number,
     mark: Severity | None = None,
+    unusual: str = "",
 ) -> None:
-    """Add the row of a series; what is not finite is said in red, a mark stands at the end."""
+    """Add the row of a series; what is not finite is said in red, a mark and the limit that is passed at the end."""
     values = [math.nan if value is None else value for value in series.values]
     missing = Line("NaN", "alarm") if values else "-"
     cells = [missing if value is None else write(value) for value in numbers]
     bad = f"{count(series.nonfinite)} NaN/Inf" if series.nonfinite else ""
-    said = f"{bad} {'!' if mark else ''}".strip()
-    table.add(name, *cells, Sparkline(values), Line(said, mark or "warning") if said else "")
+    said = " ".join(filter(None, (bad, unusual, "!" if mark else "")))
+    severity = mark or ("warning" if bad else "note")
+    table.add(name, *cells, Sparkline(values), Line(said, severity) if said else "")
 
 
 def is_shown(series: Series) -> bool:

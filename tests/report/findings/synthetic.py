@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from otel_rl import vocabulary as v
 from otel_rl.report.data.finding import Finding
@@ -54,13 +54,19 @@ def numbers(name: str, values: Sequence[float], function: str = "", rank: int | 
 
 
 def learn(
-    series: dict[str, list[float]], *more: Numbers, answers: float | None = None, every: int = 1
+    series: Mapping[str, Sequence[float]],
+    *more: Numbers,
+    answers: float | None = None,
+    every: int = 1,
+    settings: Mapping[str, float] | None = None,
+    is_led: bool = False,
 ) -> list[Finding]:
     """Judge series, and others of single functions or ranks."""
     made = [numbers(name, values, every=every) for name, values in series.items() if values]
     made += [one for one in more if one.rank is None]
     of_ranks = [one for one in more if one.rank is not None]
-    return apply(LEARN, "learn", Learning(series=made, of_ranks=of_ranks, answers=answers))
+    known = Learning(series=made, of_ranks=of_ranks, answers=answers, settings=settings or {}, is_led=is_led)
+    return apply(LEARN, "learn", known)
 
 
 def first(findings: Sequence[Finding]) -> tuple[str, str]:

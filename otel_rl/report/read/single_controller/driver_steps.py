@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Final
 
 from otel_rl import vocabulary as v
@@ -11,6 +11,7 @@ from otel_rl.analysis.series.rising import rise
 from otel_rl.report.data.time_rows import FirstSubmit, GrowingStage, SlowProcess
 
 if TYPE_CHECKING:
+    from otel_rl.report.data.ranks import StepKey
     from otel_rl.report.fold.folded_spans import StepRecord
     from otel_rl.report.source import Source
 
@@ -37,12 +38,17 @@ def slow_process(source: Source) -> SlowProcess | None:
 
 
 def growing_stage(source: Source) -> GrowingStage | None:
-    """Return the stage of a driver that takes longer from step to step, in the last attempt."""
-    steps = _of_last_attempt(source, source.averaged.steady)
-    stages = {
-        path[0] for record in steps for path in record.stages if len(path) == 1 and not path[0].startswith(v.IDLE)
+    """Return the stage of a driver that takes longer from step to step, in the last attempt.
+
+    Without a driver only the handing over of weights is judged: other stages of ranks follow the responses' lengths.
+    """
+    steps = _together(source)
+    stages = {path[0] for records in steps for record in records for path in record.stages if len(path) == 1}
+    stages = {stage for stage in stages if (not stage.startswith(v.IDLE) if source.roles else _is_sync(stage))}
+    rises = {
+        stage: rise([fmean(_busy_ns(record, stage) for record in records) / 1e9 for records in steps])
+        for stage in stages
     }
-    rises = {stage: rise([_busy_ns(record, stage) / 1e9 for record in steps]) for stage in stages}
     known = {stage: one for stage, one in rises.items() if one is not None}
     stage = max(known, key=lambda name: known[name].last - known[name].first, default="")
     if not stage:
@@ -60,6 +66,20 @@ def first_submit(source: Source) -> FirstSubmit | None:
         return None
     whole_ns = steps[0].step.time_ns
     return FirstSubmit(steps[0].step.iteration, times_ns[0] / 1e9, times_ns[0] / whole_ns if whole_ns else 0.0)
+
+
+def _is_sync(stage: str) -> bool:
+    return stage.split(maxsplit=1)[0] == v.SYNC
+
+
+def _together(source: Source) -> list[list[StepRecord]]:
+    """Return the steady steps of the last attempt, each with the records of its ranks, or of the driver."""
+    last = source.attempts[-1].id if source.attempts else ""
+    steps: dict[StepKey, list[StepRecord]] = {}
+    for record in source.averaged.steady:
+        if record.attempt == last:
+            steps.setdefault(record.key, []).append(record)
+    return list(steps.values())
 
 
 def _of_last_attempt(source: Source, records: Sequence[StepRecord]) -> list[StepRecord]:
