@@ -16,11 +16,11 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
+from otel_rl.journal.bookmark import Bookmark
 from otel_rl.journal.columns.messages import resource_of
 from otel_rl.journal.filesystem import silent_s
 from otel_rl.journal.frame import END, LEFT, SIGNALS, WRITER, Damage, Frame, Signal, scan
 from otel_rl.journal.identity import WriterIdentity
-from otel_rl.journal.position import Position
 from otel_rl.records import Attributes
 
 SUFFIX: Final = ".otlp"
@@ -94,11 +94,11 @@ class Journal:
     @property
     def last_ns(self) -> int:
         """The latest time of any record, ns since 1970; 0 without records. The first call goes through all files."""
-        return self.position.last_ns
+        return self.bookmark.last_ns
 
     @property
     def records(self) -> dict[Signal, int]:
-        return self.position.records
+        return self.bookmark.records
 
     @property
     def damage(self) -> list[Damage]:
@@ -106,7 +106,7 @@ class Journal:
 
         The incomplete end of a segment that a living process writes is no damage.
         """
-        return self.position.all_damage([one.path for one in self._newest.values()])
+        return self.bookmark.all_damage([one.path for one in self._newest.values()])
 
     def frames(self, signal: Signal) -> Iterator[tuple[SegmentFile, Frame]]:
         """Read the whole frames of a signal in the order in which they were written."""
@@ -117,10 +117,10 @@ class Journal:
                         yield segment, item
 
     def unread(self, signal: Signal) -> Iterator[tuple[SegmentFile, Frame]]:
-        """Read the frames that ``position`` has not come to, and move it on."""
+        """Read the frames that ``bookmark`` has not come to, and move it on."""
         for segment in self.segments:
             if segment.signal == signal:
-                for frame in self.position.frames(segment):
+                for frame in self.bookmark.frames(segment):
                     if SIGNALS.get(frame.type) == signal:
                         yield segment, frame
 
@@ -156,8 +156,8 @@ class Journal:
     def undecodable(self, segment: SegmentFile, frame: Frame) -> None:
         """Record as damage a frame whose checksum is right and whose content is no OTLP request."""
         damage = Damage(frame.offset, frame.end - frame.offset, "content", str(segment.path))
-        if damage not in self.position.undecodable:
-            self.position.undecodable.append(damage)
+        if damage not in self.bookmark.undecodable:
+            self.bookmark.undecodable.append(damage)
 
     def _silent_s(self) -> float:
         silent = [inf]
@@ -167,13 +167,13 @@ class Journal:
         return min(silent)
 
     @cached_property
-    def position(self) -> Position:
+    def bookmark(self) -> Bookmark:
         """What is known of all files; the first call goes through them, unless a reader has set it before."""
-        position = Position(is_written=self.alive())  # first: meanwhile the writer may finish a frame and end
+        bookmark = Bookmark(is_written=self.alive())  # first: meanwhile the writer may finish a frame and end
         for segment in self.segments:
-            for _ in position.frames(segment):
+            for _ in bookmark.frames(segment):
                 pass
-        return position
+        return bookmark
 
 
 def ends_closed(path: Path) -> bool:

@@ -154,7 +154,7 @@ def span_columns(journal: Journal, *, unread: bool = False) -> Iterator[SpanColu
 
     Args:
         journal: the writer's.
-        unread: only those that ``journal.position`` has not come to, as in the functions below.
+        unread: only those that ``journal.bookmark`` has not come to, as in the functions below.
 
     Cost: 0.3 to 0.9 us a span.
     """

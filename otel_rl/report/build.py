@@ -11,7 +11,7 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
 from otel_rl.report.data.report import FORMAT, Report
 from otel_rl.report.data.rule_settings import RuleSettings
-from otel_rl.report.reading import Reading, read_run
+from otel_rl.report.reading import RunReading, read_run
 from otel_rl.report.rows.balance import balance_rows, comm_rows
 from otel_rl.report.rows.efficiency import work_rows
 from otel_rl.report.rows.evidence import findings
@@ -25,7 +25,7 @@ from otel_rl.runs.spans import text
 T = TypeVar("T")
 
 
-def build_report(run: Run, now_ns: int, reading: Reading | None = None) -> Report:
+def build_report(run: Run, now_ns: int, reading: RunReading | None = None) -> Report:
     """Make the report of a run, which may be running; what is alive, and its open stages, last until now.
 
     What cannot be made of it because of an error of ours is empty, and named in ``unmade``.

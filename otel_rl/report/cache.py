@@ -22,7 +22,7 @@ import otel_rl
 from otel_rl.guard import guard
 from otel_rl.journal.files import Journal
 from otel_rl.journal.read import Run
-from otel_rl.report.reading import Reading
+from otel_rl.report.reading import RunReading
 
 NAME: Final = "report.cache"
 MAGIC: Final = b"otel_rl report cache\n"
@@ -37,7 +37,7 @@ HOLDERS: Final = frozenset(
         ("otel_rl.journal.views", "SpanView"),
         ("otel_rl.journal.views", "PointView"),
         ("otel_rl.journal.views", "LogView"),
-        ("otel_rl.journal.position", "Position"),
+        ("otel_rl.journal.bookmark", "Bookmark"),
         ("otel_rl.journal.frame", "Damage"),
         ("otel_rl.journal.columns.decode", "SpanColumns"),
         ("array", "_array_reconstructor"),
@@ -53,16 +53,16 @@ HOLDERS: Final = frozenset(
 ARRAYS: Final = frozenset({"_frombuffer", "_reconstruct", "dtype", "ndarray", "scalar"})
 
 
-def load(run: Run) -> Reading:
+def load(run: Run) -> RunReading:
     """Return what is known of a run; nothing, if it was not read, or not by this code, or its files are others now."""
     with guard("read the cache of a report"):
         for path in _places(run):
             if body := _body(path):
                 return restore(body, run)
-    return Reading()
+    return RunReading()
 
 
-def save(run: Run, reading: Reading) -> None:
+def save(run: Run, reading: RunReading) -> None:
     """Keep a reading that is not finished, if enough is new in it; what cannot be written is not kept."""
     size = reading.read_bytes()
     if size - reading.kept_bytes < max(LEAST_BYTES, LEAST_SHARE * size):
@@ -75,21 +75,21 @@ def save(run: Run, reading: Reading) -> None:
                 return
 
 
-def dump(reading: Reading) -> bytes:
+def dump(reading: RunReading) -> bytes:
     """Return a reading that is not finished as bytes. Cost: 30 bytes and 0.2 us a span."""
     file = io.BytesIO()
     _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(reading)
     return file.getvalue()
 
 
-def restore(body: bytes, run: Run) -> Reading:
+def restore(body: bytes, run: Run) -> RunReading:
     """Return the reading of which these are the bytes, or an empty one if the run is another now.
 
     Raises:
         pickle.UnpicklingError: the bytes are those of something else.
     """
     reading = _Unpickler(body, run).load()
-    return reading if isinstance(reading, Reading) and reading.fits(run) else Reading()
+    return reading if isinstance(reading, RunReading) and reading.fits(run) else RunReading()
 
 
 def _places(run: Run) -> list[Path]:

@@ -49,7 +49,7 @@ from otel_rl.report.read.average import (
 from otel_rl.report.read.said_settings import settings
 from otel_rl.report.read.single_controller.guest_steps import DRIVER, drivers_first
 from otel_rl.report.read.single_controller.held_steps import trajectories
-from otel_rl.report.reading import Points, Reading
+from otel_rl.report.reading import Points, RunReading
 from otel_rl.report.rows.efficiency import efficiency
 from otel_rl.report.rows.losses import damage_rows, disagreements, loss_rows
 from otel_rl.report.rows.open_rows import open_rows
@@ -78,7 +78,7 @@ class Source:
     span.
     """
 
-    def __init__(self, run: Run, now_ns: int, reading: Reading) -> None:
+    def __init__(self, run: Run, now_ns: int, reading: RunReading) -> None:
         began_ns = monotonic_ns()
         self.run, self.now_ns, self.reading = drivers_first(run), now_ns, reading
         self.points: Points = reading.points

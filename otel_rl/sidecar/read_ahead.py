@@ -17,7 +17,7 @@ from otel_rl.runs.locate import open_whole
 
 if TYPE_CHECKING:
     from otel_rl.journal.read import Run
-    from otel_rl.report.reading import Reading
+    from otel_rl.report.reading import RunReading
 
 PERIOD_S: Final = 10.0
 SHARE: Final = 0.1
@@ -50,7 +50,7 @@ class ReadAhead:
     def _work(self) -> None:
         with suppress(OSError):  # of this thread alone, as Linux has it
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-        reading: Reading | None = None
+        reading: RunReading | None = None
         pause_s = PERIOD_S
         while not self._stop.wait(pause_s):
             began = monotonic()
@@ -58,7 +58,7 @@ class ReadAhead:
                 reading = self._read(reading)
             pause_s = max(PERIOD_S, (monotonic() - began) / SHARE)
 
-    def _read(self, reading: Reading | None) -> Reading | None:
+    def _read(self, reading: RunReading | None) -> RunReading | None:
         from otel_rl.report import cache  # numpy: a sidecar of another node does without
 
         try:

@@ -16,7 +16,7 @@ from otel_rl.cli.conclusion import conclude
 from otel_rl.guard import errors
 from otel_rl.journal.read import Run, open_run
 from otel_rl.report.build import build_report
-from otel_rl.report.reading import Reading
+from otel_rl.report.reading import RunReading
 from tests.made_runs import Plan, write_run
 
 
@@ -77,7 +77,7 @@ def test_a_head_needs_no_numbers(
 ) -> None:
     """They may take too long to read, too."""
     path = write_run(tmp_path, Plan(steps=5))
-    monkeypatch.setattr(Reading, "read_numbers", lambda _: hang())
+    monkeypatch.setattr(RunReading, "read_numbers", lambda _: hang())
     conclude(lambda: [open_run(path)], tmp_path, quiet=False)
     first, name, times, *rest = capsys.readouterr().err.splitlines()
     assert ("", "otel_rl  healthy", True, 2) == (first, name, times.startswith("started "), len(rest))

@@ -31,7 +31,7 @@ from otel_rl.report.data.report import (
     TrainingRow,
     WorkRow,
 )
-from otel_rl.report.reading import Progress, Reading
+from otel_rl.report.reading import Progress, RunReading
 from otel_rl.report.terminal import render
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.steps import Loop
@@ -570,9 +570,9 @@ def test_steps_that_come_while_a_report_reads_have_spans(
         steps(8)
         return read(*asked)
 
-    read = getattr(Reading, part)
+    read = getattr(RunReading, part)
     steps(*range(8))
-    monkeypatch.setattr(Reading, part, late)
+    monkeypatch.setattr(RunReading, part, late)
     report = build_report(recording.run(), BEGIN_NS)
     assert (0, True) == (report.unseen_steps, bool(report.efficiency.goodput))
 
@@ -580,7 +580,7 @@ def test_steps_that_come_while_a_report_reads_have_spans(
 def test_it_can_be_seen_how_far_the_reading_is(tmp_path: Path) -> None:
     """All spans of all processes count, also those that no section needs."""
     run = open_run(write_run(tmp_path, Plan()))
-    progress, reading = Progress(), Reading()
+    progress, reading = Progress(), RunReading()
     reading.attach(run)
     reading.read(progress)
     assert (sum(file.stat().st_size for file in run.path.iterdir()), 1.0) == (progress.bytes, progress.share)

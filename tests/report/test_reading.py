@@ -15,7 +15,7 @@ from otel_rl.journal.read import open_run
 from otel_rl.report import cache
 from otel_rl.report.build import build_report
 from otel_rl.report.fold import writer
-from otel_rl.report.reading import Reading
+from otel_rl.report.reading import RunReading
 from otel_rl.report.schema import to_json
 from tests.report.test_stored_reports import NOW_NS, RUNS, leaves
 
@@ -68,7 +68,7 @@ def test_a_run_that_is_read_as_it_grows(name: str, tmp_path: Path, monkeypatch: 
     whole = RUNS[name](tmp_path / "whole")
     root = tmp_path / "again" / whole.name
     root.mkdir(parents=True)
-    body = cache.dump(Reading())
+    body = cache.dump(RunReading())
     for path in growing(whole, root):
         run = open_run(path)
         reading = cache.restore(body, run)

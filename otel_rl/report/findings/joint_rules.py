@@ -92,7 +92,7 @@ def policy_unchanged(learning: Learning) -> Found | None:
     used, norms = [value for value in rate.values if value > 0], [value for value in gradient.values if value > 0]
     if min(len(kl), len(used), len(norms)) < UNCHANGED or max(map(abs, kl.values)) > limit:
         return None
-    if len(used) < MOST_SHARE * len(rate) or len(norms) < MOST * len(gradient) or learning.is_gaining:
+    if len(used) < MOST_SHARE * len(rate) or len(norms) < MOST_SHARE * len(gradient) or learning.is_gaining:
         return None
     return Found({"whom": whom, "steps": len(kl), "rate": median(used), "gradient": median(norms)})
 

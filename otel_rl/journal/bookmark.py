@@ -16,7 +16,7 @@ MARK_BYTES: Final = 16
 
 
 @dataclass
-class Position:
+class Bookmark:
     """What was read of each file, by its path; what came since can be read on its own."""
 
     ends: dict[str, int] = field(default_factory=dict)
