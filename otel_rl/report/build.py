@@ -9,9 +9,11 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
+from otel_rl.report.data.course import Course
 from otel_rl.report.data.report import FORMAT, Report
 from otel_rl.report.fold.writer import Progress
 from otel_rl.report.rows.balance import balance_rows, comm_rows
+from otel_rl.report.rows.course_rows import make_course
 from otel_rl.report.rows.efficiency import work_rows
 from otel_rl.report.rows.evidence import findings
 from otel_rl.report.rows.facts import rates, trainings
@@ -29,7 +31,19 @@ def build_report(run: Run, now_ns: int, points: Points | None = None, progress: 
     What cannot be made of it because of an error of ours is empty, and named in ``unmade``. How far its reading is can
     be seen in ``progress`` meanwhile.
     """
-    source = Source(run, now_ns, points, progress)
+    return report_of(Source(run, now_ns, points, progress), run)
+
+
+def build_with_course(run: Run, now_ns: int, progress: Progress | None = None) -> tuple[Report, Course]:
+    """Make the report of a run, and how the run went from step to step."""
+    source = Source(run, now_ns, None, progress)
+    report = report_of(source, run)
+    return report, source.making.make("section", "course", Course(), make_course, source, report)
+
+
+def report_of(source: Source, run: Run) -> Report:
+    """Make the report of what was read of a run."""
+    now_ns = source.now_ns
     kinds = get_type_hints(Report)
 
     def part(name: str, make: Callable[[], T]) -> T:
