@@ -54,7 +54,7 @@ def efficiency(found: FoldedSpans, averaged: Averaged) -> Efficiency:
 
 
 def compared_steps(calls: Calls, averaged: Averaged) -> tuple[list[tuple[int, StepRecord]], Compared]:
-    """Return the finished steps, each with a number that it shares with those of its peers, and their calls compared."""
+    """Return the finished steps, each with the number of the step that its peers share, and their calls compared."""
     rows = [(step, record) for step, records in enumerate(_roles(averaged)) for record in records]
     numbers = np.array([record.number for _, record in rows], np.int64)
     place = np.full(1 + max(numbers.max(initial=-1), calls.rank_step.max(initial=-1)), -1)
