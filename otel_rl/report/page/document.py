@@ -16,7 +16,7 @@ from otel_rl.report.data.report import Report
 from otel_rl.report.findings.unmade import Making
 from otel_rl.report.page.blocks import html_of, marked, safe
 from otel_rl.report.page.draw import draw
-from otel_rl.report.page.figure import Bars, Curves, Figure, Panel, Stack, Timelines
+from otel_rl.report.page.figure import Bars, Curves, Figure, Heat, Panel, Stack, Timelines
 from otel_rl.report.page.models import library
 from otel_rl.report.page.palette import colour_of, colours
 from otel_rl.report.page.panels import Evidence, Page, make_page
@@ -27,6 +27,8 @@ from otel_rl.runs.format import printable, shorten
 SEVERITIES: Final[dict[str, Severity]] = {"alarm": "alarm", "warning": "warning", "note": ""}
 KINDS: Final = {"time": "Time", "learn": "Learn", "health": "Health"}
 LONGEST_NAME: Final = 200
+FEW_ROWS: Final = 8
+"""A heatmap of more rows takes the whole width."""
 
 
 def is_drawable() -> bool:
@@ -117,7 +119,7 @@ def _panel(panel: Panel, report: Report) -> str:
 
 def _figure(figure: Figure) -> str:
     marks = "".join(f"<li>{marked(f'step {one.step}', 'warning')}: {safe(one.text)}</li>" for one in figure.marks)
-    wide = "" if isinstance(figure.content, Curves) else ' class="wide-figure"'
+    wide = ' class="wide-figure"' if _is_wide(figure) else ""
     before = '<div id="steps-shown" role="group" aria-label="step"></div>' if _is_timeline(figure) else ""
     return (
         f'<figure id="figure-{figure.name}"{wide}><h3>{safe(figure.title)}</h3>{before}'
@@ -125,6 +127,11 @@ def _figure(figure: Figure) -> str:
         f"{f'<ul class=marks>{marks}</ul>' if marks else ''}"
         f'<figcaption>{safe(figure.caption)} <button type="button" class="table">table</button></figcaption></figure>'
     )
+
+
+def _is_wide(figure: Figure) -> bool:
+    content = figure.content
+    return not isinstance(content, Curves) and not (isinstance(content, Heat) and len(content.rows) <= FEW_ROWS)
 
 
 def _is_timeline(figure: Figure) -> bool:

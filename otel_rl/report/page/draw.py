@@ -25,6 +25,8 @@ BOXES: Final = ("left", "right", "bottom", "top", "colour", "hatch", "label", "t
 LONGEST: Final = 60
 MOST_TICKS: Final = 24
 MANY_POINTS: Final = 60
+SHORT: Final = 16
+"""Longest label that fits beside an axis."""
 SMALL: Final = {"axis_label_text_font_size": "11px", "major_label_text_font_size": "11px"}
 PLAIN: Final = {"axis_label_text_font_style": "normal", "minor_tick_line_color": None}
 Drawn = tuple[list[Model], list[Model]]
@@ -77,16 +79,16 @@ class _Plot:
         self.tools.append(Model("HoverTool", renderers=[drawn], tooltips=list(tips), **attributes))
 
     def label_y(self, unit: str) -> None:
-        label = text(self.figure.y.label)
-        self.y_label = f"{label}, {unit}" if unit and unit != label else label
+        label = self.figure.y.label if len(self.figure.y.label) <= SHORT else ""
+        self.y_label = ", ".join(filter(None, (label if label != unit else "", unit)))
 
     def rows(self, names: Sequence[str]) -> None:
         """Write names of rows beside the axis, the first on top; of many only some."""
         count = len(names)
-        shown = range(count - 1, -1, -math.ceil(count / MOST_TICKS))
+        shown = sorted(range(count - 1, -1, -math.ceil(count / MOST_TICKS)))
         self.y_range = Model("Range1d", start=-0.5, end=count - 0.5)
         self.y_ticks = {
-            "ticker": Model("FixedTicker", ticks=list(shown), minor_ticks=[]),
+            "ticker": Model("FixedTicker", ticks=shown, minor_ticks=[]),
             "major_label_overrides": {one: text(names[count - 1 - one]) for one in shown},
         }
 
@@ -160,7 +162,7 @@ class _Drawer:
         )  # fmt: skip
         plot.tell(image, [("step", "$x{0,0}"), (text(plot.figure.y.label), f"@image{{0,0.[00]}} {unit}")])
         plot.rows(content.rows)
-        plot.height = min(460, max(110, 60 + 16 * rows))
+        plot.height = min(460, max(120, 60 + 18 * rows))
         bar = {"formatter": Model("BasicTickFormatter", use_scientific=False), "major_label_policy": Model("NoOverlap")}
         ticker = Model("BasicTicker", mantissas=[1, 2, 5], desired_num_ticks=3)
         plot.right = [
@@ -194,6 +196,10 @@ def _curves(plot: _Plot, content: Curves) -> None:
             plot.add("Line", of, x=Column("step"), y=Column("smooth"), line_color=colour, line_width=2.5)
         tips = [("step", "@step{0,0.[0]}"), (text(one.label), f"@value{{0,0.[0000]}} {unit}")]
         plot.tell(dots, tips, mode="vline")
+    if unit_of in ("1", "token") and all(
+        value >= 0 for one in content.curves for value in one.y if math.isfinite(value)
+    ):
+        plot.y_range = Model("DataRange1d", start=0, min_interval=1)
     plot.label_y(unit)
 
 

@@ -80,10 +80,8 @@ class Document:
         return self._ids[id(model)]
 
     def _write(self, value: Any) -> Any:
-        if isinstance(value, Model):
-            return self._model(value)
-        if isinstance(value, Column | Fixed):
-            return value.to_json()
+        if isinstance(value, Model | Column | Fixed):
+            return self._model(value) if isinstance(value, Model) else value.to_json()
         if isinstance(value, np.ndarray):
             return _array(value)
         if isinstance(value, dict):

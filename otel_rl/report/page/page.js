@@ -73,6 +73,13 @@
 
   const time = (us) => (us < 1000 ? `${us} us` : us < 1e6 ? `${(us / 1e3).toPrecision(3)} ms` : `${(us / 1e6).toPrecision(3)} s`);
   const colour = (label) => data.colours[label] || "#999999";
+  // Where each level of a lane begins: of one with nothing but requests, of which many are at once, a third as high.
+  const heights = (one, lane) => {
+    const levels = 1 + lane.level.reduce((most, level) => Math.max(most, level), 0);
+    const is_thin = Array(levels).fill(true);
+    lane.level.forEach((level, at) => { is_thin[level] &&= one.texts[lane.label[at]].startsWith("request"); });
+    return is_thin.reduce((tops, thin) => [...tops, tops[tops.length - 1] + (thin ? 0.35 : 1)], [0]);
+  };
   const showTimeline = (step) => {
     const one = timelines.get(step);
     const plot = named.timeline;
@@ -84,12 +91,13 @@
     let depth = 0;
     let last = 0;
     for (const lane of one.lanes) {
-      const levels = 1 + lane.level.reduce((most, level) => Math.max(most, level), 0);
+      const tops = heights(one, lane);
+      const levels = tops[tops.length - 1];
       for (let at = 0; at < lane.begin.length; at++) {
         boxes.left.push(lane.begin[at] / 1e3);
         boxes.right.push(lane.end[at] / 1e3);
-        boxes.top.push(-(depth + lane.level[at]) - 0.04);
-        boxes.bottom.push(-(depth + lane.level[at]) - 0.96);
+        boxes.top.push(-depth - tops[lane.level[at]] - 0.02);
+        boxes.bottom.push(-depth - tops[lane.level[at] + 1] + 0.02);
         const label = one.texts[lane.label[at]];
         boxes.colour.push(colour(label));
         boxes.hatch.push(lane.wait[at] ? "right_diagonal_line" : "blank");
@@ -107,9 +115,9 @@
     model("boxes").data = boxes;
     model("lanes").setv({ start: -depth, end: 0.4 });
     model("time").setv({ start: 0, end: Math.max(last, one.time_s * 1e6) / 1e3 });
-    model("lane-ticks").ticks = ticks;
+    model("lane-ticks").ticks = ticks.reverse();
     model("lane-axis").major_label_overrides = names;
-    plot.height = Math.min(900, Math.max(180, 60 + 15 * depth));
+    plot.height = Math.min(1200, Math.max(180, 60 + 16 * depth));
     by("figure-timeline").querySelector("h3").textContent = `Step ${step} took ${time(one.time_s * 1e6)}`;
     document.querySelectorAll("#steps-shown button").forEach((button) => {
       button.setAttribute("aria-pressed", String(Number(button.value) === step));

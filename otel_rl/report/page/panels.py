@@ -94,7 +94,13 @@ def make_page(report: Report, course: Course, making: Making) -> Page:
     """Make the panels that have something to show; a part that fails is left out and counted."""
     panels = [one for planned in PANELS if (one := _panel(planned, report, course, making)) is not None]
     found = [(one, evidence(one, report, panels)) for one in _all(report.findings)]
-    return Page([_marked(panel, found) for panel in panels], found)
+    return Page([_said(_marked(panel, found), found) for panel in panels], found)
+
+
+def _said(panel: Panel, found: Sequence[tuple[Finding, Evidence]]) -> Panel:
+    """Give a panel the sentence of the worst finding that is seen in it as its title."""
+    seen = sorted((one for one, where in found if where.panel == panel.name), key=lambda one: one.severity)
+    return replace(panel, title=seen[0].sentence) if seen else panel
 
 
 def _panel(planned: _Planned, report: Report, course: Course, making: Making) -> Panel | None:
@@ -102,8 +108,7 @@ def _panel(planned: _Planned, report: Report, course: Course, making: Making) ->
     shown = [one for one in planned.sections if making.make("section", one.title or one.name, [], one.blocks, report)]
     if not figures and not shown:
         return None
-    title = figures[0].title if figures else planned.label
-    return Panel(name=planned.name, label=planned.label, title=title, figures=figures, sections=shown)
+    return Panel(name=planned.name, label=planned.label, title=planned.label, figures=figures, sections=shown)
 
 
 def _all(findings: Findings) -> Iterator[Finding]:
