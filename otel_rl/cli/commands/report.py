@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 from rich.live import Live
 from rich.text import Text
 
-from otel_rl.cli.console import RunName, opened, stderr, stdout
+from otel_rl.cli.console import FAILED, RunName, leave, opened, stderr, stdout
 from otel_rl.journal.read import JournalNotFound, Run
-from otel_rl.report.build import build_report
+from otel_rl.report.build import build_report, build_with_course
 from otel_rl.report.data.report import Report
 from otel_rl.report.fold.writer import Progress
 from otel_rl.report.schema import to_json
 from otel_rl.report.screen import PARTS, Part
 from otel_rl.report.terminal import document, render
 from otel_rl.report.to_markdown import to_markdown
-from otel_rl.runs.format import printable
+from otel_rl.runs.format import printable, size
 from otel_rl.runs.locate import open_whole
 
 PAUSE_S: Final = 2.0
@@ -40,6 +41,10 @@ def report(  # noqa: PLR0913, PLR0917  an option for each part
         ReportFormat, typer.Option("--format", help="How to print it; markdown is for issues and chats.")
     ] = ReportFormat.TERMINAL,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document for scripts.")] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write a page of pictures and tables, which a browser opens."),
+    ] = None,
     live: Annotated[bool, typer.Option("--live", help="Show it anew every 2 s while the run goes on.")] = False,
     ranks: Annotated[bool, typer.Option("--ranks", help="Add own times, waits and collectives of each rank.")] = False,
     requests: Annotated[
@@ -58,10 +63,12 @@ def report(  # noqa: PLR0913, PLR0917  an option for each part
     """
     flags = ranks, requests, compute, memory, goodput, everything
     parts = [part for part, is_asked in zip(PARTS, flags, strict=True) if is_asked]
-    if json + live + (form is ReportFormat.MARKDOWN) > 1:
-        raise typer.BadParameter("--json, --live and --format markdown exclude each other")
+    if json + live + (form is ReportFormat.MARKDOWN) + (html is not None) > 1:
+        raise typer.BadParameter("--json, --html, --live and --format markdown exclude each other")
     if live:
         _follow(run, parts)
+    elif html is not None:
+        _write_page(opened(run), html)
     elif json:
         typer.echo(to_json(_build(opened(run))))
     elif form is ReportFormat.MARKDOWN:
@@ -71,12 +78,31 @@ def report(  # noqa: PLR0913, PLR0917  an option for each part
 
 
 def _build(found: Run) -> Report:
+    with _reading(found) as progress:
+        return build_report(found, time.time_ns(), progress=progress)
+
+
+def _write_page(found: Run, path: Path) -> None:
+    from otel_rl.report.page.document import is_drawable, to_html
+
+    if not is_drawable():
+        leave("--html needs Bokeh: pip install 'otel-rl[view]'", FAILED)
+    with _reading(found) as progress:
+        page = to_html(*build_with_course(found, time.time_ns(), progress))
+    try:
+        path.write_text(page, "utf-8")
+    except OSError as error:
+        leave(f"cannot write {path}: {error.strerror}", FAILED)
+    stderr().print(f"{printable(str(path))} ({size(len(page))}) opens in a browser, without a network", soft_wrap=True)
+
+
+@contextmanager
+def _reading(found: Run) -> Iterator[Progress]:
+    """Show on a terminal how far the reading of a run is."""
     console = stderr()
-    if not console.is_terminal:
-        return build_report(found, time.time_ns())
     reading = _Reading(printable(found.path.name))
-    with console.status(reading):
-        return build_report(found, time.time_ns(), progress=reading.progress)
+    with console.status(reading) if console.is_terminal else nullcontext():
+        yield reading.progress
 
 
 class _Reading:

@@ -86,7 +86,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepSpans:
+class StepTimeline:
     """The spans of one step."""
 
     step: int
@@ -106,5 +106,5 @@ class Course:
     ranks: RankCourse = field(default_factory=RankCourse)
     memory: Sequence[MemoryCourse] = ()
     requests: Sequence[RequestCourse] = ()
-    spans: Sequence[StepSpans] = ()
+    spans: Sequence[StepTimeline] = ()
     """Those of some steps."""

@@ -15,11 +15,11 @@ from otel_rl.report.data.finding import Finding
 from otel_rl.report.data.report import Report
 from otel_rl.report.findings.unmade import Making
 from otel_rl.report.page.blocks import html_of, marked, safe
+from otel_rl.report.page.bokeh_models import library
 from otel_rl.report.page.draw import draw
 from otel_rl.report.page.figure import Bars, Curves, Figure, Heat, Panel, Stack, Timelines
-from otel_rl.report.page.models import library
 from otel_rl.report.page.palette import colour_of, colours
-from otel_rl.report.page.panels import Evidence, Page, make_page
+from otel_rl.report.page.panels import Evidence, PageContent, make_page
 from otel_rl.report.section import Severity, rank_name
 from otel_rl.report.sections.header import HEADER
 from otel_rl.runs.format import printable, shorten
@@ -89,7 +89,7 @@ def _head(report: Report) -> str:
     )
 
 
-def _findings(page: Page) -> str:
+def _findings(page: PageContent) -> str:
     items = [_finding(finding, where) for finding, where in page.evidence]
     links = "".join(f'<a href="#panel={one.name}">{safe(one.label)}</a>' for one in page.panels)
     return f'<nav>{links}</nav><section id="findings"><h2>Findings</h2><dl>{"".join(items)}</dl></section>'
@@ -142,16 +142,16 @@ def _legend(figure: Figure) -> str:
     content = figure.content
     if isinstance(content, Curves):
         labels = [one.label for one in content.curves]
-        shown = zip(labels, colours(len(labels)), strict=True) if len(labels) > 1 else ()
+        shown = list(zip(labels, colours(len(labels)), strict=True)) if len(labels) > 1 else []
     elif isinstance(content, Stack | Bars):
-        shown = ((label, colour_of(label)) for label in content.parts)
+        shown = [(label, colour_of(label)) for label in content.parts]
     else:
         return ""
     items = "".join(f'<li><i style="background:{colour}"></i>{safe(label)}</li>' for label, colour in shown)
     return f'<ul class="legend">{items}</ul>' if items else ""
 
 
-def _data(report: Report, page: Page) -> dict[str, Any]:
+def _data(report: Report, page: PageContent) -> dict[str, Any]:
     """Return what the page's own script needs: timelines, and the names of ranks."""
     figures = [figure for panel in page.panels for figure in panel.figures]
     content = next((one.content for one in figures if isinstance(one.content, Timelines)), None)

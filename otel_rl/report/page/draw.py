@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from otel_rl.report.page.bokeh_models import Document, Fixed, FromColumn, Model, renderer, source
 from otel_rl.report.page.figure import Bars, Curves, Figure, Heat, Stack, Timelines, Unit
-from otel_rl.report.page.models import Column, Document, Fixed, Model, renderer, source
 from otel_rl.report.page.palette import CIVIDIS, GREY, ORANGE, VERMILLION, colour_of, colours
 from otel_rl.runs.format import printable, shorten
 
@@ -27,6 +27,8 @@ MOST_TICKS: Final = 24
 MANY_POINTS: Final = 60
 SHORT: Final = 16
 """Longest label that fits beside an axis."""
+SOFT: Final = "#7d8791"
+"""Of the texts to which the page has no say; readable on light and on dark ground."""
 SMALL: Final = {"axis_label_text_font_size": "11px", "major_label_text_font_size": "11px"}
 PLAIN: Final = {"axis_label_text_font_style": "normal", "minor_tick_line_color": None}
 Drawn = tuple[list[Model], list[Model]]
@@ -157,7 +159,7 @@ class _Drawer:
         }  # fmt: skip
         of = source(columns, tags=[text(one) for one in content.rows[::-1]])
         image = plot.add(
-            "Image", of, image=Column("image"), x=Column("x"), y=Column("y"), dw=Column("width"), dh=Column("height"),
+            "Image", of, image=FromColumn("image"), x=FromColumn("x"), y=FromColumn("y"), dw=FromColumn("width"), dh=FromColumn("height"),
             color_mapper=mapper,
         )  # fmt: skip
         plot.tell(image, [("step", "$x{0,0}"), (text(plot.figure.y.label), f"@image{{0,0.[00]}} {unit}")])
@@ -167,7 +169,8 @@ class _Drawer:
         ticker = Model("BasicTicker", mantissas=[1, 2, 5], desired_num_ticks=3)
         plot.right = [
             Model("ColorBar", color_mapper=mapper, width=10, padding=4, background_fill_alpha=0, ticker=ticker,
-                  title=unit, title_text_font_size="11px", major_label_text_font_size="11px", **bar)
+                  title=unit, title_text_font_size="11px", major_label_text_font_size="11px", title_text_color=SOFT,
+                  major_label_text_color=SOFT, **bar)
         ]  # fmt: skip
         plot.center.append(self.row)
 
@@ -185,7 +188,7 @@ def _curves(plot: _Plot, content: Curves) -> None:
             columns["smooth"] = np.asarray(one.smooth, np.float64) / by
         of = source(columns, tags=[text(one.label)])
         is_thin = bool(one.smooth) or one.is_faint
-        at = {"x": Column("step"), "y": Column("value")}
+        at = {"x": FromColumn("step"), "y": FromColumn("value")}
         alpha = 0.4 if is_thin else 1.0
         plot.add("Line", of, **at, line_color=colour, line_alpha=alpha, line_width=1 if is_thin else 2)
         dots = plot.add(
@@ -193,7 +196,7 @@ def _curves(plot: _Plot, content: Curves) -> None:
             line_color=Fixed(None), fill_alpha=Fixed(alpha),
         )  # fmt: skip
         if one.smooth:
-            plot.add("Line", of, x=Column("step"), y=Column("smooth"), line_color=colour, line_width=2.5)
+            plot.add("Line", of, x=FromColumn("step"), y=FromColumn("smooth"), line_color=colour, line_width=2.5)
         tips = [("step", "@step{0,0.[0]}"), (text(one.label), f"@value{{0,0.[0000]}} {unit}")]
         plot.tell(dots, tips, mode="vline")
     if unit_of in ("1", "token") and all(
@@ -219,11 +222,11 @@ def _stack(plot: _Plot, content: Stack) -> None:
     left, right = np.asarray(content.left, np.float64), np.asarray(content.right, np.float64)
     columns = {"left": left, "right": right, "step": (left + right) / 2, **_parts(content.parts, by)}
     of = source(columns, tags=[text(name) for name in content.parts])
-    at = {"left": Column("left"), "right": Column("right")}
+    at = {"left": FromColumn("left"), "right": FromColumn("right")}
     for place, name in enumerate(content.parts):
-        plot.add("Quad", of, **at, bottom=Column(f"low{place}"), top=Column(f"high{place}"),
+        plot.add("Quad", of, **at, bottom=FromColumn(f"low{place}"), top=FromColumn(f"high{place}"),
                  fill_color=Fixed(colour_of(name)), line_color=Fixed(None))  # fmt: skip
-    whole = plot.add("Quad", of, **at, bottom=Column("zero"), top=Column("all"), fill_alpha=Fixed(0),
+    whole = plot.add("Quad", of, **at, bottom=FromColumn("zero"), top=FromColumn("all"), fill_alpha=Fixed(0),
                      line_color=Fixed(None))  # fmt: skip
     tips = [("step", "@step{0,0.[0]}"), ("all", f"@all{{0,0.[00]}} {unit}")]
     tips += [(text(name), f"@part{place}{{0,0.[00]}} {unit}") for place, name in enumerate(content.parts)]
@@ -238,7 +241,7 @@ def _bars(plot: _Plot, content: Bars) -> None:
     columns = {"row": np.arange(count, dtype=np.float64)[::-1], **_parts(content.parts, 0.01)}
     of = source(columns, tags=[text(name) for name in content.parts])
     for place, name in enumerate(content.parts):
-        bar = plot.add("HBar", of, y=Column("row"), left=Column(f"low{place}"), right=Column(f"high{place}"),
+        bar = plot.add("HBar", of, y=FromColumn("row"), left=FromColumn(f"low{place}"), right=FromColumn(f"high{place}"),
                        height=Fixed(0.7), fill_color=Fixed(colour_of(name)), line_color=Fixed(None))  # fmt: skip
         plot.tell(bar, [(text(name), f"@part{place}{{0.[0]}} %")])
     plot.rows(content.rows)
@@ -250,8 +253,8 @@ def _timelines(plot: _Plot, _: Timelines) -> None:
     """Draw the boxes of a step, which ``page.js`` fills in."""
     of = source({key: [] for key in BOXES}, name="boxes", tags=["timeline"])
     boxes = plot.add(
-        "Quad", of, **{key: Column(key) for key in BOXES[:4]}, fill_color=Column("colour"), line_color=Fixed("white"),
-        line_width=Fixed(0.5), hatch_pattern=Column("hatch"), hatch_color=Fixed("white"), hatch_alpha=Fixed(0.7),
+        "Quad", of, **{key: FromColumn(key) for key in BOXES[:4]}, fill_color=FromColumn("colour"), line_color=Fixed("white"),
+        line_width=Fixed(0.5), hatch_pattern=FromColumn("hatch"), hatch_color=Fixed("white"), hatch_alpha=Fixed(0.7),
         hatch_scale=Fixed(6),
     )  # fmt: skip
     plot.tell(boxes, [("", "@label"), ("", "@lane"), ("takes", "@time")])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from otel_rl.report.data.course import StepSpans
+from otel_rl.report.data.course import StepTimeline
 from otel_rl.report.data.finding import Severity
 from otel_rl.report.section import Section
 from otel_rl.runs.format import brief, percent, seconds, size
@@ -38,7 +38,7 @@ STEP: Final = Axis(label="step", unit="step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class StepCurve:
     """Numbers over the steps; NaN is a gap."""
 
     label: str
@@ -54,7 +54,7 @@ class Curve:
 class Curves:
     """Numbers over the steps, one above the other."""
 
-    curves: Sequence[Curve]
+    curves: Sequence[StepCurve]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Bars:
 class Timelines:
     """The spans of some steps, of which one is shown at a time."""
 
-    steps: Sequence[StepSpans]
+    steps: Sequence[StepTimeline]
     first: int
     """The one that is shown at first."""
 
@@ -156,12 +156,12 @@ def means(values: Any, of: Sequence[slice]) -> Any:
         return (sums / counts).tolist()
 
 
-def curve(label: str, steps: Sequence[int], values: Sequence[float | None], *, is_faint: bool = False) -> Curve:
+def curve(label: str, steps: Sequence[int], values: Sequence[float | None], *, is_faint: bool = False) -> StepCurve:
     """Make a curve of at most ``MOST_POINTS`` points."""
     of = bins(steps)
     y = means([math.nan if value is None else value for value in values], of)
     x = means(steps, of)
-    return Curve(label=label, x=x, y=y, smooth=[] if is_faint else smoothed(y), is_faint=is_faint)
+    return StepCurve(label=label, x=x, y=y, smooth=[] if is_faint else smoothed(y), is_faint=is_faint)
 
 
 def window(points: int) -> int:
@@ -185,7 +185,7 @@ def smoothed(values: Sequence[float]) -> list[float]:
 
 
 def course_in_words(what: str, values: Sequence[float | None], unit: Unit) -> str:
-    """Say how a number goes: `Reward rises from 0.21 to 0.87`."""
+    """Return how a number goes, in words: `Reward rises from 0.21 to 0.87`."""
     write = WRITE[unit]
     finite = [value for value in values if value is not None and math.isfinite(value)]
     if not finite:

@@ -14,7 +14,7 @@ from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
 from otel_rl.report.findings.timing import TIME
 from otel_rl.report.findings.unmade import Making
-from otel_rl.report.page import learning, rollouts, timing
+from otel_rl.report.page import learning_figures, request_figures, time_figures
 from otel_rl.report.page.figure import Figure, Mark, Panel
 from otel_rl.report.rows.course_rows import steps_named
 from otel_rl.report.screen import TROUBLE
@@ -46,13 +46,13 @@ class _Planned:
 
 
 PANELS: Final = (
-    _Planned("learning", "Learning", lambda report, _: learning.figures(report), (SERIES, NUMBERS)),
-    _Planned("steps", "Steps", timing.step_figures, (STEP, RATES, STAGES)),
-    _Planned("ranks", "Ranks", timing.rank_figures, (RANKS, OWN_TIME, COLLECTIVES, ROLES)),
-    _Planned("rollouts", "Rollouts", rollouts.request_figures, (TRAJECTORIES, REQUESTS)),
-    _Planned("memory", "Memory", rollouts.memory_figures, (MEMORY, MEMORY_PARTS)),
+    _Planned("learning", "Learning", lambda report, _: learning_figures.figures(report), (SERIES, NUMBERS)),
+    _Planned("steps", "Steps", time_figures.step_figures, (STEP, RATES, STAGES)),
+    _Planned("ranks", "Ranks", time_figures.rank_figures, (RANKS, OWN_TIME, COLLECTIVES, ROLES)),
+    _Planned("rollouts", "Rollouts", request_figures.request_figures, (TRAJECTORIES, REQUESTS)),
+    _Planned("memory", "Memory", request_figures.memory_figures, (MEMORY, MEMORY_PARTS)),
     _Planned(
-        "goodput", "Goodput and compute", lambda report, _: timing.goodput_figures(report), (GOODPUT, FLOPS, WORK)
+        "goodput", "Goodput and compute", lambda report, _: time_figures.goodput_figures(report), (GOODPUT, FLOPS, WORK)
     ),
     _Planned("telemetry", "Telemetry", lambda *_: [], (DETAILS, *(one.section for one in TROUBLE))),
 )
@@ -82,7 +82,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class PageContent:
     """What a page shows."""
 
     panels: Sequence[Panel]
@@ -90,11 +90,11 @@ class Page:
     """All findings, those of TIME first."""
 
 
-def make_page(report: Report, course: Course, making: Making) -> Page:
+def make_page(report: Report, course: Course, making: Making) -> PageContent:
     """Make the panels that have something to show; a part that fails is left out and counted."""
     panels = [one for planned in PANELS if (one := _panel(planned, report, course, making)) is not None]
     found = [(one, evidence(one, report, panels)) for one in _all(report.findings)]
-    return Page([_said(_marked(panel, found), found) for panel in panels], found)
+    return PageContent([_said(_marked(panel, found), found) for panel in panels], found)
 
 
 def _said(panel: Panel, found: Sequence[tuple[Finding, Evidence]]) -> Panel:
@@ -132,8 +132,8 @@ def evidence(finding: Finding, report: Report, panels: Sequence[Panel]) -> Evide
             for one in panel.figures:
                 if read in one.reads:
                     return Evidence(panel.name, one.name, step, rank, stage)
-    panel = "memory" if "memory" in finding.rule and "memory" in names else PANEL_OF[finding.kind]
-    return Evidence(panel if panel in names else "", "", step, rank, stage)
+    usual = "memory" if "memory" in finding.rule and "memory" in names else PANEL_OF[finding.kind]
+    return Evidence(usual if usual in names else "", "", step, rank, stage)
 
 
 def _rank(finding: Finding, report: Report) -> Rank | None:

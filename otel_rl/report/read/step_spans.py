@@ -184,8 +184,9 @@ def _lane(rank: Rank, spans: Sequence[SpanView], begin_ns: int, most: int) -> La
     boxes: list[tuple[int, int, int, str, bool, str]] = []
     for span, level in zip(kept, _levels(kept), strict=True):
         if level < MOST_LEVELS:
-            boxes += [(start - begin_ns, end - begin_ns, level, *rest) for start, end, *rest in _boxes(span)]
-    begins, ends, levels, labels, is_wait, ids = zip(*boxes, strict=True) if boxes else ((),) * 6
+            for start_ns, end_ns, name, is_wait, id in _boxes(span):
+                boxes.append((start_ns - begin_ns, end_ns - begin_ns, level, name, is_wait, id))
+    begins, ends, levels, labels, waits, ids = zip(*boxes, strict=True) if boxes else ((),) * 6
     shown = len(set(ids))
     return Lane(
         role=rank.role,
@@ -194,7 +195,7 @@ def _lane(rank: Rank, spans: Sequence[SpanView], begin_ns: int, most: int) -> La
         end_ns=ends,
         level=levels,
         labels=labels,
-        is_wait=is_wait,
+        is_wait=waits,
         ids=ids,
         left_out=len(spans) - shown,
     )

@@ -18,7 +18,7 @@ from otel_rl.report.data.course import (
     MemoryCourse,
     RankCourse,
     StepCourse,
-    StepSpans,
+    StepTimeline,
 )
 from otel_rl.report.data.finding import Finding
 from otel_rl.report.data.ranks import Rank
@@ -166,7 +166,7 @@ def _memory(growth: Mapping[tuple[str, Rank, MemoryKind], StepMemory], attempts:
 
 def _spans(
     run: Run, records: Mapping[StepKey, Sequence[StepRecord]], chosen: Mapping[int, str], read: StepSpansRead
-) -> list[StepSpans]:
+) -> list[StepTimeline]:
     windows = {
         key: Window(key, min(one.step.begin_ns for one in of_step), max(one.step.end_ns for one in of_step))
         for key, of_step in records.items()
@@ -175,7 +175,7 @@ def _spans(
     traces = traces_of(read, windows)
     lanes = lanes_of(run, read, list(windows.values()))
     return [
-        StepSpans(
+        StepTimeline(
             step=key[2],
             attempt=key[0],
             trace=traces[key],

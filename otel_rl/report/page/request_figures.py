@@ -11,7 +11,7 @@ import numpy as np
 from otel_rl import vocabulary as v
 from otel_rl.report.data.course import Course, MemoryCourse, RequestCourse
 from otel_rl.report.data.report import Report
-from otel_rl.report.page.figure import WRITE, Axis, Curve, Curves, Figure, Unit, curve
+from otel_rl.report.page.figure import WRITE, Axis, Curves, Figure, StepCurve, Unit, curve
 from otel_rl.report.read.request_spans import DURATION
 from otel_rl.report.section import rank_name
 from otel_rl.runs.format import count, size
@@ -88,7 +88,7 @@ def _memory(report: Report, kind: str, rows: Sequence[MemoryCourse]) -> Figure:
     )
 
 
-def _envelope(rows: Sequence[MemoryCourse]) -> list[Curve]:
+def _envelope(rows: Sequence[MemoryCourse]) -> list[StepCurve]:
     steps = sorted({step for one in rows for step in one.steps})
     at = {step: place for place, step in enumerate(steps)}
     values = np.full((len(rows), len(steps)), np.nan)

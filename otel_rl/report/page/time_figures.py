@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from otel_rl import vocabulary as v
-from otel_rl.report.data.course import Course, RankCourse, StepCourse, StepSpans
+from otel_rl.report.data.course import Course, RankCourse, StepCourse, StepTimeline
 from otel_rl.report.data.report import Report
 from otel_rl.report.page.figure import (
     STEP,
@@ -80,7 +80,7 @@ def _stacked(steps: StepCourse) -> Figure:
     )
 
 
-def _timeline(spans: Sequence[StepSpans]) -> Figure:
+def _timeline(spans: Sequence[StepTimeline]) -> Figure:
     slowest = max(spans, key=lambda one: one.time_ns)
     left_out = sum(lane.left_out for one in spans for lane in one.lanes)
     cut = f" {plural(left_out, 'short span')} were left out." if left_out else ""

@@ -8,7 +8,7 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.report.data.report import Report, Series
-from otel_rl.report.page.figure import Axis, Curve, Curves, Figure, Unit, course_in_words, curve, per_point, window
+from otel_rl.report.page.figure import Axis, Curves, Figure, StepCurve, Unit, course_in_words, curve, per_point, window
 from otel_rl.report.rows.series import of_last_loop
 from otel_rl.runs.format import plural
 
@@ -18,7 +18,7 @@ MOST_OWN: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class CurveKind:
     """A figure, and the series that it shows."""
 
     name: str
@@ -31,19 +31,19 @@ class Kind:
 
 
 KINDS: Final = (
-    Kind("reward", "Reward", (v.REWARD_SCORE, v.FUNCTION_SCORE)),
-    Kind("evaluation", "Evaluation reward", (v.EVAL_REWARD,)),
-    Kind("equal", "Share of groups with equal rewards", (v.REWARD_ZERO_STD,), "1"),
-    Kind("kl", "KL to the reference", (v.KL_REFERENCE,)),
-    Kind("kl-old", "KL to the old policy", (v.KL_POLICY,)),
-    Kind("entropy", "Entropy", (v.ENTROPY,)),
-    Kind("gradient", "Gradient norm", (v.GRAD_NORM,)),
-    Kind("clip", "Clip fraction", (v.CLIP_FRACTION, v.CLIP_SIDE_FRACTION), "1"),
-    Kind("loss", "Loss", (v.LOSS, v.LOSS_TERM)),
-    Kind("length", "Response length", (v.RESPONSE_LENGTH,), "token", (v.RESPONSE_MIN, v.RESPONSE_MAX)),
-    Kind("cut", "Share of responses cut at the limit", (v.RESPONSE_CLIPPED,), "1"),
-    Kind("rate", "Learning rate", (v.LEARNING_RATE,)),
-    Kind("lag", "Policy lag", (v.SAMPLE_LAG,)),
+    CurveKind("reward", "Reward", (v.REWARD_SCORE, v.FUNCTION_SCORE)),
+    CurveKind("evaluation", "Evaluation reward", (v.EVAL_REWARD,)),
+    CurveKind("equal", "Share of groups with equal rewards", (v.REWARD_ZERO_STD,), "1"),
+    CurveKind("kl", "KL to the reference", (v.KL_REFERENCE,)),
+    CurveKind("kl-old", "KL to the old policy", (v.KL_POLICY,)),
+    CurveKind("entropy", "Entropy", (v.ENTROPY,)),
+    CurveKind("gradient", "Gradient norm", (v.GRAD_NORM,)),
+    CurveKind("clip", "Clip fraction", (v.CLIP_FRACTION, v.CLIP_SIDE_FRACTION), "1"),
+    CurveKind("loss", "Loss", (v.LOSS, v.LOSS_TERM)),
+    CurveKind("length", "Response length", (v.RESPONSE_LENGTH,), "token", (v.RESPONSE_MIN, v.RESPONSE_MAX)),
+    CurveKind("cut", "Share of responses cut at the limit", (v.RESPONSE_CLIPPED,), "1"),
+    CurveKind("rate", "Learning rate", (v.LEARNING_RATE,)),
+    CurveKind("lag", "Policy lag", (v.SAMPLE_LAG,)),
 )
 WORDS: Final = {v.RESPONSE_MIN: "shortest", v.RESPONSE_MAX: "longest"}
 
@@ -77,7 +77,7 @@ def _known(series: Sequence[Series]) -> Iterator[Figure]:
 def _own(numbers: Sequence[Series]) -> Iterator[Figure]:
     for place, one in enumerate(map(of_last_loop, numbers[:MOST_OWN])):
         if _steps(one):
-            made = _curve(one, Kind("", one.name, (one.name,)))
+            made = _curve(one, CurveKind("", one.name, (one.name,)))
             yield Figure(
                 name=f"own-{place}",
                 title=course_in_words(one.name, one.values, ""),
@@ -92,18 +92,18 @@ def _steps(one: Series) -> bool:
     return any(step is not None for step in one.steps)
 
 
-def _curve(one: Series, kind: Kind) -> Curve:
+def _curve(one: Series, kind: CurveKind) -> StepCurve:
     known = [(step, value) for step, value in zip(one.steps, one.values, strict=True) if step is not None]
     is_faint = one.name in kind.faint
     return curve(_label(one, kind), [step for step, _ in known], [value for _, value in known], is_faint=is_faint)
 
 
-def _label(one: Series, kind: Kind) -> str:
+def _label(one: Series, kind: CurveKind) -> str:
     said = [value for key, value in one.qualifiers.items() if key != v.MODE]
     return " ".join([*said, *filter(None, [WORDS.get(one.name, "")])]) or kind.what.lower()
 
 
-def _caption(series: Sequence[Series], kind: Kind) -> str:
+def _caption(series: Sequence[Series], kind: CurveKind) -> str:
     points = len(series[0].values)
     each = per_point([0] * points)
     thin = "each step" if each == 1 else f"mean of {plural(each, 'step')}"
