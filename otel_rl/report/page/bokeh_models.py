@@ -28,7 +28,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class FromColumn:
+class ByRow:
     """The column of a source that a glyph takes its values from."""
 
     name: str
@@ -80,7 +80,7 @@ class Document:
         return self._ids[id(model)]
 
     def _write(self, value: Any) -> Any:
-        if isinstance(value, Model | FromColumn | Fixed):
+        if isinstance(value, Model | ByRow | Fixed):
             return self._model(value) if isinstance(value, Model) else value.to_json()
         if isinstance(value, np.ndarray):
             return _array(value)

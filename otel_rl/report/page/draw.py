@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from otel_rl.report.page.bokeh_models import Document, Fixed, FromColumn, Model, renderer, source
+from otel_rl.report.page.bokeh_models import ByRow, Document, Fixed, Model, renderer, source
 from otel_rl.report.page.figure import Bars, Curves, Figure, Heat, Stack, Timelines, Unit
 from otel_rl.report.page.palette import CIVIDIS, GREY, ORANGE, VERMILLION, colour_of, colours
 from otel_rl.runs.format import printable, shorten
@@ -159,7 +159,7 @@ class _Drawer:
         }  # fmt: skip
         of = source(columns, tags=[text(one) for one in content.rows[::-1]])
         image = plot.add(
-            "Image", of, image=FromColumn("image"), x=FromColumn("x"), y=FromColumn("y"), dw=FromColumn("width"), dh=FromColumn("height"),
+            "Image", of, image=ByRow("image"), x=ByRow("x"), y=ByRow("y"), dw=ByRow("width"), dh=ByRow("height"),
             color_mapper=mapper,
         )  # fmt: skip
         plot.tell(image, [("step", "$x{0,0}"), (text(plot.figure.y.label), f"@image{{0,0.[00]}} {unit}")])
@@ -188,7 +188,7 @@ def _curves(plot: _Plot, content: Curves) -> None:
             columns["smooth"] = np.asarray(one.smooth, np.float64) / by
         of = source(columns, tags=[text(one.label)])
         is_thin = bool(one.smooth) or one.is_faint
-        at = {"x": FromColumn("step"), "y": FromColumn("value")}
+        at = {"x": ByRow("step"), "y": ByRow("value")}
         alpha = 0.4 if is_thin else 1.0
         plot.add("Line", of, **at, line_color=colour, line_alpha=alpha, line_width=1 if is_thin else 2)
         dots = plot.add(
@@ -196,7 +196,7 @@ def _curves(plot: _Plot, content: Curves) -> None:
             line_color=Fixed(None), fill_alpha=Fixed(alpha),
         )  # fmt: skip
         if one.smooth:
-            plot.add("Line", of, x=FromColumn("step"), y=FromColumn("smooth"), line_color=colour, line_width=2.5)
+            plot.add("Line", of, x=ByRow("step"), y=ByRow("smooth"), line_color=colour, line_width=2.5)
         tips = [("step", "@step{0,0.[0]}"), (text(one.label), f"@value{{0,0.[0000]}} {unit}")]
         plot.tell(dots, tips, mode="vline")
     if unit_of in ("1", "token") and all(
@@ -222,11 +222,11 @@ def _stack(plot: _Plot, content: Stack) -> None:
     left, right = np.asarray(content.left, np.float64), np.asarray(content.right, np.float64)
     columns = {"left": left, "right": right, "step": (left + right) / 2, **_parts(content.parts, by)}
     of = source(columns, tags=[text(name) for name in content.parts])
-    at = {"left": FromColumn("left"), "right": FromColumn("right")}
+    at = {"left": ByRow("left"), "right": ByRow("right")}
     for place, name in enumerate(content.parts):
-        plot.add("Quad", of, **at, bottom=FromColumn(f"low{place}"), top=FromColumn(f"high{place}"),
+        plot.add("Quad", of, **at, bottom=ByRow(f"low{place}"), top=ByRow(f"high{place}"),
                  fill_color=Fixed(colour_of(name)), line_color=Fixed(None))  # fmt: skip
-    whole = plot.add("Quad", of, **at, bottom=FromColumn("zero"), top=FromColumn("all"), fill_alpha=Fixed(0),
+    whole = plot.add("Quad", of, **at, bottom=ByRow("zero"), top=ByRow("all"), fill_alpha=Fixed(0),
                      line_color=Fixed(None))  # fmt: skip
     tips = [("step", "@step{0,0.[0]}"), ("all", f"@all{{0,0.[00]}} {unit}")]
     tips += [(text(name), f"@part{place}{{0,0.[00]}} {unit}") for place, name in enumerate(content.parts)]
@@ -241,7 +241,7 @@ def _bars(plot: _Plot, content: Bars) -> None:
     columns = {"row": np.arange(count, dtype=np.float64)[::-1], **_parts(content.parts, 0.01)}
     of = source(columns, tags=[text(name) for name in content.parts])
     for place, name in enumerate(content.parts):
-        bar = plot.add("HBar", of, y=FromColumn("row"), left=FromColumn(f"low{place}"), right=FromColumn(f"high{place}"),
+        bar = plot.add("HBar", of, y=ByRow("row"), left=ByRow(f"low{place}"), right=ByRow(f"high{place}"),
                        height=Fixed(0.7), fill_color=Fixed(colour_of(name)), line_color=Fixed(None))  # fmt: skip
         plot.tell(bar, [(text(name), f"@part{place}{{0.[0]}} %")])
     plot.rows(content.rows)
@@ -253,8 +253,8 @@ def _timelines(plot: _Plot, _: Timelines) -> None:
     """Draw the boxes of a step, which ``page.js`` fills in."""
     of = source({key: [] for key in BOXES}, name="boxes", tags=["timeline"])
     boxes = plot.add(
-        "Quad", of, **{key: FromColumn(key) for key in BOXES[:4]}, fill_color=FromColumn("colour"), line_color=Fixed("white"),
-        line_width=Fixed(0.5), hatch_pattern=FromColumn("hatch"), hatch_color=Fixed("white"), hatch_alpha=Fixed(0.7),
+        "Quad", of, **{key: ByRow(key) for key in BOXES[:4]}, fill_color=ByRow("colour"), line_color=Fixed("white"),
+        line_width=Fixed(0.5), hatch_pattern=ByRow("hatch"), hatch_color=Fixed("white"), hatch_alpha=Fixed(0.7),
         hatch_scale=Fixed(6),
     )  # fmt: skip
     plot.tell(boxes, [("", "@label"), ("", "@lane"), ("takes", "@time")])

@@ -15,14 +15,16 @@ from otel_rl.report.data.report import Report
 from otel_rl.report.findings.timing import TIME
 from otel_rl.report.findings.unmade import Making
 from otel_rl.report.page import learning_figures, request_figures, time_figures
-from otel_rl.report.page.figure import Figure, Mark, Panel
+from otel_rl.report.page.figure import Figure, Heat, Mark, Panel
 from otel_rl.report.rows.course_rows import steps_named
-from otel_rl.report.screen import TROUBLE
 from otel_rl.report.section import Section, rank_name
+from otel_rl.report.sections.caveats import CAVEATS, DISAGREEMENTS, FAILURES, UNSEEN_STEPS
 from otel_rl.report.sections.flops_rates import FLOPS
 from otel_rl.report.sections.header import DETAILS, RATES
-from otel_rl.report.sections.learning_table import READS, reads_of
+from otel_rl.report.sections.learning_table import READS, named_series, reads_of
+from otel_rl.report.sections.ledger_faults import LEDGER
 from otel_rl.report.sections.memory_use import MEMORY, MEMORY_PARTS
+from otel_rl.report.sections.open_now import HANGING, OPEN_STAGES, PENDING
 from otel_rl.report.sections.rank_activity import RANKS, WORK
 from otel_rl.report.sections.request_times import REQUESTS
 from otel_rl.report.sections.role_tables import ROLES, TRAJECTORIES
@@ -30,6 +32,7 @@ from otel_rl.report.sections.stage_ranks import COLLECTIVES, OWN_TIME
 from otel_rl.report.sections.stage_shares import STAGES
 from otel_rl.report.sections.step_series import NUMBERS, SERIES
 from otel_rl.report.sections.step_table import STEP
+from otel_rl.report.sections.told_stalls import STALLS
 from otel_rl.report.sections.wall_time import GOODPUT
 
 Make = Callable[[Report, Course], list[Figure]]
@@ -46,6 +49,7 @@ class _Planned:
 
 
 PANELS: Final = (
+    _Planned("trouble", "Trouble", lambda *_: [], (STALLS, HANGING, FAILURES, LEDGER, OPEN_STAGES, PENDING)),
     _Planned("learning", "Learning", lambda report, _: learning_figures.figures(report), (SERIES, NUMBERS)),
     _Planned("steps", "Steps", time_figures.step_figures, (STEP, RATES, STAGES)),
     _Planned("ranks", "Ranks", time_figures.rank_figures, (RANKS, OWN_TIME, COLLECTIVES, ROLES)),
@@ -54,12 +58,11 @@ PANELS: Final = (
     _Planned(
         "goodput", "Goodput and compute", lambda report, _: time_figures.goodput_figures(report), (GOODPUT, FLOPS, WORK)
     ),
-    _Planned("telemetry", "Telemetry", lambda *_: [], (DETAILS, *(one.section for one in TROUBLE))),
+    _Planned("telemetry", "Telemetry", lambda *_: [], (DETAILS, UNSEEN_STEPS, DISAGREEMENTS, CAVEATS)),
 )
-PANEL_OF: Final = {"time": "steps", "learn": "learning", "health": "telemetry"}
-"""Where a finding leads that no figure shows."""
+PANEL_OF: Final = {"time": ("steps",), "learn": ("learning",), "health": ("trouble", "telemetry")}
+"""Where a finding leads that no figure shows: to the first of these panels that is there."""
 ALL_READS: Final = READS | reads_of(TIME)
-RANK_IN_WORDS: Final = re.compile(r"(?:rank|actor|trainer|worker|server) (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,21 +122,26 @@ def _all(findings: Findings) -> Iterator[Finding]:
 
 def evidence(finding: Finding, report: Report, panels: Sequence[Panel]) -> Evidence:
     """Find the panel and the figure that show what a rule reads, and the step, the rank and the stage that it names."""
-    reads = ALL_READS.get(finding.rule, ())
+    named = () if finding.kind == "time" else dict.fromkeys(one.name for one in named_series(report, finding))
+    reads = (*named, *ALL_READS.get(finding.rule, ()))
     rank, stage = _rank(finding, report), _stage(finding, report)
     steps = steps_named(finding)
     step = steps[0] if steps else None
     names = {one.name for one in panels}
-    if finding.kind == "time" and rank is not None and "ranks" in names:
-        figure = next((one.name for panel in panels if panel.name == "ranks" for one in panel.figures), "")
-        return Evidence("ranks", figure, step, rank, stage)
+    if finding.kind == "time" and rank is not None:
+        rows = {one.name: one.content.rows for of in panels for one in of.figures if isinstance(one.content, Heat)}
+        figure = next((name for name, known in rows.items() if rank_name(report, rank) in known), "")
+        if figure:
+            return Evidence("ranks", figure, step, rank, stage)
     for read in reads:
         for panel in panels:
             for one in panel.figures:
                 if read in one.reads:
                     return Evidence(panel.name, one.name, step, rank, stage)
-    usual = "memory" if "memory" in finding.rule and "memory" in names else PANEL_OF[finding.kind]
-    return Evidence(usual if usual in names else "", "", step, rank, stage)
+    usual = PANEL_OF[finding.kind]
+    if finding.kind == "health" and finding.severity == "note" and re.search("memory", finding.sentence, re.IGNORECASE):
+        usual = ("memory", *usual)
+    return Evidence(next((one for one in usual if one in names), ""), "", step, rank, stage)
 
 
 def _rank(finding: Finding, report: Report) -> Rank | None:

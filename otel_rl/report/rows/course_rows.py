@@ -151,7 +151,7 @@ def _memory(growth: Mapping[tuple[str, Rank, MemoryKind], StepMemory], attempts:
         for (of, rank, kind), memory in growth.items():
             if of == attempt:
                 first = [(step, size) for _, step, size, _ in sorted(memory.first, key=lambda one: one[0])]
-                found[rank, kind].update([*first, *memory.over_steps()])
+                found[rank, kind].update([*first, *(memory.over_steps() if memory.steps else ())])
     return [
         MemoryCourse(
             role=rank.role,
