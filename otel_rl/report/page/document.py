@@ -107,9 +107,8 @@ def _panel(panel: Panel, report: Report) -> str:
     tables = "".join(
         (f"<h3>{safe(one.title)}</h3>" if one.title else "") + html_of(one.blocks(report)) for one in panel.sections
     )
-    if tables:
-        is_open = "" if panel.figures else " open"
-        tables = f"<details{is_open}><summary>Numbers</summary>{tables}</details>"
+    if tables and panel.figures:
+        tables = f"<details><summary>Numbers</summary>{tables}</details>"
     label = f'<p class="label">{safe(panel.label)}</p>' if panel.title != panel.label else ""
     return (
         f'<section id="panel-{panel.name}" class="panel">{label}<h2>{safe(panel.title)}</h2>'

@@ -20,6 +20,9 @@ SCALES: Final[Mapping[Unit, tuple[tuple[float, str], ...]]] = {
     "token": ((1.0, "tokens"),),
 }
 """What a number is divided by, and the unit that it has then."""
+MINUTE: Final = 60.0
+LONG: Final = 10
+"""Fewer minutes or hours than these are written as seconds or minutes."""
 MARKS: Final = {"alarm": VERMILLION, "warning": ORANGE, "note": GREY}
 BOXES: Final = ("left", "right", "bottom", "top", "colour", "hatch", "label", "time", "lane", "id")
 LONGEST: Final = 60
@@ -50,7 +53,8 @@ def scale(unit: Unit, values: Any) -> tuple[float, str]:
         return 1.0, ""
     array = np.abs(np.asarray(values, np.float64))
     highest = float(np.max(array[np.isfinite(array)], initial=0.0))
-    return next((one for one in reversed(known) if highest >= one[0]), known[0])
+    large = [one for one in known if highest >= one[0] * (LONG if one[0] >= MINUTE else 1)]
+    return large[-1] if large else known[0]
 
 
 def text(label: str) -> str:
@@ -101,7 +105,10 @@ class _Plot:
         whole = {"min_interval": 1} if is_step else {}
         form = Model("NumeralTickFormatter", format="0,0") if is_step else Model("BasicTickFormatter")
         below = _axis(
-            ticker=Model("BasicTicker", mantissas=[1, 2, 5], **whole), formatter=form, axis_label=self.x_label
+            ticker=Model("BasicTicker", mantissas=[1, 2, 5], **whole),
+            formatter=form,
+            axis_label=self.x_label,
+            name=f"{self.figure.name}-x",
         )
         left = _axis(
             **{"ticker": Model("BasicTicker", mantissas=[1, 2, 5], desired_num_ticks=4), **self.y_ticks},
@@ -260,7 +267,6 @@ def _timelines(plot: _Plot, _: Timelines) -> None:
     plot.tell(boxes, [("", "@label"), ("", "@lane"), ("takes", "@time")])
     plot.x_range, plot.y_range = Model("Range1d", name="time"), Model("Range1d", name="lanes")
     plot.y_ticks = {"ticker": Model("FixedTicker", name="lane-ticks", ticks=[], minor_ticks=[]), "name": "lane-axis"}
-    plot.x_label = f"{plot.figure.x.label}, ms"
     plot.height = 320
 
 

@@ -88,14 +88,15 @@
     const boxes = { left: [], right: [], bottom: [], top: [], colour: [], hatch: [], label: [], time: [], lane: [], id: [] };
     const ticks = [];
     const names = new Map();
+    const [per, unit] = one.time_s >= 10 ? [1e6, "s"] : [1e3, "ms"];
     let depth = 0;
     let last = 0;
     for (const lane of one.lanes) {
       const tops = heights(one, lane);
       const levels = tops[tops.length - 1];
       for (let at = 0; at < lane.begin.length; at++) {
-        boxes.left.push(lane.begin[at] / 1e3);
-        boxes.right.push(lane.end[at] / 1e3);
+        boxes.left.push(lane.begin[at] / per);
+        boxes.right.push(lane.end[at] / per);
         boxes.top.push(-depth - tops[lane.level[at]] - 0.02);
         boxes.bottom.push(-depth - tops[lane.level[at] + 1] + 0.02);
         const label = one.texts[lane.label[at]];
@@ -114,7 +115,8 @@
     }
     model("boxes").data = boxes;
     model("lanes").setv({ start: -depth, end: 0.4 });
-    model("time").setv({ start: 0, end: Math.max(last, one.time_s * 1e6) / 1e3 });
+    model("time").setv({ start: 0, end: Math.max(last, one.time_s * 1e6) / per });
+    model("timeline-x").axis_label = `time since the step began, ${unit}`;
     model("lane-ticks").ticks = ticks.reverse();
     model("lane-axis").major_label_overrides = names;
     plot.height = Math.min(1200, Math.max(180, 60 + 16 * depth));

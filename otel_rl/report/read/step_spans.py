@@ -33,8 +33,9 @@ REQUEST_NUMBERS: Final = (
 KEYS: Final = (
     v.LOGPROB_KIND, v.IDLE_REASON, v.CHECKPOINT_LOAD, v.SUBMISSION, v.REQUEST_QUEUE, v.REQUEST_PREFILL,
 )  # fmt: skip
-LANES: Final = {"driver": 0, "agent_loop": 2, "rollout": 3, "server": 3, "reward": 4}
-"""The order of lanes by role; ranks that train, and other roles, stand after the driver."""
+LANES: Final = {"driver": 0, "agent": 2, "scheduler": 2, "rollout": 3, "server": 3, "actor_infer": 3, "reward": 4}
+"""The order of lanes by how a role begins; ranks that train, and other roles, stand after the driver."""
+PHASES: Final = (v.SETUP, v.TEARDOWN)
 StepKey = tuple[str, str, int]
 
 
@@ -52,6 +53,8 @@ class StepSpansRead:
 
     traces: dict[bytes, StepKey] = field(default_factory=dict)
     """The step of each trace."""
+    phases: set[bytes] = field(default_factory=set)
+    """The traces of set-ups and tear-downs."""
     requests: dict[str, tuple[list[NDArray[Any]], list[NDArray[np.float64]]]] = field(default_factory=dict)
     """By attribute: traces and values, in pieces."""
 
@@ -99,12 +102,14 @@ def read_steps(run: Run) -> StepSpansRead:
     read = StepSpansRead()
     for journal in run.journals:
         for batch in span_columns(journal):
-            names = np.array([is_container(one) for one in batch.texts] or [False], bool)
+            names = np.array([is_container(one) or one in PHASES for one in batch.texts] or [False], bool)
             kept = names[batch.rows["name"]] & (batch.rows["is_own"] != 0)
             for span in batch.views(journal, (v.ITERATION, v.LOOP_NAME), kept):
                 if isinstance(iteration := span.attributes.get(v.ITERATION), int):
                     key = text(span.resource, v.ATTEMPT_ID), text(span.attributes, v.LOOP_NAME), iteration
                     read.traces.setdefault(span.trace_id, key)
+                else:
+                    read.phases.add(span.trace_id)
             _add_requests(batch, read)
     return read
 
@@ -154,7 +159,8 @@ def _of_windows(
     known, number = np.unique(traces, return_inverse=True)
     of_trace = [read.traces.get(trace) for trace in known.tolist()]
     begin, end = batch.rows["start"].astype(np.int64), batch.rows["end"].astype(np.int64)
-    is_apart = np.array([one is None for one in of_trace], bool)[number]
+    apart = [step is None and trace not in read.phases for step, trace in zip(of_trace, known.tolist(), strict=True)]
+    is_apart = np.array(apart, bool)[number]
     for window in windows:
         is_step = np.array([one == window.key for one in of_trace], bool)[number]
         kept = is_step | (is_apart & (begin < window.end_ns) & (end > window.begin_ns))
@@ -165,10 +171,14 @@ def _of_windows(
 
 
 def _lanes(window: Window, processes: Sequence[tuple[Rank, str, list[SpanView]]]) -> list[Lane]:
-    ordered = sorted(processes, key=lambda one: (LANES.get(one[0].role.lower(), 1), one[0], one[1]))
+    ordered = sorted(processes, key=lambda one: (_order(one[0].role.lower()), one[0], one[1]))
     shown = _spread(ordered, MOST_LANES)
     most = max(8, MOST_SPANS // max(1, len(shown)))
     return [_lane(rank, spans, window.begin_ns, most) for rank, _, spans in shown]
+
+
+def _order(role: str) -> int:
+    return next((place for name, place in LANES.items() if role.startswith(name)), 1)
 
 
 def _spread(ordered: Sequence[Any], most: int) -> Sequence[Any]:
