@@ -73,7 +73,8 @@ class Document:
         self._kept: list[Model] = []
 
     def to_json(self, roots: list[Model]) -> dict[str, Any]:
-        return {"version": version("bokeh"), "title": "", "roots": self._write(roots)}
+        config = self._write(Model("DocumentConfig"))
+        return {"version": version("bokeh"), "title": "", "config": config, "roots": self._write(roots)}
 
     def id_of(self, model: Model) -> str:
         """Return the id of a model that was written."""
