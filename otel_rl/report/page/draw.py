@@ -10,7 +10,7 @@ import numpy as np
 
 from otel_rl.report.page.bokeh_models import ByRow, Document, Fixed, Model, renderer, source
 from otel_rl.report.page.figure import Bars, Curves, Figure, Heat, Stack, Timelines, Unit
-from otel_rl.report.page.palette import CIVIDIS, GREY, ORANGE, VERMILLION, colour_of, colours
+from otel_rl.report.page.palette import CHOSEN, CIVIDIS, GREY, ORANGE, VERMILLION, colour_of, colours
 from otel_rl.runs.format import printable, shorten
 
 SCALES: Final[Mapping[Unit, tuple[tuple[float, str], ...]]] = {
@@ -24,7 +24,7 @@ MINUTE: Final = 60.0
 LONG: Final = 10
 """Fewer minutes or hours than these are written as seconds or minutes."""
 MARKS: Final = {"alarm": VERMILLION, "warning": ORANGE, "note": GREY}
-BOXES: Final = ("left", "right", "bottom", "top", "colour", "hatch", "label", "time", "lane", "id")
+BOXES: Final = ("left", "right", "bottom", "top", "colour", "label", "time", "lane", "id")
 LONGEST: Final = 60
 MOST_TICKS: Final = 24
 MANY_POINTS: Final = 60
@@ -134,8 +134,6 @@ class _Drawer:
     def __init__(self, figures: Sequence[Figure]) -> None:
         low, high = _steps(figures)
         self.steps = Model("Range1d", name="steps", start=low, end=high, bounds=[low, high], min_interval=1)
-        self.here = _line("here", "height", GREY)
-        self.row = _line("row", "width", VERMILLION)
 
     def plot(self, figure: Figure) -> Model:
         is_step = figure.x.unit == "step"
@@ -150,7 +148,7 @@ class _Drawer:
                       line_dash=[6], line_width=2, name="mark")
                 for one in figure.marks
             ]  # fmt: skip
-            plot.center.append(self.here)
+            plot.center.append(_line("here", "height"))
         return plot.made(is_step=is_step, has_grid=isinstance(figure.content, Curves | Stack))
 
     def _heat(self, plot: _Plot, content: Heat) -> None:
@@ -179,11 +177,12 @@ class _Drawer:
                   title=unit, title_text_font_size="11px", major_label_text_font_size="11px", title_text_color=SOFT,
                   major_label_text_color=SOFT, **bar)
         ]  # fmt: skip
-        plot.center.append(self.row)
+        plot.center.append(_line("row", "width"))
 
 
-def _line(name: str, dimension: str, colour: str) -> Model:
-    return Model("Span", name=name, dimension=dimension, line_color=colour, line_width=2, visible=False)
+def _line(name: str, dimension: str) -> Model:
+    """Make the mark of what is chosen; each plot has its own, so that only those in sight are drawn anew."""
+    return Model("Span", name=name, dimension=dimension, line_color=CHOSEN, line_width=2, visible=False)
 
 
 def _curves(plot: _Plot, content: Curves) -> None:
@@ -258,13 +257,12 @@ def _bars(plot: _Plot, content: Bars) -> None:
 
 def _timelines(plot: _Plot, _: Timelines) -> None:
     """Draw the boxes of a step, which ``page.js`` fills in."""
-    of = source({key: [] for key in BOXES}, name="boxes", tags=["timeline"])
-    boxes = plot.add(
-        "Quad", of, **{key: ByRow(key) for key in BOXES[:4]}, fill_color=ByRow("colour"), line_color=Fixed("white"),
-        line_width=Fixed(0.5), hatch_pattern=ByRow("hatch"), hatch_color=Fixed("white"), hatch_alpha=Fixed(0.7),
-        hatch_scale=Fixed(6),
-    )  # fmt: skip
-    plot.tell(boxes, [("", "@label"), ("", "@lane"), ("takes", "@time")])
+    box = {**{key: ByRow(key) for key in BOXES[:4]}, "fill_color": ByRow("colour"), "line_color": Fixed("white")}
+    box |= {"line_width": Fixed(0.5)}
+    hatch = {"hatch_pattern": "right_diagonal_line", "hatch_color": "white", "hatch_alpha": 0.7, "hatch_scale": 6}
+    for name, more in (("boxes", {}), ("waits", {key: Fixed(value) for key, value in hatch.items()})):
+        of = source({key: [] for key in BOXES}, name=name, tags=[name])
+        plot.tell(plot.add("Quad", of, **box, **more), [("", "@label"), ("", "@lane"), ("takes", "@time")])
     plot.x_range, plot.y_range = Model("Range1d", name="time"), Model("Range1d", name="lanes")
     plot.y_ticks = {"ticker": Model("FixedTicker", name="lane-ticks", ticks=[], minor_ticks=[]), "name": "lane-axis"}
     plot.height = 320

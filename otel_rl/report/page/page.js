@@ -31,8 +31,9 @@
   const follow = () => {
     said = read();
     const step = said.step === undefined ? NaN : Number(said.step);
-    markStep(step);
-    markRank(said.rank === undefined ? null : { rank: Number(said.rank), role: said.role });
+    const range = model("steps");
+    if (range && Number.isFinite(step) && (step < range.start || step > range.end)) wholeRun();
+    inSight.forEach(mark);
     showTimeline(timelines.has(step) ? step : shown ?? data.first);
     say(step);
     document.querySelectorAll("figure.here").forEach((one) => one.classList.remove("here"));
@@ -41,20 +42,18 @@
     const target = figure || (said.panel && by("panel-" + said.panel));
     if (target) target.scrollIntoView({ block: figure ? "center" : "start" });
   };
-  const markStep = (step) => {
-    const here = model("here");
-    if (here) here.setv(Number.isFinite(step) ? { location: step, visible: true } : { visible: false });
-    const range = model("steps");
-    if (range && Number.isFinite(step) && (step < range.start || step > range.end)) wholeRun();
+  // Marks the chosen step and rank in a plot. Those out of sight are marked when they come into it: to draw all takes long.
+  const inSight = new Set();
+  const mark = (plot) => {
+    const line = (name) => plot.center.find((one) => one.name === name);
+    put(line("here"), said.step === undefined ? NaN : Number(said.step));
+    const row = line("row");
+    const rank = row && data.ranks.find((one) => one.rank === Number(said.rank) && (!said.role || one.role === said.role));
+    put(row, rank && said.rank !== undefined ? sourceOf(plot).tags.indexOf(rank.name) : NaN);
   };
-  const markRank = (wanted) => {
-    const row = model("row");
-    if (!row) return;
-    const source = model("rank-active") || plots.find((plot) => plot.name.startsWith("rank-"));
-    const names = source ? sourceOf(source).tags : [];
-    const found = wanted && data.ranks.find((one) => one.rank === wanted.rank && (!wanted.role || one.role === wanted.role));
-    const place = found ? names.indexOf(found.name) : -1;
-    row.setv(place < 0 ? { visible: false } : { location: place, visible: true });
+  const put = (line, at) => {
+    const visible = Number.isFinite(at) && at >= 0;
+    if (line && (visible !== line.visible || (visible && at !== line.location))) line.setv(visible ? { location: at, visible } : { visible });
   };
   const say = (step) => {
     const parts = [];
@@ -85,7 +84,8 @@
     const plot = named.timeline;
     if (!one || !plot || step === shown) return;
     shown = step;
-    const boxes = { left: [], right: [], bottom: [], top: [], colour: [], hatch: [], label: [], time: [], lane: [], id: [] };
+    const empty = () => ({ left: [], right: [], bottom: [], top: [], colour: [], label: [], time: [], lane: [], id: [] });
+    const drawn = { boxes: empty(), waits: empty() };
     const ticks = [];
     const names = new Map();
     const [per, unit] = one.time_s >= 10 ? [1e6, "s"] : [1e3, "ms"];
@@ -95,13 +95,13 @@
       const tops = heights(one, lane);
       const levels = tops[tops.length - 1];
       for (let at = 0; at < lane.begin.length; at++) {
+        const boxes = lane.wait[at] ? drawn.waits : drawn.boxes;
         boxes.left.push(lane.begin[at] / per);
         boxes.right.push(lane.end[at] / per);
         boxes.top.push(-depth - tops[lane.level[at]] - 0.02);
         boxes.bottom.push(-depth - tops[lane.level[at] + 1] + 0.02);
         const label = one.texts[lane.label[at]];
         boxes.colour.push(colour(label));
-        boxes.hatch.push(lane.wait[at] ? "right_diagonal_line" : "blank");
         boxes.label.push(label);
         boxes.time.push(time(lane.end[at] - lane.begin[at]));
         boxes.lane.push(lane.name);
@@ -113,7 +113,7 @@
       names.set(middle, lane.name);
       depth += levels + 0.6;
     }
-    model("boxes").data = boxes;
+    for (const [name, boxes] of Object.entries(drawn)) model(name).data = boxes;
     model("lanes").setv({ start: -depth, end: 0.4 });
     model("time").setv({ start: 0, end: Math.max(last, one.time_s * 1e6) / per });
     model("timeline-x").axis_label = `time since the step began, ${unit}`;
@@ -137,10 +137,11 @@
   const sourceOf = (plot) => plot.renderers.map((one) => one.data_source).find((one) => one.tags.length);
   const tapped = (plot, event) => {
     if (plot.name === "timeline") {
-      const boxes = model("boxes").data;
-      const at = boxes.left.findIndex((left, index) => left <= event.x && event.x <= boxes.right[index]
-        && boxes.bottom[index] <= event.y && event.y <= boxes.top[index]);
-      if (at < 0) return;
+      const hit = (boxes) => boxes.left.findIndex((left, at) => left <= event.x && event.x <= boxes.right[at]
+        && boxes.bottom[at] <= event.y && event.y <= boxes.top[at]);
+      const boxes = [model("boxes").data, model("waits").data].find((one) => hit(one) >= 0);
+      if (!boxes) return;
+      const at = hit(boxes);
       const rank = data.ranks.find((one) => one.name === boxes.lane[at]);
       go({ step: shown, rank: rank?.rank, role: rank?.role, stage: boxes.label[at], span: boxes.id[at] });
     } else if (plot.name.startsWith("rank-")) {
@@ -225,7 +226,7 @@
         columns = source.tags.map((tag, row) => [tag, Array.from(image).slice(row * wide, (row + 1) * wide)]).reverse();
       } else {
         const heads = (key) => (/^part\d+$/.test(key) ? source.tags[Number(key.slice(4))] : key === "value" ? source.tags[0] : key);
-        columns = columns.filter(([key]) => !/^(low\d|high\d|zero|bottom|top|colour|hatch|row$)/.test(key)).map(([key, of]) => [heads(key), of]);
+        columns = columns.filter(([key]) => !/^(low\d|high\d|zero|bottom|top|colour|row$)/.test(key)).map(([key, of]) => [heads(key), of]);
       }
       const grid = make("table");
       const head = grid.createTHead().insertRow();
@@ -257,6 +258,14 @@
   });
 
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => location.reload());
+  const observer = new IntersectionObserver((seen) => {
+    for (const one of seen) {
+      const plot = named[one.target.id.slice("plot-".length)];
+      if (!one.isIntersecting) inSight.delete(plot);
+      else if (inSight.add(plot)) mark(plot);
+    }
+  });
+  document.querySelectorAll(".plot").forEach((one) => observer.observe(one));
   addEventListener("hashchange", follow);
   follow();
   document.documentElement.dataset.ready = "true";

@@ -10,6 +10,8 @@ from otel_rl import vocabulary as v
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#e69f00", "#009e73", "#cc79a7"
 SKY, VERMILLION, YELLOW, GREY = "#56b4e9", "#d55e00", "#f0e442", "#999999"
+CHOSEN: Final = "#e6007e"
+"""The mark of what is chosen, which no data has."""
 LINES: Final = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION)
 OTHERS: Final = ("#44aa99", "#882255", "#ddcc77", "#332288", "#aa4499", "#88ccee", "#117733")
 """For stages of no known kind (Tol's muted colours)."""
