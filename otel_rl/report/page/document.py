@@ -145,7 +145,7 @@ def _legend(figure: Figure) -> str:
     elif isinstance(content, Stack | Bars):
         shown = [(label, colour_of(label)) for label in content.parts]
     else:
-        return ""
+        return '<ul class="legend"></ul>' if _is_timeline(figure) else ""
     items = "".join(f'<li><i style="background:{colour}"></i>{safe(label)}</li>' for label, colour in shown)
     return f'<ul class="legend">{items}</ul>' if items else ""
 

@@ -124,7 +124,18 @@
     document.querySelectorAll("#steps-shown button").forEach((button) => {
       button.setAttribute("aria-pressed", String(Number(button.value) === step));
     });
+    legend(one);
     refresh("timeline");
+  };
+  const legend = (one) => {
+    const list = by("figure-timeline").querySelector(".legend");
+    list.replaceChildren(...one.texts.map((label) => {
+      const item = make("li");
+      const swatch = make("i");
+      swatch.style.background = colour(label);
+      item.append(swatch, label);
+      return item;
+    }));
   };
   for (const one of data.timelines) {
     const button = Object.assign(make("button", `${one.step} (${one.why})`), { type: "button", value: one.step });

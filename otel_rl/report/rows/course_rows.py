@@ -100,7 +100,7 @@ def _steps(records: Mapping[StepKey, Sequence[StepRecord]], averaged: Averaged) 
     stages: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * len(records))
     for place, of_step in enumerate(records.values()):
         for record in of_step:
-            busy_ns = apart((path, part.busy_ns) for path, part in record.stages.items())
+            busy_ns = apart(record.stages.busy())
             busy_ns[v.OTHER] += record.other_ns
             for stage, ns in busy_ns.items():
                 if ns:
