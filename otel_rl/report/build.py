@@ -9,10 +9,12 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
+from otel_rl.report.data.course import Course
 from otel_rl.report.data.report import FORMAT, Report
 from otel_rl.report.data.rule_settings import RuleSettings
 from otel_rl.report.reading import RunReading, read_run
 from otel_rl.report.rows.balance import balance_rows, comm_rows
+from otel_rl.report.rows.course_rows import make_course
 from otel_rl.report.rows.efficiency import work_rows
 from otel_rl.report.rows.evidence import findings
 from otel_rl.report.rows.facts import rates, trainings
@@ -36,7 +38,19 @@ def build_report(run: Run, now_ns: int, reading: RunReading | None = None) -> Re
         reading: what was read of the run, which is of no use afterwards; None to read it here.
     """
     reading = reading or read_run(run)
-    source = Source(run, now_ns, reading)
+    return report_of(Source(run, now_ns, reading), run)
+
+
+def build_with_course(run: Run, now_ns: int, reading: RunReading | None = None) -> tuple[Report, Course]:
+    """Make the report of a run, and how the run went from step to step."""
+    source = Source(run, now_ns, reading or read_run(run))
+    report = report_of(source, run)
+    return report, source.making.make("section", "course", Course(), make_course, source, report)
+
+
+def report_of(source: Source, run: Run) -> Report:
+    """Make the report of what was read of a run."""
+    reading, now_ns = source.reading, source.now_ns
     kinds = get_type_hints(Report)
 
     def part(name: str, make: Callable[[], T]) -> T:

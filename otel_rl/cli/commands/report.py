@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 from rich.live import Live
 from rich.text import Text
 
-from otel_rl.cli.console import RunName, opened, stderr, stdout
+from otel_rl.cli.console import FAILED, RunName, leave, opened, stderr, stdout
 from otel_rl.journal.read import JournalNotFound, Run
 from otel_rl.report import cache
-from otel_rl.report.build import build_report
+from otel_rl.report.build import build_report, build_with_course
 from otel_rl.report.data.report import Report
-from otel_rl.report.reading import Progress
+from otel_rl.report.reading import Progress, RunReading
 from otel_rl.report.schema import to_json
 from otel_rl.report.screen import PARTS, Part
 from otel_rl.report.terminal import document, render
 from otel_rl.report.to_markdown import to_markdown
-from otel_rl.runs.format import printable
+from otel_rl.runs.format import printable, size
 from otel_rl.runs.locate import open_whole
 
 PAUSE_S: Final = 2.0
@@ -41,6 +42,10 @@ def report(  # noqa: PLR0913, PLR0917  an option for each part
         ReportFormat, typer.Option("--format", help="How to print it; markdown is for issues and chats.")
     ] = ReportFormat.TERMINAL,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document for scripts.")] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write a page of pictures and tables, which a browser opens."),
+    ] = None,
     live: Annotated[bool, typer.Option("--live", help="Show it anew every 2 s while the run goes on.")] = False,
     ranks: Annotated[bool, typer.Option("--ranks", help="Add own times, waits and collectives of each rank.")] = False,
     requests: Annotated[
@@ -59,10 +64,12 @@ def report(  # noqa: PLR0913, PLR0917  an option for each part
     """
     flags = ranks, requests, compute, memory, goodput, everything
     parts = [part for part, is_asked in zip(PARTS, flags, strict=True) if is_asked]
-    if json + live + (form is ReportFormat.MARKDOWN) > 1:
-        raise typer.BadParameter("--json, --live and --format markdown exclude each other")
+    if json + live + (form is ReportFormat.MARKDOWN) + (html is not None) > 1:
+        raise typer.BadParameter("--json, --html, --live and --format markdown exclude each other")
     if live:
         _follow(run, parts)
+    elif html is not None:
+        _write_page(opened(run), html)
     elif json:
         typer.echo(to_json(_build(opened(run))))
     elif form is ReportFormat.MARKDOWN:
@@ -72,16 +79,31 @@ def report(  # noqa: PLR0913, PLR0917  an option for each part
 
 
 def _build(found: Run) -> Report:
+    return build_report(found, time.time_ns(), _read(found))
+
+
+def _write_page(found: Run, path: Path) -> None:
+    from otel_rl.report.page.document import is_drawable, to_html
+
+    if not is_drawable():
+        leave("--html needs Bokeh: pip install 'otel-rl[view]'", FAILED)
+    page = to_html(*build_with_course(found, time.time_ns(), _read(found)))
+    try:
+        path.write_text(page, "utf-8")
+    except OSError as error:
+        leave(f"cannot write {path}: {error.strerror}", FAILED)
+    stderr().print(f"{printable(str(path))} ({size(len(page))}) opens in a browser, without a network", soft_wrap=True)
+
+
+def _read(found: Run) -> RunReading:
+    """Read a run, and show on a terminal how far that is."""
     reading, console = cache.load(found), stderr()
     reading.attach(found)
-    if console.is_terminal:
-        shown = _Reading(printable(found.path.name))
-        with console.status(shown):
-            reading.read(shown.progress)
-    else:
-        reading.read()
+    shown = _Reading(printable(found.path.name))
+    with console.status(shown) if console.is_terminal else nullcontext():
+        reading.read(shown.progress)
     cache.save(found, reading)
-    return build_report(found, time.time_ns(), reading)
+    return reading
 
 
 class _Follower:

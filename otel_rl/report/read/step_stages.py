@@ -60,6 +60,10 @@ class PackedStages(Mapping[Path, StageTimes]):
     def __len__(self) -> int:
         return len(self._places)
 
+    def busy(self) -> Iterator[tuple[Path, int]]:
+        """Return the union of the calls of each stage, ns; a tenth of the time that whole stages take."""
+        return ((path, self._numbers[first]) for path, (first, _) in self._places.items())
+
     def collectives(self) -> Iterator[tuple[Path, Comm]]:
         for path, (first, _) in self._places.items():
             if count := self._numbers[first + 2]:

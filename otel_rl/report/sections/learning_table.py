@@ -84,12 +84,12 @@ def _marks(report: Report) -> dict[int, Severity]:
     found = [one for one in (*report.findings.learn, *report.findings.health) if one.severity != "note"]
     marks: dict[int, Severity] = {}
     for finding in sorted(found, key=lambda one: one.severity):  # alarms first
-        for series in _named(report, finding):
+        for series in named_series(report, finding):
             marks.setdefault(id(series), "alarm" if finding.severity == "alarm" else "warning")
     return marks
 
 
-def _named(report: Report, finding: Finding) -> list[Series]:
+def named_series(report: Report, finding: Finding) -> list[Series]:
     """Return the series that a sentence names, or else all that its rule reads, the reward if it reads that first."""
     reads = READS.get(finding.rule, ())
     rows = [one for one in report.series if one.name in reads and is_shown(one)]

@@ -1,0 +1,199 @@
+"""The whole page as one HTML file: nothing in it is loaded from elsewhere, and only its own scripts may run."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from importlib.util import find_spec
+from typing import Any, Final
+
+from otel_rl.report.data.course import Course
+from otel_rl.report.data.finding import Finding
+from otel_rl.report.data.report import Report
+from otel_rl.report.findings.unmade import Making
+from otel_rl.report.page.blocks import html_of, marked, safe
+from otel_rl.report.page.bokeh_models import library
+from otel_rl.report.page.draw import draw
+from otel_rl.report.page.figure import Bars, Curves, Figure, Heat, Panel, Stack, Timelines
+from otel_rl.report.page.palette import colour_of, colours
+from otel_rl.report.page.panels import Evidence, PageContent, make_page
+from otel_rl.report.section import Severity, rank_name
+from otel_rl.report.sections.header import HEADER
+from otel_rl.runs.format import printable, shorten
+
+SEVERITIES: Final[dict[str, Severity]] = {"alarm": "alarm", "warning": "warning", "note": ""}
+KINDS: Final = {"time": "Time", "learn": "Learn", "health": "Health"}
+LONGEST_NAME: Final = 200
+FEW_ROWS: Final = 8
+"""A heatmap of more rows takes the whole width."""
+
+
+def is_drawable() -> bool:
+    """Return whether the packages of ``otel-rl[view]`` are there."""
+    return find_spec("bokeh") is not None
+
+
+def to_html(report: Report, course: Course) -> str:
+    """Write a report as one HTML document."""
+    making = Making()
+    page = make_page(report, course, making)
+    document, places = draw([figure for panel in page.panels for figure in panel.figures])
+    data = {"document": document, "places": places, **_data(report, page)}
+    scripts = [library(), _own("page.js")]
+    body = [
+        _head(report),
+        _findings(page),
+        *(_panel(one, report) for one in page.panels),
+        '<aside id="selected" hidden><output></output><button type="button">copy</button></aside>',
+        f'<script type="application/json" id="data">{_json(data)}</script>',
+        *(f"<script>{one}</script>" for one in scripts),
+    ]
+    title = safe(f"{report.run} · otel_rl")
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<style>{_own('page.css')}</style></head><body>\n{chr(10).join(body)}\n</body></html>\n"
+    )
+
+
+def _own(name: str) -> str:
+    return files(__package__).joinpath(name).read_text("utf-8")
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """Allow these scripts and no other, styles in the file, and no address at all."""
+    hashes = (base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts)
+    allowed = " ".join(f"'sha256-{one}'" for one in hashes)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _json(data: Any) -> str:
+    """Write JSON that no text in it can end or turn into markup."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _head(report: Report) -> str:
+    return (
+        f"<header>{html_of(HEADER.blocks(report))}"
+        '<form role="search"><label>Go to <input name="to" placeholder="step 17, rank 3, a stage" autocomplete="off">'
+        '</label><button type="button" id="whole">whole run</button></form></header>'
+    )
+
+
+def _findings(page: PageContent) -> str:
+    items = [_finding(finding, where) for finding, where in page.evidence]
+    links = "".join(f'<a href="#panel={one.name}">{safe(one.label)}</a>' for one in page.panels)
+    return f'<nav>{links}</nav><section id="findings"><h2>Findings</h2><dl>{"".join(items)}</dl></section>'
+
+
+def _finding(finding: Finding, where: Evidence) -> str:
+    sentence = marked(finding.sentence, SEVERITIES[finding.severity])
+    link = f'<a href="#{safe(where.link)}">{sentence}</a>' if where.panel else sentence
+    advice = f' <span class="advice">Next: {safe(finding.advice)}</span>' if finding.advice else ""
+    return f'<div class="finding {finding.severity}"><dt>{KINDS[finding.kind]}</dt><dd>{link}{advice}</dd></div>'
+
+
+def _panel(panel: Panel, report: Report) -> str:
+    figures = "".join(map(_figure, panel.figures))
+    tables = "".join(
+        (f"<h3>{safe(one.title)}</h3>" if one.title else "") + html_of(one.blocks(report)) for one in panel.sections
+    )
+    if tables and panel.figures:
+        tables = f"<details><summary>Numbers</summary>{tables}</details>"
+    label = f'<p class="label">{safe(panel.label)}</p>' if panel.title != panel.label else ""
+    return (
+        f'<section id="panel-{panel.name}" class="panel">{label}<h2>{safe(panel.title)}</h2>'
+        f'<div class="figures">{figures}</div>{tables}</section>'
+    )
+
+
+def _figure(figure: Figure) -> str:
+    marks = "".join(f"<li>{marked(f'step {one.step}', 'warning')}: {safe(one.text)}</li>" for one in figure.marks)
+    wide = ' class="wide-figure"' if _is_wide(figure) else ""
+    before = '<div id="steps-shown" role="group" aria-label="step"></div>' if _is_timeline(figure) else ""
+    return (
+        f'<figure id="figure-{figure.name}"{wide}><h3>{safe(figure.title)}</h3>{before}'
+        f'<div class="plot" id="plot-{figure.name}"></div>{_legend(figure)}'
+        f"{f'<ul class=marks>{marks}</ul>' if marks else ''}"
+        f'<figcaption>{safe(figure.caption)} <button type="button" class="table">table</button></figcaption></figure>'
+    )
+
+
+def _is_wide(figure: Figure) -> bool:
+    content = figure.content
+    return not isinstance(content, Curves) and not (isinstance(content, Heat) and len(content.rows) <= FEW_ROWS)
+
+
+def _is_timeline(figure: Figure) -> bool:
+    return isinstance(figure.content, Timelines)
+
+
+def _legend(figure: Figure) -> str:
+    content = figure.content
+    if isinstance(content, Curves):
+        labels = [one.label for one in content.curves]
+        shown = list(zip(labels, colours(len(labels)), strict=True)) if len(labels) > 1 else []
+    elif isinstance(content, Stack | Bars):
+        shown = [(label, colour_of(label)) for label in content.parts]
+    else:
+        return '<ul class="legend"></ul>' if _is_timeline(figure) else ""
+    items = "".join(f'<li><i style="background:{colour}"></i>{safe(label)}</li>' for label, colour in shown)
+    return f'<ul class="legend">{items}</ul>' if items else ""
+
+
+def _data(report: Report, page: PageContent) -> dict[str, Any]:
+    """Return what the page's own script needs: timelines, and the names of ranks."""
+    figures = [figure for panel in page.panels for figure in panel.figures]
+    content = next((one.content for one in figures if isinstance(one.content, Timelines)), None)
+    return {
+        "ranks": [{"role": one.role, "rank": one.rank, "name": rank_name(report, one)} for one in report.ranks],
+        "first": content.first if content else None,
+        "timelines": [_timeline(report, one) for one in content.steps] if content else [],
+        "colours": {stage: colour_of(stage) for stage in _stages(content)},
+        "panels": [one.name for one in page.panels],
+    }
+
+
+def _stages(content: Timelines | None) -> set[str]:
+    steps = content.steps if content else ()
+    return {_short(label) for one in steps for lane in one.lanes for label in lane.labels}
+
+
+def _short(label: str) -> str:
+    return shorten(printable(label), LONGEST_NAME)
+
+
+def _timeline(report: Report, step: Any) -> dict[str, Any]:
+    """Return a step with its lanes as columns; times in microseconds, texts as numbers."""
+    texts: dict[str, int] = {}
+    lanes = []
+    for lane in step.lanes:
+        labels = [texts.setdefault(_short(one), len(texts)) for one in lane.labels]
+        lanes.append({
+            "role": lane.role,
+            "rank": lane.rank,
+            "name": rank_name(report, lane),
+            "begin": [round(one / 1e3) for one in lane.begin_ns],
+            "end": [round(one / 1e3) for one in lane.end_ns],
+            "level": list(lane.level),
+            "label": labels,
+            "wait": [int(one) for one in lane.is_wait],
+            "id": list(lane.ids),
+        })  # fmt: skip
+    head = {
+        "step": step.step,
+        "why": step.why,
+        "trace": step.trace,
+        "attempt": step.attempt,
+        "time_s": step.time_ns / 1e9,
+    }
+    return {**head, "texts": list(texts), "lanes": lanes}

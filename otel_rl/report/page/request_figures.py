@@ -1,0 +1,99 @@
+"""Figures of rollouts and of memory, over the steps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from otel_rl import vocabulary as v
+from otel_rl.report.data.course import Course, MemoryCourse, RequestCourse
+from otel_rl.report.data.report import Report
+from otel_rl.report.page.figure import WRITE, Axis, Curves, Figure, StepCurve, Unit, curve
+from otel_rl.report.read.request_spans import DURATION
+from otel_rl.report.section import rank_name
+from otel_rl.runs.format import count, size
+
+NUMBERS: Final[Mapping[str, tuple[str, str, Unit]]] = {
+    DURATION: ("duration", "A request", "s"),
+    v.REQUEST_TTFT: ("ttft", "The first token", "s"),
+    v.REQUEST_QUEUE: ("queue", "The wait in the queue", "s"),
+    v.REQUEST_PREFILL: ("prefill", "The prefill", "s"),
+    v.REQUEST_TPOT: ("tpot", "A further token", "s"),
+    v.INPUT_TOKENS: ("prompt-tokens", "A prompt", "token"),
+    v.OUTPUT_TOKENS: ("response-tokens", "A response", "token"),
+}
+MOST_LINES: Final = 8
+
+
+def request_figures(report: Report, course: Course) -> list[Figure]:
+    """Return the numbers of requests that are not always the same."""
+    made = {one.name: one for one in course.requests}
+    known = [made[name] for name in NUMBERS if name in made and max(made[name].longest) > 0]
+    requests = report.requests
+    return [_request(one, requests.spans, requests.omitted) for one in known]
+
+
+def _request(course: RequestCourse, spans: int, omitted: int) -> Figure:
+    name, what, unit = NUMBERS[course.name]
+    write = WRITE[unit]
+    place = max(range(len(course.steps)), key=lambda one: course.longest[one])
+    middle = sorted(course.median)[len(course.median) // 2]
+    tokens = " tokens" if unit == "token" else ""
+    verb = "has" if tokens else "takes"
+    kept = f" Of {count(spans + omitted)} requests {count(spans)} are spans, the slowest among them." if omitted else ""
+    return Figure(
+        name=f"request-{name}",
+        title=f"{what} {verb} {write(middle)}{tokens}, at most {write(course.longest[place])} in step "
+        f"{course.steps[place]}",
+        y=Axis(label=name.replace("-", " "), unit=unit),
+        content=Curves(
+            curves=[
+                curve("median", course.steps, course.median),
+                curve("p99", course.steps, course.p99, is_faint=True),
+                curve("longest", course.steps, course.longest, is_faint=True),
+            ]
+        ),
+        caption=f"Over the requests of each step, without evaluations.{kept}",
+        reads=(course.name, v.SAMPLE, v.SAMPLE_GENERATE) if course.name == DURATION else (course.name,),
+    )
+
+
+def memory_figures(report: Report, course: Course) -> list[Figure]:
+    """Return the memory of each kind at the ends of steps."""
+    kinds: defaultdict[str, list[MemoryCourse]] = defaultdict(list)
+    for one in course.memory:
+        if one.steps:
+            kinds[one.kind].append(one)
+    return [_memory(report, kind, rows) for kind, rows in kinds.items()]
+
+
+def _memory(report: Report, kind: str, rows: Sequence[MemoryCourse]) -> Figure:
+    most = max(rows, key=lambda one: one.bytes[-1] - one.bytes[0])
+    by = most.bytes[-1] - most.bytes[0]
+    highest = max(max(one.bytes) for one in rows)
+    many = f" {count(len(rows))} processes: lowest, median, highest."
+    few = len(rows) <= MOST_LINES
+    curves = [curve(rank_name(report, one), one.steps, one.bytes) for one in rows] if few else _envelope(rows)
+    grows = f"; {rank_name(report, most)} grows by {size(by)}" if by > 0 else ""
+    return Figure(
+        name=f"memory-{kind.replace(' ', '-')}",
+        title=f"{kind.capitalize()} is at most {size(highest)}{grows}",
+        y=Axis(label=kind, unit="By"),
+        content=Curves(curves=curves),
+        caption="At the end of each step." + ("" if few else many),
+        reads=("process.memory.usage",),
+    )
+
+
+def _envelope(rows: Sequence[MemoryCourse]) -> list[StepCurve]:
+    steps = sorted({step for one in rows for step in one.steps})
+    at = {step: place for place, step in enumerate(steps)}
+    values = np.full((len(rows), len(steps)), np.nan)
+    for row, one in enumerate(rows):
+        values[row, [at[step] for step in one.steps]] = one.bytes
+    shares = {"lowest": 0.0, "median": 0.5, "highest": 1.0}
+    found = {label: np.nanquantile(values, share, axis=0).tolist() for label, share in shares.items()}
+    return [curve(label, steps, numbers) for label, numbers in found.items()]

@@ -1,0 +1,188 @@
+"""How a run went from step to step."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.goodput import ACTIVE, COMM, IDLE
+from otel_rl.journal.read import Run
+from otel_rl.report.data.course import (
+    RANK_NUMBERS,
+    Course,
+    MemoryCourse,
+    RankCourse,
+    StepCourse,
+    StepTimeline,
+)
+from otel_rl.report.data.finding import Finding
+from otel_rl.report.data.ranks import Rank, StepKey
+from otel_rl.report.data.report import MemoryKind, Report
+from otel_rl.report.fold.folded_spans import StepRecord
+from otel_rl.report.read.average import Averaged
+from otel_rl.report.read.memory_course import StepMemory
+from otel_rl.report.read.step_spans import StepSpansRead, Window, lanes_of, read_steps, traces_of
+from otel_rl.report.read.step_stages import apart
+from otel_rl.report.rows.efficiency import compared_steps
+from otel_rl.tables.calls import join
+
+if TYPE_CHECKING:
+    from otel_rl.report.source import Source
+
+MOST_STEPS: Final = 12
+"""Steps whose spans are kept."""
+SLOWEST: Final = 3
+STEP_VALUES: Final = ("step", "since", "first", "peak", "last")
+"""Values of findings that are numbers of steps."""
+IN_WORDS: Final = re.compile(r"\bsteps? (\d+)")
+
+
+def make_course(source: Source, report: Report) -> Course:
+    """Read and fold how a run went; its requests and spans are read anew. Cost: 1 us a span, 20 us a step of a rank."""
+    records = _of_last_loop(source.averaged, source.found.attempts)
+    places = {key: place for place, key in enumerate(records)}
+    steps = _steps(records, source.averaged)
+    read = read_steps(source.run)
+    return Course(
+        steps=steps,
+        ranks=_ranks(source, places),
+        memory=_memory(source.found.growth.ranks, source.found.attempts),
+        requests=read.request_courses(places),
+        spans=_spans(source.run, records, chosen_steps(steps, report), read),
+    )
+
+
+def chosen_steps(course: StepCourse, report: Report) -> dict[int, str]:
+    """Return the steps whose spans are kept, each with the reason: what findings name, the slowest, median and last."""
+    found: dict[int, str] = {}
+    for finding in (*report.findings.health, *report.findings.learn, *report.findings.time):
+        for step in steps_named(finding)[:2]:
+            found.setdefault(step, "named by a finding")
+    by_time = sorted(range(len(course.steps)), key=lambda place: -course.time_s[place])
+    reasons = [(place, "among the slowest") for place in by_time[:SLOWEST]]
+    reasons += [(by_time[len(by_time) // 2], "of median time"), (len(by_time) - 1, "the last")] if by_time else []
+    for place, why in reasons:
+        found.setdefault(course.steps[place], why)
+    known = {step: why for step, why in found.items() if step in set(course.steps)}
+    kept = list(known)[: MOST_STEPS - len(reasons)] + [course.steps[place] for place, _ in reasons]
+    return {step: known[step] for step in sorted(set(kept))}
+
+
+def steps_named(finding: Finding) -> list[int]:
+    """Return the steps that a finding names, in its values or else in its sentence."""
+    values = (finding.values.get(name) for name in STEP_VALUES)
+    found = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
+    return list(dict.fromkeys([*found, *map(int, IN_WORDS.findall(finding.sentence))]))
+
+
+def _of_last_loop(averaged: Averaged, attempts: Iterable[str]) -> dict[StepKey, list[StepRecord]]:
+    """Return the records of each step of the last training loop, in order; of one that was made again the newest."""
+    by_key: defaultdict[StepKey, list[StepRecord]] = defaultdict(list)
+    for record in averaged.finished:
+        by_key[record.key].append(record)
+    if not by_key:
+        return {}
+    order = {attempt: place for place, attempt in enumerate(attempts)}
+    last = max(averaged.finished, key=lambda one: (order[one.attempt], one.step.begin_ns))
+    newest: dict[int, StepKey] = {}
+    for key in sorted(by_key, key=lambda key: order[key[0]]):
+        if key[1] == last.step.loop:
+            newest[key[2]] = key
+    return {newest[step]: by_key[newest[step]] for step in sorted(newest)}
+
+
+def _steps(records: Mapping[StepKey, Sequence[StepRecord]], averaged: Averaged) -> StepCourse:
+    stages: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * len(records))
+    for place, of_step in enumerate(records.values()):
+        for record in of_step:
+            busy_ns = apart(record.stages.busy())
+            busy_ns[v.OTHER] += record.other_ns
+            for stage, ns in busy_ns.items():
+                if ns:
+                    stages[stage][place] += ns / len(of_step) / 1e9
+    return StepCourse(
+        attempts=[key[0] for key in records],
+        loop=next(iter(records))[1] if records else "",
+        steps=[key[2] for key in records],
+        time_s=[sum(one.step.time_ns for one in of_step) / len(of_step) / 1e9 for of_step in records.values()],
+        stages=dict(sorted(stages.items(), key=lambda item: -sum(item[1]))),
+        has_other_loops=len({record.step.loop for record in averaged.finished}) > 1,
+    )
+
+
+def _ranks(source: Source, places: Mapping[StepKey, int]) -> RankCourse:
+    rows, compared = compared_steps(join(source.found.calls), source.of_ranks)
+    waits = compared.by_rank_step([record.skipped for _, record in rows])
+    ranks = sorted({record.rank for _, record in rows})
+    at = {rank: place for place, rank in enumerate(ranks)}
+    numbers = {name: np.full((len(ranks), len(places)), np.nan) for name in RANK_NUMBERS}
+    for (_, record), waited in zip(rows, waits, strict=True):
+        if record.key in places:
+            where = at[record.rank], places[record.key]
+            for name, value in _of_rank(record, waited.ns).items():
+                numbers[name][where] = value
+    return RankCourse(ranks=ranks, numbers={name: one for name, one in numbers.items() if not np.isnan(one).all()})
+
+
+def _of_rank(record: StepRecord, waited_ns: int) -> dict[str, float]:
+    """Return what a rank did in a step, as ``RankTimes`` adds it up."""
+    comm_ns, work = record.activities[COMM], record.work
+    wait_ns = min(waited_ns, comm_ns)
+    found = {
+        "active": record.activities[ACTIVE] / 1e9,
+        "wait": wait_ns / 1e9,
+        "transfer": (comm_ns - wait_ns) / 1e9,
+        "idle": record.activities[IDLE] / 1e9,
+        "other": max(0, record.step.time_ns - sum(record.activities[:-1])) / 1e9,
+    }
+    found |= {"train_tokens": work.train_tokens} if work.has_trained else {}
+    return found | ({"response_tokens": work.response_tokens} if work.has_responses else {})
+
+
+def _memory(growth: Mapping[tuple[str, Rank, MemoryKind], StepMemory], attempts: Iterable[str]) -> list[MemoryCourse]:
+    """Return the memory of each process at the ends of its steps; of a step that was made again the newest."""
+    found: defaultdict[tuple[Rank, MemoryKind], dict[int, int]] = defaultdict(dict)
+    for attempt in attempts:
+        for (of, rank, kind), memory in growth.items():
+            if of == attempt:
+                first = [(step, size) for _, step, size, _ in sorted(memory.first, key=lambda one: one[0])]
+                found[rank, kind].update([*first, *(memory.over_steps() if memory.steps else ())])
+    return [
+        MemoryCourse(
+            role=rank.role,
+            rank=rank.rank,
+            kind=kind,
+            steps=sorted(sizes),
+            bytes=[sizes[step] for step in sorted(sizes)],
+        )
+        for (rank, kind), sizes in sorted(found.items())
+    ]
+
+
+def _spans(
+    run: Run, records: Mapping[StepKey, Sequence[StepRecord]], chosen: Mapping[int, str], read: StepSpansRead
+) -> list[StepTimeline]:
+    windows = {
+        key: Window(key, min(one.step.begin_ns for one in of_step), max(one.step.end_ns for one in of_step))
+        for key, of_step in records.items()
+        if key[2] in chosen
+    }
+    traces = traces_of(read, windows)
+    lanes = lanes_of(run, read, list(windows.values()))
+    return [
+        StepTimeline(
+            step=key[2],
+            attempt=key[0],
+            trace=traces[key],
+            why=chosen[key[2]],
+            time_ns=window.end_ns - window.begin_ns,
+            lanes=lanes[key],
+        )
+        for key, window in windows.items()
+        if key in lanes and key in traces
+    ]
