@@ -73,6 +73,6 @@ def _made(names: BatchNames, batch: dict[str, Any], limit: int | None, time_ns: 
             turns=int(turns[row]),
             finish="abort" if not length else "length" if limit is not None and length >= limit else "",
             policy_version=names.versions[row],
-            discarded="" if written[row] else "rejected",
+            discarded="" if written[row] else "rejected" if length else "failed",
             time_ns=time_ns,
         )
