@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from otel_rl import vocabulary
 from otel_rl.records import Labels, Measured
+
+DIGITS: Final = 6
+"""The 0.2 of 32 bits is above 0.2, and would count in the bucket behind."""
 
 
 def distribution_of(rewards: Any, labels: Labels) -> tuple[Measured, ...]:
@@ -15,5 +18,6 @@ def distribution_of(rewards: Any, labels: Labels) -> tuple[Measured, ...]:
     """
     import numpy as np
 
-    finite = rewards[np.isfinite(rewards)].tolist()
-    return (Measured(vocabulary.REWARD_DISTRIBUTION, finite, labels),) if finite else ()
+    finite = rewards[np.isfinite(rewards)].astype(float)
+    exact = np.round(finite, DIGITS).tolist()
+    return (Measured(vocabulary.REWARD_DISTRIBUTION, exact, labels),) if exact else ()

@@ -19,11 +19,11 @@ def schema() -> dict[str, Any]:
     """Make the schema, with the docstrings of the classes and fields; needs pydantic, which only development has."""
     from pydantic import ConfigDict, TypeAdapter
 
-    for kind in (
-        one for module in (details, finding, ranks, report, rule_settings, time_use) for one in vars(module).values()
-    ):
+    config = ConfigDict(use_attribute_docstrings=True, json_schema_serialization_defaults_required=True)
+    modules = (details, finding, ranks, report, rule_settings, time_use)
+    for kind in (one for module in modules for one in vars(module).values()):
         if isinstance(kind, type) and is_dataclass(kind):
-            kind.__pydantic_config__ = ConfigDict(use_attribute_docstrings=True)  # type: ignore[attr-defined]
+            kind.__pydantic_config__ = config  # type: ignore[attr-defined]
     document = TypeAdapter(report.Report).json_schema(mode="serialization")
     document["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     document["title"] = f"{report.FORMAT}: what `otel-rl report RUN --json` prints"

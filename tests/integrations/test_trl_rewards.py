@@ -58,6 +58,9 @@ def test_the_first_rank_records_what_all_rewards_are() -> None:
     assert {(v.SCOPE_KEY, "global")} == {label for record in found.values() for label in record.labels}
     assert (math.inf, -0.5) == (found[v.REWARD_MAX].value, found[v.REWARD_MIN].value)
     assert [2.0, -0.5] == found[v.REWARD_DISTRIBUTION].values
+    tenths = [[tenth / 10] for tenth in range(11)]
+    *_, whole = rewards._records([scores(tenths, "a", weights=torch.ones(1))], (), 5, [torch.tensor(tenths)])
+    assert [value for (value,) in tenths] == whole.values, "the bounds of buckets are those of 64 bits"
     nothing = [[math.nan]]
     made = rewards._records([scores(nothing, "a", weights=torch.ones(1))], (), 5, [torch.tensor(nothing)])
     assert [v.REWARD_NONFINITE] == [record.name for record in made]

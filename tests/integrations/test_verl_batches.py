@@ -95,7 +95,7 @@ def test_a_trajectory_and_its_reward_say_whose_they_are(
     async def nothing(*args: Any, **kwargs: Any) -> None:
         pass
 
-    data = Batch(non_tensor_batch={key: np.array([value]) for key, value in names.items()})
+    data = Batch(batch=None, non_tensor_batch={key: np.array([value]) for key, value in names.items()})
     worker = SimpleNamespace(reward_manager=SimpleNamespace())
     with otel_rl.step(1):
         asyncio.run(wrap(HOOKS["AgentLoopWorker._run_agent_loop"], nothing)(None, {}, {"validate": False}, **names))

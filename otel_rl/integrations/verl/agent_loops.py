@@ -152,7 +152,7 @@ def _say_reward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     if isinstance(scoring, functools.partial) and scoring.args:  # verl hands keywords to a user's function
         scoring = scoring.args[0]
     said: dict[str, Value] = {vocabulary.BATCH_SIZE: len(data)}
-    if data.batch is not None and "attention_mask" in data.batch.keys():  # noqa: SIM118 - a TensorDict refuses `in`
+    if data.batch is not None and "attention_mask" in set(data.batch.keys()):
         said[vocabulary.TOKENS] = int(data.batch["attention_mask"].sum())
     if scoring is not None:
         said[vocabulary.REWARD_FUNCTION] = getattr(scoring, "__name__", type(scoring).__name__)
