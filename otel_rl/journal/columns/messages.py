@@ -29,11 +29,13 @@ def decode(attributes: Iterable[KeyValue]) -> dict[str, Value]:
 
 
 def logs(payload: bytes, journal: Journal, events: Collection[str] | None = None) -> Iterator[LogView]:
-    """Decode the log records of a request, all or those of some events.
+    """Decode the log records of a request, all or those of some events; one without these is passed over unread.
 
     Raises:
         DecodeError: it is no request of logs.
     """
+    if events is not None and not any(name.encode() in payload for name in events):
+        return
     for group in ExportLogsServiceRequest.FromString(payload).resource_logs:
         resource = journal.resource(group.resource.SerializeToString())
         for scope in group.scope_logs:
