@@ -177,6 +177,12 @@ AREAS: Final = (
         (v.ROLE, v.STAGE),
     ),
     Area(
+        "Findings",
+        "From the sidecar that sees the whole run, every five seconds: for each rule that has found something.",
+        of((v.FINDING_ACTIVE,)),
+        (v.FINDING_RULE, v.FINDING_KIND, v.FINDING_SEVERITY),
+    ),
+    Area(
         "otel_rl itself: recording",
         "From every process that records.",
         {

@@ -1,4 +1,4 @@
-"""While a command runs: one line on standard error for each stall of its runs, and one for its end."""
+"""While a command runs: a line on standard error for each stall and each finding of its runs, and one for its end."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ from otel_rl.journal.files import Journal
 from otel_rl.journal.frame import TYPES, Frame
 from otel_rl.journal.identity import SIDECAR
 from otel_rl.runs.locate import recorded_below, roots, written_at
+from otel_rl.runs.spans import text
 from otel_rl.sidecar.streams import JournalStream, Position, find_streams, identity_of
 
 LOOK_S: Final = 2.0
+OF_STALLS: Final = frozenset({"stalled", "stood_still"})
+"""Rules whose findings are told as stalls already."""
 END_S: Final = 6.0
 """A command that ends in a stall is followed for so long: the sidecar tells then how the stall ended."""
 
@@ -65,9 +68,12 @@ class StallLines:
         for entry in stream.entries(position, finished=False):
             self._read[writer] = journal, entry.end
             if isinstance(entry.item, Frame) and entry.item.type == TYPES["logs"]:
-                for log in logs(entry.item.payload, journal, v.STALL):
-                    self._note(str(log.attributes[v.STALL_ID]), is_found=log.attributes[v.STALL_STATE] == "found")
-                    yield str(log.attributes[v.STALL_CHAIN])
+                for log in logs(entry.item.payload, journal, (v.STALL, v.FINDING)):
+                    if log.event_name == v.STALL:
+                        self._note(str(log.attributes[v.STALL_ID]), is_found=log.attributes[v.STALL_STATE] == "found")
+                        yield str(log.attributes[v.STALL_CHAIN])
+                    elif text(log.attributes, v.FINDING_RULE) not in OF_STALLS:
+                        yield f"{text(log.attributes, v.FINDING_KIND)}: {log.body}"
 
     def _note(self, stall: str, *, is_found: bool) -> None:
         if is_found:

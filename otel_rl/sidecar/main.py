@@ -70,6 +70,7 @@ class Sidecar:
         self._node = self._make_node()
         self._comparer: RankComparer | None = None
         self._watch: StallWatch | None = None
+        self._ahead: ReadAhead | None = None
 
     def run(self) -> int:
         """Ship until all is done.
@@ -134,15 +135,16 @@ class Sidecar:
             self._comparer = RankComparer(self.directory, self.identity, self._node.say)
         with guard("watch for stalls"):
             self._watch = StallWatch(self.directory, self._is_mine, self._node.say)
-        ahead = ReadAhead(self.directory, self._is_mine)
-        ahead.start()
+        self._ahead = ReadAhead(self.directory, self._is_mine, self._node.say)
+        self._ahead.start()
         self._node.start()
         code: int | None = ANOTHER
         try:
             code = self._follow(claim, own)
         finally:
-            ahead.close()
+            self._ahead.close()
             if own is not None:
+                own.append_logs(self._ahead.logs())
                 if self._watch is not None:
                     own.append_logs(self._watch.close())
                 own.close()
@@ -190,12 +192,15 @@ class Sidecar:
             with guard("sample this node"):
                 of_ranks = self._comparer.samples() if self._comparer else ()
                 of_stalls = self._watch.samples() if self._watch else ()
-                own.write(self._node, [*of_ranks, *of_stalls])
+                of_rules = self._ahead.samples() if self._ahead else ()
+                own.write(self._node, [*of_ranks, *of_stalls, *of_rules])
 
     def _watch_for_stalls(self, own: OwnJournal | None) -> None:
         if self._watch is not None and own is not None:
             with guard("watch for stalls"):
                 own.append_logs(self._watch.look(own.device_errors))
+        if self._ahead is not None and own is not None:
+            own.append_logs(self._ahead.logs())
 
     def _is_over(self, quiet_since: float, now: float) -> bool:
         """Whether all is sent, or nothing of the dead was accepted for the grace period."""

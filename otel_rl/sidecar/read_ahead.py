@@ -1,4 +1,4 @@
-"""Reading a run while it is written, so that its report only has to read what came last."""
+"""Reading a run while it is written: to judge it, and so that its report only has to read what came last."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Final
 
+from otel_rl import vocabulary as v
 from otel_rl.guard import guard
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import JournalNotFound
@@ -17,27 +18,37 @@ from otel_rl.runs.locate import open_whole
 
 if TYPE_CHECKING:
     from otel_rl.journal.read import Run
+    from otel_rl.probes.sample import Sample
+    from otel_rl.records import Log
     from otel_rl.report.reading import RunReading
+    from otel_rl.sidecar.finding_watch import FindingWatch
 
 PERIOD_S: Final = 10.0
 SHARE: Final = 0.1
 """The most that reading takes of a core."""
+JUDGE_S: Final = 30.0
+"""How long at least between two judgements of the run."""
 NICENESS: Final = 10
 END_S: Final = 5.0
 
 
 class ReadAhead:
-    """Reads the run on a thread of its own: shipping and the watch for stalls never wait for it.
+    """Reads the run on a thread of its own, and judges it: shipping and the watch for stalls never wait for that.
 
     Where nodes share a directory, only the sidecar on the node of rank 0, or of the driver, reads. Cost: 7 us of CPU a
-    span.
+    span; a judgement as much as a report of which nothing is to be read.
     """
 
-    def __init__(self, directory: Path, is_mine: Callable[[WriterIdentity], bool]) -> None:
+    def __init__(self, directory: Path, is_mine: Callable[[WriterIdentity], bool], say: Callable[[str], None]) -> None:
         self._directory = directory
         self._is_mine = is_mine
+        self._say = say
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="read ahead", daemon=True)
+        self._reading: RunReading | None = None
+        self._findings: FindingWatch | None = None
+        self._judged_at = -JUDGE_S
+        self._judged_bytes = 0
 
     def start(self) -> None:
         self._thread.start()
@@ -47,32 +58,56 @@ class ReadAhead:
         self._stop.set()
         self._thread.join(END_S)
 
+    def logs(self) -> list[Log]:
+        """Return what there is to journal. Never waits."""
+        return [] if self._findings is None else self._findings.logs()
+
+    def samples(self) -> list[Sample]:
+        """Return which rules find something. Never waits."""
+        return [] if self._findings is None else self._findings.samples()
+
     def _work(self) -> None:
         with suppress(OSError):  # of this thread alone, as Linux has it
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-        reading: RunReading | None = None
         pause_s = PERIOD_S
         while not self._stop.wait(pause_s):
             began = monotonic()
             with guard("read the run ahead"):
-                reading = self._read(reading)
+                self._look()
             pause_s = max(PERIOD_S, (monotonic() - began) / SHARE)
 
-    def _read(self, reading: RunReading | None) -> RunReading | None:
+    def _look(self) -> None:
         from otel_rl.report import cache  # numpy: a sidecar of another node does without
 
         try:
             run = open_whole(self._directory)
         except JournalNotFound:
-            return None
+            return
         if not self._leads(run):
-            return None
-        if reading is None or not reading.fits(run):
-            reading = cache.load(run)
-        reading.attach(run)
-        reading.read()
-        cache.save(run, reading)
-        return reading
+            return
+        if self._reading is None or not self._reading.fits(run):
+            self._reading = cache.load(run)
+        self._reading.attach(run)
+        self._reading.read()
+        cache.save(run, self._reading)
+        self._judge(run, self._reading)
+
+    def _judge(self, run: Run, reading: RunReading) -> None:
+        """Judge the run as its report does, if something is new."""
+        if monotonic() - self._judged_at < JUDGE_S or reading.read_bytes() == self._judged_bytes or not run.alive():
+            return
+        from otel_rl.report import cache
+        from otel_rl.report.rows.evidence import findings
+        from otel_rl.report.rows.rule_file import rule_settings
+        from otel_rl.report.source import Source
+        from otel_rl.sidecar.finding_watch import FindingWatch
+
+        if self._findings is None:
+            self._findings = FindingWatch(run.logs(v.FINDING), self._say)
+        source = Source(run, time_ns(), cache.restore(cache.dump(reading), run))
+        steps = source.found.steps
+        self._findings.judge(findings(source, rule_settings(run.path.parent)), steps[-1].key if steps else None)
+        self._judged_at, self._judged_bytes = monotonic(), reading.read_bytes()
 
     def _leads(self, run: Run) -> bool:
         """Return whether the driver, or else the lowest rank, is a process of this node."""

@@ -44,7 +44,7 @@ def size_of(path: Path) -> int:
 def test_what_comes_is_read(tmp_path: Path) -> None:
     """A second attempt is read when it is there; the thread ends when it is told to."""
     path = write_run(tmp_path, Plan(steps=8, killed_in=v.BACKWARD))
-    ahead = ReadAhead(path, lambda _: True)
+    ahead = ReadAhead(path, lambda _: True, print)
     ahead.start()
     is_first_known = until(path, size_of(path))
     write_run(tmp_path, Plan(attempt="b" * 32, first_step=6, shift_ms=60_000))
@@ -64,9 +64,9 @@ def test_one_node_reads(tmp_path: Path, is_driven: bool) -> None:
         return writer.writer.startswith(first)
 
     assert (True, False) == tuple(
-        ReadAhead(path, is_mine)._leads(open_run(path)) for is_mine in (leads, lambda writer: not leads(writer))
+        ReadAhead(path, is_mine, print)._leads(open_run(path)) for is_mine in (leads, lambda writer: not leads(writer))
     )
 
 
 def test_a_run_that_is_gone_is_no_error(tmp_path: Path) -> None:
-    assert ReadAhead(tmp_path / "gone", lambda _: True)._read(None) is None
+    assert ReadAhead(tmp_path / "gone", lambda _: True, print)._look() is None
