@@ -24,7 +24,7 @@ MINUTE: Final = 60.0
 LONG: Final = 10
 """Fewer minutes or hours than these are written as seconds or minutes."""
 MARKS: Final = {"alarm": VERMILLION, "warning": ORANGE, "note": GREY}
-BOXES: Final = ("left", "right", "bottom", "top", "colour", "label", "time", "lane", "id")
+BOXES: Final = ("left", "right", "bottom", "top", "colour", "alpha", "label", "time", "lane", "id")
 LONGEST: Final = 60
 MOST_TICKS: Final = 24
 SATURATED: Final = 0.98
@@ -263,8 +263,12 @@ def _bars(plot: _Plot, content: Bars) -> None:
 
 def _timelines(plot: _Plot, _: Timelines) -> None:
     """Draw the boxes of a step, which ``page.js`` fills in."""
-    box = {**{key: ByRow(key) for key in BOXES[:4]}, "fill_color": ByRow("colour"), "line_color": Fixed("white")}
-    box |= {"line_width": Fixed(0.5)}
+    box: dict[str, Any] = {
+        **{key: ByRow(key) for key in BOXES[:4]},
+        "fill_color": ByRow("colour"),
+        "fill_alpha": ByRow("alpha"),
+    }
+    box |= {"line_color": Fixed("white"), "line_width": Fixed(0.5)}
     hatch = {"hatch_pattern": "right_diagonal_line", "hatch_color": "white", "hatch_alpha": 0.7, "hatch_scale": 6}
     for name, more in (("boxes", {}), ("waits", {key: Fixed(value) for key, value in hatch.items()})):
         of = source({key: [] for key in BOXES}, name=name, tags=[name])

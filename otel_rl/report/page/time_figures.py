@@ -34,8 +34,13 @@ MANY_PEERS: Final = 64
 """Among more, a rank itself hardly moves the median that it is compared with."""
 ALIKE: Final = 1.01
 """Ranks are alike if that of the highest mean has at most so many times the lowest."""
+EXCESS: Final = "excess"
 HEATS: Final[Mapping[str, tuple[str, Unit, str]]] = {
-    "excess": ("works longer than its peers", "s", "Time in stages above the median of its peers in the same step."),
+    EXCESS: (
+        "works {} a step longer than its peers",
+        "s",
+        "Time in stages above the median of its peers in the same step.",
+    ),
     "active": ("works", "s", "Time in stages, without the collectives and waits inside them."),
     "wait": ("waits for slower ranks", "s", "Time in collectives beyond that of the rank that was in them shortest."),
     "transfer": ("is in collectives without waiting", "s", "The remainder of the time in collectives."),
@@ -112,15 +117,15 @@ def rank_figures(report: Report, course: Course) -> list[Figure]:
 def _heats(report: Report, course: RankCourse, steps: StepCourse) -> Iterator[Figure]:
     names = [rank_name(report, one) for one in course.ranks]
     of = bins(steps.steps)
-    numbers = {"excess": excess(course), **course.numbers} if "active" in course.numbers else course.numbers
+    numbers = {EXCESS: excess(course), **course.numbers} if "active" in course.numbers else course.numbers
     for name, values in numbers.items():
-        what, unit, caption = HEATS[name]
+        _, unit, caption = HEATS[name]
         mean = np.nanmean(np.where(np.isnan(values).all(axis=1, keepdims=True), 0.0, values), axis=1)
         if not mean.any():
             continue
         yield Figure(
             name=f"rank-{name.replace('_', '-')}",
-            title=_extremes(names, mean, what, unit),
+            title=_extremes(name, names, mean),
             x=STEP,
             y=Axis(label="rank", unit=unit),
             content=Heat(
@@ -156,11 +161,14 @@ def _median(values: Any) -> Any:
     return middle
 
 
-def _extremes(names: Sequence[str], mean: Any, what: str, unit: Unit) -> str:
+def _extremes(name: str, names: Sequence[str], mean: Any) -> str:
     """Return which rank has most in a mean step, and which least, in words, unless all are alike."""
+    what, unit, _ = HEATS[name]
     most, least = int(mean.argmax()), int(mean.argmin())
     write, tokens = WRITE[unit], " tokens" if unit == "token" else ""
     highest, lowest = f"{write(mean[most])}{tokens}", write(mean[least])
+    if name == EXCESS:
+        return f"{names[most].capitalize()} {what.format(highest)}"
     if mean[most] <= ALIKE * mean[least]:
         return f"Every rank {what}: {highest} a step"
     return f"{names[most].capitalize()} {what} most: {highest} a step, {names[least]} least: {lowest}"
