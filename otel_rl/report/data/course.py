@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+MEDIAN: Final = "of median time"
+"""Why a step is kept that stands for most."""
 RANK_NUMBERS: Final = ("active", "wait", "transfer", "idle", "other", "train_tokens", "response_tokens")
 """What is known of each rank in each step: seconds, and tokens."""
 
@@ -40,6 +42,8 @@ class RankCourse:
     """What each rank did in each step of ``StepCourse``."""
 
     ranks: Sequence[Rank] = ()
+    peers: Sequence[int] = ()
+    """A number for each rank that those of its role and pipeline stage share."""
     numbers: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     """By one of ``RANK_NUMBERS``: a row for each rank, a column for each step, NaN where it is not known."""
 
@@ -96,6 +100,8 @@ class StepTimeline:
     """Why this step is among those that are kept."""
     time_ns: int
     lanes: Sequence[Lane]
+    processes: int
+    """Those that have spans, with a lane or without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,9 +24,11 @@ MINUTE: Final = 60.0
 LONG: Final = 10
 """Fewer minutes or hours than these are written as seconds or minutes."""
 MARKS: Final = {"alarm": VERMILLION, "warning": ORANGE, "note": GREY}
-BOXES: Final = ("left", "right", "bottom", "top", "colour", "label", "time", "lane", "id")
+BOXES: Final = ("left", "right", "bottom", "top", "colour", "alpha", "label", "time", "lane", "id")
 LONGEST: Final = 60
 MOST_TICKS: Final = 24
+SATURATED: Final = 0.98
+"""The quantile of a heatmap's values that has its last colour: a first step of set-up would hide the others."""
 MANY_POINTS: Final = 60
 SHORT: Final = 16
 """Longest label that fits beside an axis."""
@@ -155,7 +157,8 @@ class _Drawer:
         by, unit = scale(plot.figure.y.unit, content.values)
         values = content.values / by
         finite = values[np.isfinite(values)]
-        low, high = min(0.0, float(np.min(finite, initial=0.0))), float(np.max(finite, initial=0.0)) or 1.0
+        low, high = (float(one) for one in np.quantile(finite, (0.0, SATURATED))) if len(finite) else (0.0, 0.0)
+        low, high = (low, high) if high > low else (min(0.0, low), max(high, low, 0.0) or 1.0)
         mapper = Model("LinearColorMapper", palette=list(CIVIDIS), low=low, high=high, nan_color="rgba(0,0,0,0)")
         rows = len(values)
         columns = {
@@ -209,6 +212,9 @@ def _curves(plot: _Plot, content: Curves) -> None:
         value >= 0 for one in content.curves for value in one.y if math.isfinite(value)
     ):
         plot.y_range = Model("DataRange1d", start=0, min_interval=1)
+    else:
+        values = [abs(value) for one in content.curves for value in one.y if math.isfinite(value)]
+        plot.y_range = Model("DataRange1d", default_span=max(values, default=0.0) / by or 1.0)
     plot.label_y(unit)
 
 
@@ -257,8 +263,12 @@ def _bars(plot: _Plot, content: Bars) -> None:
 
 def _timelines(plot: _Plot, _: Timelines) -> None:
     """Draw the boxes of a step, which ``page.js`` fills in."""
-    box = {**{key: ByRow(key) for key in BOXES[:4]}, "fill_color": ByRow("colour"), "line_color": Fixed("white")}
-    box |= {"line_width": Fixed(0.5)}
+    box: dict[str, Any] = {
+        **{key: ByRow(key) for key in BOXES[:4]},
+        "fill_color": ByRow("colour"),
+        "fill_alpha": ByRow("alpha"),
+    }
+    box |= {"line_color": Fixed("white"), "line_width": Fixed(0.5)}
     hatch = {"hatch_pattern": "right_diagonal_line", "hatch_color": "white", "hatch_alpha": 0.7, "hatch_scale": 6}
     for name, more in (("boxes", {}), ("waits", {key: Fixed(value) for key, value in hatch.items()})):
         of = source({key: [] for key in BOXES}, name=name, tags=[name])

@@ -17,6 +17,7 @@
   const timelines = new Map(data.timelines.map((one) => [one.step, one]));
   let said = {};
   let shown = null;
+  let lit = "";
 
   // --- the address ----------------------------------------------------------------------------------------------
 
@@ -82,9 +83,11 @@
   const showTimeline = (step) => {
     const one = timelines.get(step);
     const plot = named.timeline;
-    if (!one || !plot || step === shown) return;
+    if (!one || !plot || (step === shown && lit === (said.stage ?? ""))) return;
     shown = step;
-    const empty = () => ({ left: [], right: [], bottom: [], top: [], colour: [], label: [], time: [], lane: [], id: [] });
+    lit = said.stage ?? "";
+    const isLit = (label) => !lit || label === lit || label.startsWith(lit + " ") || label.startsWith(lit + ".");
+    const empty = () => ({ left: [], right: [], bottom: [], top: [], colour: [], alpha: [], label: [], time: [], lane: [], id: [] });
     const drawn = { boxes: empty(), waits: empty() };
     const ticks = [];
     const names = new Map();
@@ -102,6 +105,7 @@
         boxes.bottom.push(-depth - tops[lane.level[at] + 1] + 0.02);
         const label = one.texts[lane.label[at]];
         boxes.colour.push(colour(label));
+        boxes.alpha.push(isLit(label) ? 1 : 0.2);
         boxes.label.push(label);
         boxes.time.push(time(lane.end[at] - lane.begin[at]));
         boxes.lane.push(lane.name);
@@ -134,6 +138,7 @@
       const swatch = make("i");
       swatch.style.background = colour(label);
       item.append(swatch, label);
+      item.addEventListener("click", () => go({ step: one.step, stage: label === said.stage ? undefined : label, span: undefined }));
       return item;
     }));
   };
@@ -237,7 +242,7 @@
         columns = source.tags.map((tag, row) => [tag, Array.from(image).slice(row * wide, (row + 1) * wide)]).reverse();
       } else {
         const heads = (key) => (/^part\d+$/.test(key) ? source.tags[Number(key.slice(4))] : key === "value" ? source.tags[0] : key);
-        columns = columns.filter(([key]) => !/^(low\d|high\d|zero|bottom|top|colour|row$)/.test(key)).map(([key, of]) => [heads(key), of]);
+        columns = columns.filter(([key]) => !/^(low\d|high\d|zero|bottom|top|colour|alpha|row$)/.test(key)).map(([key, of]) => [heads(key), of]);
       }
       const grid = make("table");
       const head = grid.createTHead().insertRow();

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from otel_rl import vocabulary as v
-from otel_rl.report.data.course import Course, RankCourse, StepCourse, StepTimeline
+from otel_rl.report.data.course import MEDIAN, Course, RankCourse, StepCourse, StepTimeline
 from otel_rl.report.data.report import Report
 from otel_rl.report.page.figure import (
     STEP,
@@ -30,7 +30,17 @@ from otel_rl.runs.format import count, listed, percent, plural, seconds
 MOST_BARS: Final = 300
 MOST_STAGES: Final = 9
 MORE: Final = "more stages"
+MANY_PEERS: Final = 64
+"""Among more, a rank itself hardly moves the median that it is compared with."""
+ALIKE: Final = 1.01
+"""Ranks are alike if that of the highest mean has at most so many times the lowest."""
+EXCESS: Final = "excess"
 HEATS: Final[Mapping[str, tuple[str, Unit, str]]] = {
+    EXCESS: (
+        "works {} a step longer than its peers",
+        "s",
+        "Time in stages above the median of its peers in the same step.",
+    ),
     "active": ("works", "s", "Time in stages, without the collectives and waits inside them."),
     "wait": ("waits for slower ranks", "s", "Time in collectives beyond that of the rank that was in them shortest."),
     "transfer": ("is in collectives without waiting", "s", "The remainder of the time in collectives."),
@@ -39,7 +49,7 @@ HEATS: Final[Mapping[str, tuple[str, Unit, str]]] = {
     "train_tokens": ("trains", "token", "Tokens of the training forwards that the loss uses."),
     "response_tokens": ("generates", "token", "Tokens of the responses generated for training."),
 }
-"""By number of ``RankCourse``: what a rank does, its unit, and its definition."""
+"""By number of ``RankCourse``, and `excess`: what a rank does, its unit, and its definition."""
 
 
 def step_figures(report: Report, course: Course) -> list[Figure]:
@@ -81,18 +91,21 @@ def _stacked(steps: StepCourse) -> Figure:
 
 
 def _timeline(spans: Sequence[StepTimeline]) -> Figure:
-    slowest = max(spans, key=lambda one: one.time_ns)
+    first = next((one for one in spans if one.why == MEDIAN), spans[0])
+    processes = max(one.processes for one in spans)
+    lanes = max(len(one.lanes) for one in spans)
+    all_lanes = "" if lanes == processes else f" {count(lanes)} of {count(processes)} processes have a lane."
     left_out = sum(lane.left_out for one in spans for lane in one.lanes)
     cut = f" {plural(left_out, 'short span')} were left out." if left_out else ""
     which = listed([f"{one.step} ({one.why})" for one in spans], most=len(spans))
     return Figure(
         name="timeline",
-        title=f"Step {slowest.step} took {seconds(slowest.time_ns / 1e9)}",
+        title=f"Step {first.step} took {seconds(first.time_ns / 1e9)}",
         x=Axis(label="time since the step began", unit="s"),
         y=Axis(label="process"),
-        content=Timelines(steps=spans, first=slowest.step),
+        content=Timelines(steps=spans, first=first.step),
         caption=f"One lane a process, each by its own clock; hatched: waits and collectives. "
-        f"This page has the spans of {plural(len(spans), 'step')}: {which}.{cut}",
+        f"This page has the spans of {plural(len(spans), 'step')}: {which}.{all_lanes}{cut}",
     )
 
 
@@ -104,18 +117,15 @@ def rank_figures(report: Report, course: Course) -> list[Figure]:
 def _heats(report: Report, course: RankCourse, steps: StepCourse) -> Iterator[Figure]:
     names = [rank_name(report, one) for one in course.ranks]
     of = bins(steps.steps)
-    for name, values in course.numbers.items():
-        what, unit, caption = HEATS[name]
+    numbers = {EXCESS: excess(course), **course.numbers} if "active" in course.numbers else course.numbers
+    for name, values in numbers.items():
+        _, unit, caption = HEATS[name]
         mean = np.nanmean(np.where(np.isnan(values).all(axis=1, keepdims=True), 0.0, values), axis=1)
         if not mean.any():
             continue
-        most, least = int(mean.argmax()), int(mean.argmin())
-        write = WRITE[unit]
-        tokens = " tokens" if unit == "token" else ""
         yield Figure(
             name=f"rank-{name.replace('_', '-')}",
-            title=f"{names[most].capitalize()} {what}{' most' if mean[most] > mean[least] else ''}: "
-            f"{write(mean[most])}{tokens} a step, {names[least]} {write(mean[least])}",
+            title=_extremes(name, names, mean),
             x=STEP,
             y=Axis(label="rank", unit=unit),
             content=Heat(
@@ -124,9 +134,44 @@ def _heats(report: Report, course: RankCourse, steps: StepCourse) -> Iterator[Fi
                 right=steps.steps[-1] + 0.5,
                 values=np.array(means(values, of)),
             ),
-            caption=caption,
+            caption=f"{caption} Two of a hundred values may be beyond the colours.",
             reads=(v.COMM,) if name in ("wait", "transfer") else (v.IDLE,) if name == "idle" else (),
         )
+
+
+def excess(course: RankCourse) -> Any:
+    """Return by how much longer each rank works in each step than the median of its peers; not below 0."""
+    active, peers = course.numbers["active"], np.asarray(course.peers)
+    found = np.full(active.shape, np.nan)
+    for group in np.unique(peers):
+        of = np.flatnonzero(peers == group)
+        if len(of) > MANY_PEERS:
+            found[of] = active[of] - _median(active[of])
+        else:
+            for rank in of:
+                found[rank] = active[rank] - _median(active[of[of != rank]])
+    return np.maximum(found, 0.0)
+
+
+def _median(values: Any) -> Any:
+    """Return the median of what is known of each column; NaN where nothing is."""
+    middle = np.full(values.shape[1], np.nan)
+    is_known = ~np.isnan(values).all(axis=0) if len(values) else np.zeros(len(middle), bool)
+    middle[is_known] = np.nanmedian(values[:, is_known], axis=0)
+    return middle
+
+
+def _extremes(name: str, names: Sequence[str], mean: Any) -> str:
+    """Return which rank has most in a mean step, and which least, in words, unless all are alike."""
+    what, unit, _ = HEATS[name]
+    most, least = int(mean.argmax()), int(mean.argmin())
+    write, tokens = WRITE[unit], " tokens" if unit == "token" else ""
+    highest, lowest = f"{write(mean[most])}{tokens}", write(mean[least])
+    if name == EXCESS:
+        return f"{names[most].capitalize()} {what.format(highest)}"
+    if mean[most] <= ALIKE * mean[least]:
+        return f"Every rank {what}: {highest} a step"
+    return f"{names[most].capitalize()} {what} most: {highest} a step, {names[least]} least: {lowest}"
 
 
 def goodput_figures(report: Report) -> list[Figure]:

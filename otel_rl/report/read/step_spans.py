@@ -138,8 +138,12 @@ def _add_requests(batch: SpanColumns, read: StepSpansRead) -> None:
         numbers.append(values)
 
 
-def lanes_of(run: Run, read: StepSpansRead, windows: Sequence[Window]) -> dict[StepKey, list[Lane]]:
-    """Read the spans of some steps; of a process that works for several steps at once, what lies in their times."""
+def lanes_of(run: Run, read: StepSpansRead, windows: Sequence[Window]) -> dict[StepKey, tuple[list[Lane], int]]:
+    """Read the spans of some steps; of a process that works for several steps at once, what lies in their times.
+
+    Returns:
+        The lanes of each step, and how many processes have spans in it.
+    """
     found: defaultdict[StepKey, list[tuple[Rank, str, list[SpanView]]]] = defaultdict(list)
     for journal in run.journals:
         by_step: defaultdict[StepKey, list[SpanView]] = defaultdict(list)
@@ -149,7 +153,7 @@ def lanes_of(run: Run, read: StepSpansRead, windows: Sequence[Window]) -> dict[S
         for key, spans in by_step.items():
             found[key].append((rank_of(spans[0].resource), journal.identity.writer, spans))
     begins = {one.key: one for one in windows}
-    return {key: _lanes(begins[key], processes) for key, processes in found.items()}
+    return {key: (_lanes(begins[key], processes), len(processes)) for key, processes in found.items()}
 
 
 def _of_windows(

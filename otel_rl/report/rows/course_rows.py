@@ -13,6 +13,7 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import ACTIVE, COMM, IDLE
 from otel_rl.journal.read import Run
 from otel_rl.report.data.course import (
+    MEDIAN,
     RANK_NUMBERS,
     Course,
     MemoryCourse,
@@ -65,7 +66,7 @@ def chosen_steps(course: StepCourse, report: Report) -> dict[int, str]:
             found.setdefault(step, "named by a finding")
     by_time = sorted(range(len(course.steps)), key=lambda place: -course.time_s[place])
     reasons = [(place, "among the slowest") for place in by_time[:SLOWEST]]
-    reasons += [(by_time[len(by_time) // 2], "of median time"), (len(by_time) - 1, "the last")] if by_time else []
+    reasons += [(by_time[len(by_time) // 2], MEDIAN), (len(by_time) - 1, "the last")] if by_time else []
     for place, why in reasons:
         found.setdefault(course.steps[place], why)
     known = {step: why for step, why in found.items() if step in set(course.steps)}
@@ -118,7 +119,8 @@ def _steps(records: Mapping[StepKey, Sequence[StepRecord]], averaged: Averaged) 
 def _ranks(source: Source, places: Mapping[StepKey, int]) -> RankCourse:
     rows, compared = compared_steps(join(source.found.calls), source.of_ranks)
     waits = compared.by_rank_step([record.skipped for _, record in rows])
-    ranks = sorted({record.rank for _, record in rows})
+    of_rank = {record.rank: (record.rank.role, record.pipeline) for _, record in rows}
+    ranks, groups = sorted(of_rank), sorted(set(of_rank.values()))
     at = {rank: place for place, rank in enumerate(ranks)}
     numbers = {name: np.full((len(ranks), len(places)), np.nan) for name in RANK_NUMBERS}
     for (_, record), waited in zip(rows, waits, strict=True):
@@ -126,7 +128,8 @@ def _ranks(source: Source, places: Mapping[StepKey, int]) -> RankCourse:
             where = at[record.rank], places[record.key]
             for name, value in _of_rank(record, waited.ns).items():
                 numbers[name][where] = value
-    return RankCourse(ranks=ranks, numbers={name: one for name, one in numbers.items() if not np.isnan(one).all()})
+    known = {name: one for name, one in numbers.items() if not np.isnan(one).all()}
+    return RankCourse(ranks=ranks, peers=[groups.index(of_rank[one]) for one in ranks], numbers=known)
 
 
 def _of_rank(record: StepRecord, waited_ns: int) -> dict[str, float]:
@@ -181,7 +184,8 @@ def _spans(
             trace=traces[key],
             why=chosen[key[2]],
             time_ns=window.end_ns - window.begin_ns,
-            lanes=lanes[key],
+            lanes=lanes[key][0],
+            processes=lanes[key][1],
         )
         for key, window in windows.items()
         if key in lanes and key in traces

@@ -188,8 +188,12 @@ def test_a_finding_leads_to_what_it_names(show: Callable[..., Opened], tmp_path:
     opened = show(*build_with_course(open_run(write_run(tmp_path, plan)), NOW_NS))
     opened.page.get_by_text("Rank 2 is slower").first.click()
     opened.settle()
-    assert ["row", 1] in opened.page.evaluate(LINES, "rank-active")
-    assert opened.page.locator("#figure-rank-active.here").count() == 1
+    assert ["row", 1] in opened.page.evaluate(LINES, "rank-excess")
+    assert opened.page.locator("#figure-rank-excess.here").count() == 1
+    boxes = opened.page.evaluate("Bokeh.documents[0].get_model_by_name('boxes').data")
+    assert {label for label, alpha in zip(boxes["label"], boxes["alpha"], strict=True) if alpha == 1} == {
+        "rl.reward", "rl.reward parity",
+    }  # fmt: skip
     opened.page.get_by_text("Loss was NaN").first.click()
     opened.settle()
     assert opened.page.evaluate(LINES, "loss") == [["here", 7]]

@@ -10,12 +10,12 @@ import pytest
 
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_with_course
-from otel_rl.report.data.course import Course, StepCourse
+from otel_rl.report.data.course import Course, RankCourse, StepCourse
 from otel_rl.report.data.report import Report
 from otel_rl.report.findings.unmade import Making
 from otel_rl.report.page.figure import Bars, Curves, Figure, Heat, Stack, bins, course_in_words, means, smoothed
 from otel_rl.report.page.panels import PageContent, make_page
-from otel_rl.report.page.time_figures import MORE, MOST_BARS, MOST_STAGES, step_figures
+from otel_rl.report.page.time_figures import MORE, MOST_BARS, MOST_STAGES, excess, step_figures
 from tests.made_runs import BEGIN_NS, Plan, write_run
 from tests.report.test_stored_reports import recorded
 
@@ -88,6 +88,14 @@ def test_heatmaps_are_what_ranks_did(trained: tuple[Report, Course, PageContent]
     assert figure.title.startswith(f"Rank {most} waits for slower ranks most: ")
 
 
+def test_a_rank_works_longer_than_the_median_of_its_peers() -> None:
+    """Never of ranks of another role or pipeline stage; what is not known stays so."""
+    active = np.array([[2.0, 1, 5], [1, 1, 1], [1, 3, np.nan], [40, 40, 40], [41, np.nan, 42]])
+    course = RankCourse(peers=[0, 0, 0, 1, 1], numbers={"active": active})
+    expected = [[1, 0, 4], [0, 0, 0], [0, 2, np.nan], [0, np.nan, 0], [1, np.nan, 2]]
+    np.testing.assert_array_equal(excess(course), expected)
+
+
 def test_goodput_is_that_of_the_report(trained: tuple[Report, Course, PageContent]) -> None:
     report, _, page = trained
     content = figures(page)["goodput"].content
@@ -102,9 +110,9 @@ def test_a_slow_rank_is_shown_where_it_is_slow(tmp_path: Path) -> None:
     _, _, page = page_of(write_run(tmp_path, Plan(ranks=8, slow_rank=5, steps=20)))
     ((finding, where), *_) = page.evidence
     assert finding.severity == "warning"
-    assert (where.panel, where.figure, where.stage) == ("ranks", "rank-active", "rl.reward")
+    assert (where.panel, where.figure, where.stage) == ("ranks", "rank-excess", "rl.reward")
     assert where.rank is not None and where.rank.rank == 5
-    assert where.link == "panel=ranks&figure=rank-active&rank=5&role=trainer&stage=rl.reward"
+    assert where.link == "panel=ranks&figure=rank-excess&rank=5&role=trainer&stage=rl.reward"
     assert next(one for one in page.panels if one.name == "ranks").title == finding.sentence
 
 
