@@ -43,6 +43,7 @@ are over:
 | `sidecar.log` in the run's directory | the same, with the time |
 | log record `rl.finding` | attributes `rl.finding.*` ([catalogue](catalogue.md)); it lies in the trace of the last step |
 | metric `rl.finding.active` | 1 while it holds, by rule, kind and severity; it needs an [endpoint](shipping.md) |
+| alert `OtelRlFinding` in Prometheus | one for each run and rule ([rules](shipping.md#rules-and-alerts-in-prometheus)) |
 
 Where nodes share the directory of the run, the sidecar on the node of rank 0, or of the driver, judges. A sidecar that
 follows another tells nothing twice.

@@ -72,10 +72,11 @@ def test_the_series_have_these_names_and_labels(tmp_path: Path) -> None:
     labels = {v.ACTIVITY: "comm", v.GOODPUT_KIND: "idle", v.IDLE_REASON: "skew", v.BUBBLE_DENOMINATOR: "step",
               v.FLOPS_SCOPE: "update", v.WORK: "train", v.WALL: "cycle", v.LEDGER_FAULT: "other mask", v.HW_ID: "GPU-1",
               v.HW_NAME: "H100", v.ERROR_TYPE: "uncorrected", v.XID_CODE: "79", v.HW_STATE: "failed",
-              v.THROTTLE_REASON: "power_brake", v.STAGE: "rl.reward"}  # fmt: skip
+              v.THROTTLE_REASON: "power_brake", v.STAGE: "rl.reward", v.FINDING_RULE: "collapsed",
+              v.FINDING_KIND: "learn", v.FINDING_SEVERITY: "alarm"}  # fmt: skip
     stages = [stage.duration for stage in v.STAGES.values() if stage.duration]
     of_ranks = (v.ACTIVITY_TIME, v.GOODPUT_TIME, v.BUBBLE_RATIO, v.MFU, v.TOKENS_RATE, v.LEDGER_FAULTS)
-    of_sidecars = (v.HW_ERRORS, v.XID, v.THROTTLE, v.HW_STATUS, v.STALL_ACTIVE)
+    of_sidecars = (v.HW_ERRORS, v.XID, v.THROTTLE, v.HW_STATUS, v.STALL_ACTIVE, v.FINDING_ACTIVE)
     made = [_points(name, now_ns, labels) for name in (*of_ranks, *of_sidecars)]
     for is_exponential in (False, True):
         fold = Fold(now_ns - 1, is_exponential=is_exponential)
