@@ -108,7 +108,7 @@ def sections(report: Report, parts: Collection[Part]) -> Iterator[tuple[str, lis
                 is_alone = part == "ranks" and len(report.ranks) == 1
                 yield "", notes(f"--{part}: {ALONE if is_alone else 'nothing of it was recorded'}")
     if unmade := [*report.unmade, *making.unmade]:
-        yield "", [Line(_counted(unmade), "warning")]
+        yield "", [Line(counted(unmade), "warning")]
 
 
 def _shown(report: Report, chosen: Collection[Section], making: Making) -> Iterator[tuple[str, list[Block]]]:
@@ -129,7 +129,7 @@ def _more(report: Report, parts: Collection[Part], making: Making) -> list[Block
     return notes(f"more: {' '.join(left)} · otel-rl report -h" if left else "")
 
 
-def _counted(unmade: Sequence[Unmade]) -> str:
+def counted(unmade: Sequence[Unmade]) -> str:
     """Return what is missing, as in `1 finding and 2 curves could not be made`."""
     counts = Counter(one.part for one in unmade)
     what = listed([plural(number, part) for part, number in counts.items()])

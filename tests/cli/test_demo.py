@@ -93,4 +93,6 @@ def test_what_to_do_next_can_be_copied(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "run_child", train)
     root = tmp_path / "my runs"
     result = cli.invoke(app, ["demo", "--dir", str(root)])
-    assert f"Next: otel-rl report '{root / 'healthy'}' --json, or otel-rl export '" in result.stderr
+    name = f"'{root / 'healthy'}'"
+    said = f"Next: otel-rl report {name} --html run.html, otel-rl report {name} --json, or otel-rl export {name} "
+    assert said in result.stderr

@@ -57,7 +57,8 @@ def demo(
     if not runs:
         raise typer.Exit(NOT_FOUND)
     name = shlex.quote(printable(str(runs[0].path)))
-    console.print(f"Next: otel-rl report {name} --json, or otel-rl export {name} --output run.jsonl", soft_wrap=True)
+    more = f"otel-rl report {name} --json, or otel-rl export {name} --output run.jsonl"
+    console.print(f"Next: otel-rl report {name} --html run.html, {more}", soft_wrap=True)
 
 
 def demo_command(ranks: int, steps: int | None) -> list[str]:

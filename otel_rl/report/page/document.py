@@ -20,6 +20,7 @@ from otel_rl.report.page.draw import draw
 from otel_rl.report.page.figure import Bars, Curves, Figure, Heat, Panel, Stack, Timelines
 from otel_rl.report.page.palette import colour_of, colours
 from otel_rl.report.page.panels import Evidence, PageContent, make_page
+from otel_rl.report.screen import counted
 from otel_rl.report.section import Severity, rank_name
 from otel_rl.report.sections.header import HEADER
 from otel_rl.runs.format import printable, shorten
@@ -46,6 +47,7 @@ def to_html(report: Report, course: Course) -> str:
     body = [
         _head(report),
         _findings(page),
+        f'<p class="warning">{safe(counted(unmade))}</p>' if (unmade := [*report.unmade, *making.unmade]) else "",
         *(_panel(one, report) for one in page.panels),
         '<aside id="selected" hidden><output></output><button type="button">copy</button></aside>',
         f'<script type="application/json" id="data">{_json(data)}</script>',

@@ -269,7 +269,7 @@ def _timelines(plot: _Plot, _: Timelines) -> None:
         "fill_alpha": ByRow("alpha"),
     }
     box |= {"line_color": Fixed("white"), "line_width": Fixed(0.5)}
-    hatch = {"hatch_pattern": "right_diagonal_line", "hatch_color": "white", "hatch_alpha": 0.7, "hatch_scale": 6}
+    hatch = {"hatch_pattern": "right_diagonal_line", "hatch_color": "white", "hatch_alpha": 0.45, "hatch_scale": 6}
     for name, more in (("boxes", {}), ("waits", {key: Fixed(value) for key, value in hatch.items()})):
         of = source({key: [] for key in BOXES}, name=name, tags=[name])
         plot.tell(plot.add("Quad", of, **box, **more), [("", "@label"), ("", "@lane"), ("takes", "@time")])

@@ -41,7 +41,7 @@
     const figure = said.figure && by("figure-" + said.figure);
     if (figure) figure.classList.add("here");
     const target = figure || (said.panel && by("panel-" + said.panel));
-    if (target) target.scrollIntoView({ block: figure ? "center" : "start" });
+    if (target) target.scrollIntoView({ block: figure && figure.offsetHeight < innerHeight * 0.7 ? "center" : "start" });
   };
   // Marks the chosen step and rank in a plot. Those out of sight are marked when they come into it: to draw all takes long.
   const inSight = new Set();

@@ -34,7 +34,7 @@ STAGES: Final = {
     v.LOG: "#882255",
     v.CHECKPOINT: "#44aa99",
     v.COMM: "#666666",
-    v.IDLE: "#bbbbbb",
+    v.IDLE: "#8f979e",
     v.OTHER: GREY,
     "more stages": "#777777",
     "productive": GREEN,
@@ -43,7 +43,7 @@ STAGES: Final = {
     "wasted": VERMILLION,
     "other": "#bbbbbb",
     "request": SKY,
-    "request queue": "#bbbbbb",
+    "request queue": "#8f979e",
     "request prefill": ORANGE,
     "request decode": SKY,
 }

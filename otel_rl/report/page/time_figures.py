@@ -132,7 +132,7 @@ def _heats(report: Report, course: RankCourse, steps: StepCourse) -> Iterator[Fi
                 rows=names,
                 left=steps.steps[0] - 0.5,
                 right=steps.steps[-1] + 0.5,
-                values=np.array(means(values, of)),
+                values=np.array(means(np.maximum(values, 0.0), of)),
             ),
             caption=f"{caption} Two of a hundred values may be beyond the colours.",
             reads=(v.COMM,) if name in ("wait", "transfer") else (v.IDLE,) if name == "idle" else (),
@@ -140,7 +140,7 @@ def _heats(report: Report, course: RankCourse, steps: StepCourse) -> Iterator[Fi
 
 
 def excess(course: RankCourse) -> Any:
-    """Return by how much longer each rank works in each step than the median of its peers; not below 0."""
+    """Return by how much longer each rank works in each step than the median of its peers; negative if shorter."""
     active, peers = course.numbers["active"], np.asarray(course.peers)
     found = np.full(active.shape, np.nan)
     for group in np.unique(peers):
@@ -150,7 +150,7 @@ def excess(course: RankCourse) -> Any:
         else:
             for rank in of:
                 found[rank] = active[rank] - _median(active[of[of != rank]])
-    return np.maximum(found, 0.0)
+    return found
 
 
 def _median(values: Any) -> Any:

@@ -265,3 +265,15 @@ def test_it_fits_into_the_window(
     figures = opened.page.locator(".plot > *")
     widths = figures.evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().width)")
     assert len(widths) == len(opened.page.locator(".plot").all()) and min(widths) >= 200
+
+
+def test_a_page_without_figures_works(show: Callable[..., Opened], tmp_path: Path) -> None:
+    """Of a run that has no step and no goodput; keys do no harm."""
+    report, course = build_with_course(open_run(write_run(tmp_path, Plan(steps=0, metrics=False))), NOW_NS)
+    report = replace(report, efficiency=replace(report.efficiency, goodput=[]))
+    opened = show(report, course, hash="#step=3&rank=1&figure=none")
+    assert opened.page.locator("figure").count() == 0
+    for key in ("ArrowRight", "j", "0", "Escape"):
+        opened.page.keyboard.press(key)
+    opened.settle()
+    assert report.findings.time[0].sentence in opened.page.inner_text("#findings")

@@ -161,6 +161,18 @@ def test_a_run_without_steps_has_a_page(tmp_path: Path) -> None:
     assert "timeline" not in found.data["places"].values()
 
 
+@pytest.mark.guarded
+def test_a_panel_that_fails_costs_only_itself(trained: tuple[Report, Course]) -> None:
+    """The page says that it is missing."""
+    report, course = trained
+    broken = replace(course, ranks=replace(course.ranks, numbers=None))
+    page = to_html(report, broken)
+    found = Tags(page)
+    assert "1 section could not be made (Ranks)" in "".join(found.text)
+    assert {"reward", "stages", "goodput"} <= {name.removeprefix("plot-") for name in found.data["places"].values()}
+    assert "rank-active" not in page.partition("application/json")[0]
+
+
 # --- the command -----------------------------------------------------------------------------------------------------
 
 

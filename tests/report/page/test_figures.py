@@ -92,7 +92,7 @@ def test_a_rank_works_longer_than_the_median_of_its_peers() -> None:
     """Never of ranks of another role or pipeline stage; what is not known stays so."""
     active = np.array([[2.0, 1, 5], [1, 1, 1], [1, 3, np.nan], [40, 40, 40], [41, np.nan, 42]])
     course = RankCourse(peers=[0, 0, 0, 1, 1], numbers={"active": active})
-    expected = [[1, 0, 4], [0, 0, 0], [0, 2, np.nan], [0, np.nan, 0], [1, np.nan, 2]]
+    expected = [[1, -1, 4], [-0.5, -1, -4], [-0.5, 2, np.nan], [-1, np.nan, -2], [1, np.nan, 2]]
     np.testing.assert_array_equal(excess(course), expected)
 
 
