@@ -1,5 +1,7 @@
 """What a report costs, beside another checkout's on the same journal and beside protobuf's bare parse of its spans.
 
+Cold, and warm: with what the report before has kept beside the run.
+
 git worktree add --detach /tmp/before ddafbfb8
 python benchmarks/reading.py --against /tmp/before
 """
@@ -25,6 +27,7 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.read import open_run
 from otel_rl.journal.write import Writer
+from otel_rl.report.cache import NAME
 
 BEGIN_NS = 1_795_000_000_000_000_000
 ATTEMPT = "ab12cd34ef56ab78"
@@ -157,18 +160,19 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="otel_rl_benchmark_") as folder:
             count = write(Path(folder) / "run", given.ranks, spans // given.ranks // 300, 300)
             command = [sys.executable, "-m", "otel_rl", "report", str(Path(folder) / "run"), "--json"]
-            times: dict[Path, list[float]] = {root: [] for root in roots}
+            times: dict[str, list[float]] = {}
             for _ in range(given.rounds):
-                for root in roots:
-                    times[root].append(cpu_s(command, root)[0])
+                (Path(folder) / "run" / NAME).unlink(missing_ok=True)
+                for name, root in [("cold", roots[0]), ("warm", roots[0]), *((str(one), one) for one in roots[1:])]:
+                    times.setdefault(name, []).append(cpu_s(command, root)[0])
             parsed = parse_s(Path(folder) / "run")
             print(f"\n{count} spans of {given.ranks} ranks; protobuf's parse: {parsed:.2f} s of CPU")
-            own = statistics.median(times[roots[0]])
-            for root, values in times.items():
+            own = statistics.median(times["cold"])
+            for name, values in times.items():
                 median = statistics.median(values)
                 spread = f"{min(values):.2f}-{max(values):.2f}"
                 each = f"{median / count * 1e6:.1f} us a span"
-                print(f"  {root!s:40s} {median:7.2f} s ({spread})  x {median / own:.2f}  {each}")
+                print(f"  {name:40s} {median:7.2f} s ({spread})  x {median / own:.2f}  {each}")
 
 
 if __name__ == "__main__":
