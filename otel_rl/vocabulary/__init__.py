@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_rl.vocabulary.findings import *
 from otel_rl.vocabulary.hardware import *
 from otel_rl.vocabulary.kinds import *
 from otel_rl.vocabulary.layers import *
+from otel_rl.vocabulary.live_findings import *
 from otel_rl.vocabulary.metrics import *
 from otel_rl.vocabulary.performance import *
 from otel_rl.vocabulary.requests import *

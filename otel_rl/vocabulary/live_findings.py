@@ -11,7 +11,9 @@ FINDING: Final = event(
     "what a rule of docs/findings.md says of the run, when that begins and when it is over; the body is the sentence "
     "with its advice. It lies in the trace of the last step",
 )
-FINDING_ACTIVE: Final = gauge("rl.finding.active", "{finding}", "1 while a rule finds an alarm or a warning; 0 once it is over")
+FINDING_ACTIVE: Final = gauge(
+    "rl.finding.active", "{finding}", "1 while a rule finds an alarm or a warning; 0 once it is over"
+)
 FINDING_RULE: Final = label("rl.finding.rule", "the rule, of docs/findings.md")
 FINDING_KIND: Final = label("rl.finding.kind", "`time`, `learn` or `health`")
 FINDING_SEVERITY: Final = label("rl.finding.severity", "`alarm`: act now; `warning`: look at it")
