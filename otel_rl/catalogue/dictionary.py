@@ -105,7 +105,8 @@ def meaning(number: Demanded) -> str:
 
 def definition(name: str) -> str | None:
     """Return the meaning of a name of the vocabulary; None if it has no such name."""
-    known = v.METRICS.get(name) or v.STAGES.get(name) or v.ATTRIBUTES.get(name) or emitted().get(name)
+    known = v.METRICS.get(name) or v.STAGES.get(name) or v.ATTRIBUTES.get(name) or v.EVENTS.get(name)
+    known = known or emitted().get(name)
     return None if known is None else known.meaning
 
 

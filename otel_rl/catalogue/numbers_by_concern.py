@@ -19,7 +19,8 @@ from otel_rl.catalogue.numbers_of_rollouts import (
 
 NPU: Final = missing("the sidecar reads NVIDIA's devices only; memory and times of `torch.npu` are read in the process")
 SIDECAR: Final = measured("by the sidecar, with an endpoint")
-NO_LINES: Final = missing("the numbers are metrics; no log record joins them")
+LINES: Final = measured("a record a step, made of its numbers")
+NOT_SEEN: Final = missing("it is made of the numbers of a step, which ROLL's are; no run of it was looked at")
 SYNCHRONOUS: Final = never("GRPO and RLOO have no queue: a step waits for its rollout")
 ROWS: Final = seam("transferqueue_utils._meta_to_realdata", "AgentLoopWorker._compute_score")
 
@@ -324,33 +325,42 @@ HARDWARE: Final = Topic(
 LOGS: Final = Topic(
     "Log layers",
     (
-        number("training loop: epoch, step, elapsed", unit="", means="a log record of each step", every=NO_LINES),
+        number(
+            "training loop: epoch, step, elapsed",
+            v.LOOP_LINE,
+            unit="",
+            every=LINES,
+            roll=NOT_SEEN,
+        ),
         number(
             "rollout: samples, reward, KL, length distribution",
+            v.ROLLOUT_LINE,
             unit="",
-            means="a log record of each rollout",
-            every=NO_LINES,
+            every=LINES,
+            roll=NOT_SEEN,
         ),
         number(
             "update step: loss parts, clip ratio, gradient norm",
+            v.UPDATE_LINE,
             unit="",
-            means="a log record of each update",
-            every=NO_LINES,
+            every=LINES,
+            roll=NOT_SEEN,
         ),
         number(
             "sample: a trajectory",
+            v.SAMPLE_RECORD,
             unit="",
-            means="a log record of a sample",
-            trl=missing("requests that are kept are spans; no record has the reward"),
-            verl=missing("each trajectory is a span `rl.sample.trajectory`; it lacks the reward"),
-            roll=missing("each trajectory is a span `rl.sample.trajectory`; it lacks the reward"),
-            own=missing("requests that are kept are spans"),
+            trl=seam("GRPOTrainer._generate_and_score_completions"),
+            verl=measured("where its driver computes its metrics"),
+            roll=missing("no hook reads its batches by sample"),
+            own=measured("`otel_rl.sample`"),
         ),
         number(
             "a user's own fields",
+            v.LOOP_LINE,
             unit="",
-            means="numbers of `otel_rl.record` in the log record of their step",
-            every=missing("they are metrics `user.<name>`, in the step of their time"),
+            means="numbers of `otel_rl.record`, as `user.<name>` in the line of their step",
+            every=LINES,
         ),
     ),
 )
