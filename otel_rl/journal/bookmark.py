@@ -27,8 +27,8 @@ class Bookmark:
     records: dict[Signal, int] = field(default_factory=lambda: {"traces": 0, "metrics": 0, "logs": 0})
     damage: list[Damage] = field(default_factory=list)
     """What is no whole frame, between frames that are."""
-    torn: dict[str, Damage] = field(default_factory=dict)
-    """The end of a file that is no whole frame, so far."""
+    torn: dict[str, list[Damage]] = field(default_factory=dict)
+    """The end of a file that is no whole frame, so far: it is read again."""
     undecodable: list[Damage] = field(default_factory=list)
     """Frames whose content is no OTLP."""
     is_written: bool = False
@@ -40,12 +40,12 @@ class Bookmark:
         begin = self.ends.get(name, 0)
         if begin and segment.size <= begin:
             return
-        last: Damage | None = None
+        torn: list[Damage] = []
         for item in segment.items(begin):
-            if last is not None:
-                self.damage.append(last)
-            last = item if isinstance(item, Damage) else None
-            if isinstance(item, Frame):
+            if isinstance(item, Damage):
+                torn.append(item)
+            else:
+                self.damage, torn = self.damage + torn, []
                 self.ends[name] = item.end
                 if item.payload:
                     self.marks[name] = item.end, item.payload[-MARK_BYTES:]
@@ -53,14 +53,15 @@ class Bookmark:
                     self.last_ns = max(self.last_ns, item.last_ns)
                     self.records[SIGNALS[item.type]] += item.count
                 yield item
-        self.torn.pop(name, None)
-        if last is not None:
-            self.torn[name] = last
+        self.torn[name] = torn
 
     def all_damage(self, newest: Collection[Path]) -> list[Damage]:
         """Return the damage that is known, by file; ``newest`` are those that the writer may be writing."""
         open_ends = {_name(path) for path in newest} if self.is_written else set()
-        torn = [one for name, one in self.torn.items() if name not in open_ends or one.reason == "unreadable"]
+        torn = []
+        for name, listed in self.torn.items():
+            is_being_written = name in open_ends and listed and listed[-1].reason != "unreadable"
+            torn += listed[:-1] if is_being_written else listed
         return sorted([*self.damage, *torn], key=lambda one: (one.path, one.offset)) + self.undecodable
 
     def fits(self, segments: Collection[SegmentFile]) -> bool:
