@@ -16,8 +16,8 @@ from otel_rl.report.read.average import Averaged, of_ranks
 from otel_rl.report.read.rank_times import CONTROLLER, RankTimes
 from otel_rl.report.read.span_attributes import WorkSums
 from otel_rl.report.rows.goodput_rows import Goodputs
-from otel_rl.tables.calls import join
-from otel_rl.tables.peers import NO_PART, RankSteps, RankWaits, compare, parts
+from otel_rl.tables.calls import Calls, join
+from otel_rl.tables.peers import NO_PART, Compared, RankSteps, RankWaits, compare, parts
 
 
 def efficiency(found: FoldedSpans, averaged: Averaged) -> Efficiency:
@@ -29,14 +29,7 @@ def efficiency(found: FoldedSpans, averaged: Averaged) -> Efficiency:
     for record in of_ranks(found.steps):
         if record.is_truncated:
             goodputs.add_cut(record, may_wait=record.number in met)
-    rows = [(step, record) for step, records in enumerate(_roles(averaged)) for record in records]
-    numbers = np.array([record.number for _, record in rows], np.int64)
-    place = np.full(1 + max(numbers.max(initial=-1), calls.rank_step.max(initial=-1)), -1)
-    place[numbers] = np.arange(len(rows))
-    of_row = place[calls.rank_step]
-    columns = ((step, record.pipeline, record.rank.rank) for step, record in rows)
-    steps = RankSteps(*np.array(list(columns), np.int64).reshape(-1, 3).T)
-    compared = compare(calls.take(of_row >= 0, of_row), steps)
+    rows, compared = compare_ranks(calls, averaged)
     waits = compared.by_rank_step([record.skipped for _, record in rows])
     of_part: defaultdict[tuple[int, int], list[tuple[StepRecord, RankWaits]]] = defaultdict(list)
     for (step, record), waited in zip(rows, waits, strict=True):
@@ -58,6 +51,23 @@ def efficiency(found: FoldedSpans, averaged: Averaged) -> Efficiency:
         bubbles=times.bubbles(),
         goodput=goodputs.rows(),
     )
+
+
+def compare_ranks(calls: Calls, averaged: Averaged) -> tuple[list[tuple[int, StepRecord]], Compared]:
+    """Compare the ranks of each role in the finished steps.
+
+    Returns:
+        The steps of ranks, each with the number of the step that it is compared in, and their calls; ``rank_step`` of
+        a call is the place of its step there.
+    """
+    rows = [(step, record) for step, records in enumerate(_roles(averaged)) for record in records]
+    numbers = np.array([record.number for _, record in rows], np.int64)
+    place = np.full(1 + max(numbers.max(initial=-1), calls.rank_step.max(initial=-1)), -1)
+    place[numbers] = np.arange(len(rows))
+    of_row = place[calls.rank_step]
+    columns = ((step, record.pipeline, record.rank.rank) for step, record in rows)
+    steps = RankSteps(*np.array(list(columns), np.int64).reshape(-1, 3).T)
+    return rows, compare(calls.take(of_row >= 0, of_row), steps)
 
 
 def _roles(averaged: Averaged) -> list[list[StepRecord]]:
