@@ -1,0 +1,247 @@
+"""DuckDB over the tables of a run: one statement that only reads, files and network closed to it."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_rl import vocabulary as v
+from otel_rl.config import root
+from otel_rl.journal.read import Run
+from otel_rl.query.arrays import KEYS, VALUES, Arrays
+from otel_rl.query.schema import LOGS, POINTS, REQUEST_COLUMNS, REQUESTS, SPANS, TABLES, Table
+from otel_rl.report import cache
+from otel_rl.report.source import Source
+from otel_rl.runs.locate import find_run, open_whole
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
+
+    from otel_rl.query.span_tables import Part
+
+MEMORY: Final = "4GB"
+MISSING: Final = "queries need DuckDB, which is not installed: pip install 'otel-rl[query]'"
+READS: Final = ("SELECT", "EXPLAIN")
+HEX: Final = "lpad(lower(hex({})), 16, '0')"
+NO_MAP: Final = "MAP([]::VARCHAR[], []::VARCHAR[])"
+PARTS: Final = {
+    "trace_id": f"{HEX.format('high')} || {HEX.format('low')}",
+    "span_id": HEX.format("id"),
+    "parent_id": f"CASE WHEN parent = 0 THEN '' ELSE {HEX.format('parent')} END",
+    "begin_time": 'make_timestamp_ns("begin")',
+    "end_time": 'make_timestamp_ns("end")',
+    "duration_s": '("end" - "begin") / 1e9',
+}
+"""What a column of ``spans`` is made from; the others are arrays."""
+
+
+class QueryError(ValueError):
+    """A question that cannot be answered; the message says why."""
+
+
+def read(run: str | os.PathLike[str] | None = None) -> RunTables:
+    """Open the tables of a run for questions of one's own; nothing is written to the run.
+
+    Args:
+        run: the name of a run below ``OTEL_RL_DIR``, or the path of its directory; None for the newest one.
+
+    Raises:
+        JournalNotFound: there is no such run.
+        ModuleNotFoundError: DuckDB is not installed.
+    """
+    name = None if run is None else os.fspath(run)
+    return RunTables(open_whole(find_run(name, root().absolute())))
+
+
+class RunTables:
+    """The tables of a run, each made when it is asked for; ``run.steps`` is one as a relation of DuckDB.
+
+    It is of one thread.
+    """
+
+    def __init__(self, run: Run, *, keeps: bool = False, memory: str = MEMORY, output: Path | None = None) -> None:
+        """Make no table yet.
+
+        Args:
+            run: whose tables.
+            keeps: whether what is read for them may be kept beside the run, for the next report or query.
+            memory: how much the engine may use.
+            output: the one file that may be written.
+        """
+        self.path = run.path
+        self._run, self._keeps = run, keeps
+        self._engine = _connect(memory, output)
+        self._made: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"RunTables({str(self.path)!r})"
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *TABLES]
+
+    def __getattr__(self, name: str) -> DuckDBPyRelation:
+        if name not in TABLES:
+            raise AttributeError(f"a run has no table {name!r}; it has {', '.join(TABLES)}")
+        self._make(name)
+        return self._engine.table(name) if name not in self._made else self._engine.view(name)
+
+    def query(self, sql: str) -> DuckDBPyRelation:
+        """Return what a statement selects, as a relation of DuckDB, which runs it when its rows are asked for.
+
+        Raises:
+            QueryError: the statement is wrong, or does not only read.
+        """
+        return self._ask(lambda: self._engine.sql(self._checked(sql)))
+
+    def execute(self, sql: str) -> DuckDBPyConnection:
+        """Run a statement; its rows are fetched from what is returned.
+
+        Raises:
+            QueryError: as in ``query``; or it was interrupted, or needs more memory than it may use.
+        """
+        return self._ask(lambda: self._engine.execute(self._checked(sql)))
+
+    def _checked(self, sql: str) -> str:
+        """Make the tables that a statement names, if it is right: before anything is read."""
+        statements = self._engine.extract_statements(sql)
+        if len(statements) != 1:
+            raise QueryError(f"a query is one statement; these are {len(statements)}")
+        kind = statements[0].type.name
+        if kind not in READS:
+            raise QueryError(f"a query only reads: it begins with SELECT, FROM or WITH, and this is {kind}")
+        named = {name.strip('"').rpartition(".")[2] for name in self._engine.get_table_names(sql)}
+        if re.search(r"\bquery", sql, re.IGNORECASE):  # functions that take names as texts
+            named = set(TABLES)
+        for name in TABLES:
+            if name in named:
+                self._make(name)
+        return sql
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        import duckdb
+
+        try:
+            return question()
+        except duckdb.Error as error:
+            raise QueryError(_sentence(str(error))) from error
+        except RuntimeError as error:
+            if "interrupted" not in str(error):
+                raise
+            raise KeyboardInterrupt from error
+
+    @cached_property
+    def _steps(self) -> dict[str, Callable[[], Arrays]]:
+        from otel_rl.query.step_tables import StepTables
+
+        reading = cache.load(self._run)
+        reading.attach(self._run)
+        reading.read()
+        if self._keeps:
+            cache.save(self._run, reading)
+        return StepTables(Source(self._run, time.time_ns(), reading)).makers()
+
+    @cached_property
+    def _parts(self) -> list[Part]:
+        from otel_rl.query.span_tables import span_parts
+
+        return span_parts(self._run)
+
+    def _make(self, name: str) -> None:
+        """Make a table, unless it is there."""
+        if name in self._made:
+            return
+        table = TABLES[name]
+        if table in (SPANS, REQUESTS):
+            select = self._select_spans(table)
+        else:
+            from otel_rl.query.record_tables import logs, points
+
+            makers = {POINTS.name: points, LOGS.name: logs}
+            columns = makers[name](self._run) if name in makers else self._steps[name]()
+            select = self._select(table, columns)
+        if select:
+            self._engine.execute(f"DROP TABLE {name}")
+            self._engine.execute(f"CREATE VIEW {name} AS {select}")
+            self._made.add(name)
+
+    def _select(self, table: Table, columns: Arrays) -> str:
+        """Return the statement that shows arrays as a table."""
+        self._engine.register(f"{table.name}_arrays", columns)
+        return f"SELECT {', '.join(map(_column, table.columns))} FROM {table.name}_arrays"
+
+    def _select_spans(self, table: Table) -> str:
+        selects = []
+        for number, part in enumerate(self._parts):
+            if table is SPANS or part.keys is None or v.SUBMISSION in part.keys:
+                self._engine.register(f"span_arrays_{number}", part.columns)
+                columns = ", ".join(_span_column(one.name, one.type, part.keys) for one in SPANS.columns)
+                selects.append(f"SELECT {columns} FROM span_arrays_{number}")
+        spans = " UNION ALL ".join(selects)
+        return _requests(spans) if spans and table is REQUESTS else spans
+
+
+def _connect(memory: str, output: Path | None) -> DuckDBPyConnection:
+    """Return an engine with empty tables, from which no SQL reaches a file or the network."""
+    try:
+        import duckdb
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(MISSING, name="duckdb") from error
+    engine = duckdb.connect(
+        config={
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "memory_limit": memory,
+            "temp_directory": "",
+        }
+    )
+    if output is not None:
+        engine.execute(f"SET allowed_paths = [{_quoted(str(output))}]")
+    for setting in ("python_enable_replacements = false", "enable_external_access = false"):
+        engine.execute(f"SET {setting}")
+    for table in TABLES.values():
+        engine.execute(f"CREATE TABLE {table.name} ({', '.join(f'{one.name} {one.type}' for one in table.columns)})")
+    engine.execute("SET lock_configuration = true")
+    return engine
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _column(column: Any) -> str:
+    name, type = column.name, column.type
+    if type.startswith("MAP"):
+        return f"MAP(CAST({name}{KEYS} AS VARCHAR[]), CAST({name}{VALUES} AS VARCHAR[])) AS {name}"
+    return f"make_timestamp_ns({name}) AS {name}" if type == "TIMESTAMP_NS" else f"CAST({name} AS {type}) AS {name}"
+
+
+def _span_column(name: str, type: str, keys: tuple[str, ...] | None) -> str:
+    if name != "attributes":
+        return f"CAST({PARTS.get(name, name)} AS {type}) AS {name}"
+    if keys is None:
+        return f"MAP(CAST(attributes{KEYS} AS VARCHAR[]), CAST(attributes{VALUES} AS VARCHAR[])) AS attributes"
+    entries = ", ".join(f"{_quoted(key)}: CAST(a{place} AS VARCHAR)" for place, key in enumerate(keys))
+    return f"MAP {{{entries}}} AS attributes" if entries else f"{NO_MAP} AS attributes"
+
+
+def _requests(spans: str) -> str:
+    """Return the statement that shows some spans as requests."""
+    columns = []
+    for one in REQUESTS.columns:
+        key = REQUEST_COLUMNS.get(one.name)
+        value = f"TRY_CAST(attributes[{_quoted(key)}] AS {one.type})" if key else one.name
+        columns.append(f"{value} AS {one.name}" if key is None or one.type != "VARCHAR" else f"coalesce({value}, '') AS {one.name}")
+    return f"SELECT {', '.join(columns)} FROM ({spans}) WHERE map_contains(attributes, {_quoted(v.SUBMISSION)})"
+
+
+def _sentence(message: str) -> str:
+    """Return what the engine says of a statement, in one line and without the statement."""
+    text = message.partition("\n\nLINE ")[0]
+    if "Table with name" in text:
+        text = f"{text.partition('Did you mean')[0].strip()} Tables: {', '.join(TABLES)}."
+    return " ".join(text.split())
