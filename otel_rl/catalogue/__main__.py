@@ -1,9 +1,10 @@
-"""`python -m otel_rl.catalogue` writes `docs/catalogue.md`, `prometheus.md` and `findings.md`; tests compare them."""
+"""`python -m otel_rl.catalogue` writes `docs/catalogue.md`, `prometheus.md`, `findings.md` and `tables.md`; tests compare them."""
 
 from pathlib import Path
 
-from otel_rl.catalogue import findings, prometheus, telemetry
+from otel_rl.catalogue import findings, prometheus, run_tables, telemetry
 
 docs = Path(__file__).parents[2] / "docs"
-for module, name in ((telemetry, "catalogue.md"), (prometheus, "prometheus.md"), (findings, "findings.md")):
+pages = {telemetry: "catalogue.md", prometheus: "prometheus.md", findings: "findings.md", run_tables: "tables.md"}
+for module, name in pages.items():
     (docs / name).write_text(module.render(), encoding="utf-8")

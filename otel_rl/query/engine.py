@@ -74,7 +74,7 @@ class RunTables:
             output: the one file that may be written.
         """
         self.path = run.path
-        self._run, self._keeps = run, keeps
+        self._run, self._keeps, self._memory = run, keeps, memory
         self._engine = _connect(memory, output)
         self._made: set[str] = set()
 
@@ -106,6 +106,14 @@ class RunTables:
         """
         return self._ask(lambda: self._engine.execute(self._checked(sql)))
 
+    def write_parquet(self, sql: str, path: Path) -> None:
+        """Write the rows of a statement into the one file that may be written.
+
+        Raises:
+            QueryError: as in ``execute``.
+        """
+        self._ask(lambda: self._engine.sql(self._checked(sql)).write_parquet(str(path.absolute())))
+
     def _checked(self, sql: str) -> str:
         """Make the tables that a statement names, if it is right: before anything is read."""
         statements = self._engine.extract_statements(sql)
@@ -127,6 +135,8 @@ class RunTables:
 
         try:
             return question()
+        except duckdb.OutOfMemoryException as error:
+            raise QueryError(f"this needs more memory than the {self._memory} that it may use") from error
         except duckdb.Error as error:
             raise QueryError(_sentence(str(error))) from error
         except RuntimeError as error:
@@ -191,14 +201,16 @@ def _connect(memory: str, output: Path | None) -> DuckDBPyConnection:
         import duckdb
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(MISSING, name="duckdb") from error
-    engine = duckdb.connect(
-        config={
-            "autoinstall_known_extensions": False,
-            "autoload_known_extensions": False,
-            "memory_limit": memory,
-            "temp_directory": "",
-        }
-    )
+    settings = {
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "memory_limit": memory,
+        "temp_directory": "",
+    }
+    try:
+        engine = duckdb.connect(config=settings)
+    except duckdb.Error as error:
+        raise QueryError(f"memory {memory!r}: {_sentence(str(error))}") from error
     if output is not None:
         engine.execute(f"SET allowed_paths = [{_quoted(str(output))}]")
     for setting in ("python_enable_replacements = false", "enable_external_access = false"):
@@ -235,13 +247,14 @@ def _requests(spans: str) -> str:
     for one in REQUESTS.columns:
         key = REQUEST_COLUMNS.get(one.name)
         value = f"TRY_CAST(attributes[{_quoted(key)}] AS {one.type})" if key else one.name
-        columns.append(f"{value} AS {one.name}" if key is None or one.type != "VARCHAR" else f"coalesce({value}, '') AS {one.name}")
+        value = f"coalesce({value}, '')" if key and one.type == "VARCHAR" else value
+        columns.append(f"{value} AS {one.name}")
     return f"SELECT {', '.join(columns)} FROM ({spans}) WHERE map_contains(attributes, {_quoted(v.SUBMISSION)})"
 
 
 def _sentence(message: str) -> str:
     """Return what the engine says of a statement, in one line and without the statement."""
-    text = message.partition("\n\nLINE ")[0]
+    text = re.sub(r"^[\w ]+ Error: ", "", message.partition("\n\nLINE ")[0])
     if "Table with name" in text:
         text = f"{text.partition('Did you mean')[0].strip()} Tables: {', '.join(TABLES)}."
     return " ".join(text.split())

@@ -68,6 +68,7 @@ STEP: Final = (
     RANK,
 )
 IS_AVERAGED: Final = _flag("is_averaged", "The report's averages use this step: it is whole, and not one of the first.")
+IS_GUEST: Final = _flag("is_guest", "It is the step of a driver, in which this rank only gets calls.")
 STAGE: Final = _text("stage", "Stage, with what distinguishes it: `rl.logprob ref`.")
 BEGIN: Final = _time("begin_time", "When it began.")
 END: Final = _time("end_time", "When it ended.")
@@ -98,7 +99,7 @@ STEPS: Final = Table(
         _count("train_tokens", "{token}", "Tokens that the loss uses; null if no stage says it."),
         _flag("is_whole", "It ended by itself: neither a death nor an exception ended it."),
         IS_AVERAGED,
-        _flag("is_guest", "It is the step of a driver, in which this rank only gets calls."),
+        IS_GUEST,
     ),
 )
 STAGES: Final = Table(
@@ -116,6 +117,7 @@ STAGES: Final = Table(
         _flag("is_comm_hidden", "Collectives in it cannot be separated."),
         _flag("is_host_clock", "The host's clock measures launches of a device's work."),
         IS_AVERAGED,
+        IS_GUEST,
     ),
 )
 WAITS: Final = Table(

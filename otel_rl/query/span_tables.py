@@ -160,8 +160,8 @@ def _steps(columns: Arrays, cells: dict[str, Cells]) -> Arrays:
     loop = np.full(len(columns["low"]), "", object)
     loop[loops] = names
     rows, steps = cells.get(v.ITERATION, (np.zeros(0, np.int64), np.zeros(0, np.int64)))
-    kept = loop[rows] != ""
-    rows, steps = rows[kept], steps[kept]
+    named = np.argsort(loop[rows] == "", kind="stable")
+    rows, steps = rows[named], steps[named]
     with np.errstate(over="ignore"):
         trace = columns["high"] * np.uint64(31) + columns["low"]
     traces, first = np.unique(trace[rows], return_index=True)

@@ -67,6 +67,7 @@ class StepTables:
             "role": objects(record.rank.role for record in records),
             "rank": np.array([record.rank.rank for record in records], np.int64),
             "is_averaged": np.array([record.number in self._averaged for record in records], bool),
+            "is_guest": np.array([record.is_guest for record in records], bool),
         }
 
     def _steps(self) -> Arrays:
@@ -90,7 +91,6 @@ class StepTables:
             "is_least": np.array([one.is_least for one in waited], bool),
             **_work(records),
             "is_whole": np.array([not record.is_truncated for record in records], bool),
-            "is_guest": np.array([record.is_guest for record in records], bool),
         }
 
     def _stages(self) -> Arrays:
