@@ -1,4 +1,4 @@
-"""`python -m otel_rl.catalogue` writes `docs/catalogue.md`, `prometheus.md`, `findings.md` and `tables.md`; tests compare them."""
+"""`python -m otel_rl.catalogue` writes the pages of `docs/` that are made of data; tests compare them."""
 
 from pathlib import Path
 

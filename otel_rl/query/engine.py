@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from otel_rl import vocabulary as v
 from otel_rl.config import root
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from otel_rl.query.span_tables import Part
 
+T = TypeVar("T")
 MEMORY: Final = "4GB"
 MISSING: Final = "queries need DuckDB, which is not installed: pip install 'otel-rl[query]'"
-READS: Final = ("SELECT", "EXPLAIN")
 HEX: Final = "lpad(lower(hex({})), 16, '0')"
 NO_MAP: Final = "MAP([]::VARCHAR[], []::VARCHAR[])"
 PARTS: Final = {
@@ -120,9 +120,10 @@ class RunTables:
         if len(statements) != 1:
             raise QueryError(f"a query is one statement; these are {len(statements)}")
         kind = statements[0].type.name
-        if kind not in READS:
+        if kind != "SELECT":
             raise QueryError(f"a query only reads: it begins with SELECT, FROM or WITH, and this is {kind}")
-        named = {name.strip('"').rpartition(".")[2] for name in self._engine.get_table_names(sql)}
+        self._engine.sql(sql)  # finds what is wrong, and runs nothing
+        named = {name.strip('"').rpartition(".")[2].lower() for name in self._engine.get_table_names(sql)}
         if re.search(r"\bquery", sql, re.IGNORECASE):  # functions that take names as texts
             named = set(TABLES)
         for name in TABLES:
@@ -130,7 +131,7 @@ class RunTables:
                 self._make(name)
         return sql
 
-    def _ask(self, question: Callable[[], Any]) -> Any:
+    def _ask(self, question: Callable[[], T]) -> T:
         import duckdb
 
         try:
@@ -201,7 +202,7 @@ def _connect(memory: str, output: Path | None) -> DuckDBPyConnection:
         import duckdb
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(MISSING, name="duckdb") from error
-    settings = {
+    settings: dict[str, str | bool | int | float | list[str]] = {
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
         "memory_limit": memory,

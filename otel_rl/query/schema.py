@@ -227,9 +227,7 @@ LOGS: Final = Table(
         _map("attributes", "Attributes as texts."),
     ),
 )
-TABLES: Final = {
-    table.name: table for table in (STEPS, STAGES, WAITS, CALLS, SPANS, POINTS, CURVES, REQUESTS, LOGS)
-}
+TABLES: Final = {table.name: table for table in (STEPS, STAGES, WAITS, CALLS, SPANS, POINTS, CURVES, REQUESTS, LOGS)}
 
 REQUEST_COLUMNS: Final = {
     "engine": v.PROVIDER,

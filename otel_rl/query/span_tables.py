@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -185,7 +186,7 @@ def _parted(columns: Arrays, cells: dict[str, Cells], size: int) -> list[Part]:
     _, of, counts = np.unique(shape, return_inverse=True, return_counts=True)
     turn = np.empty(len(counts), np.int64)
     turn[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
-    number = np.minimum(turn[of], MOST_PARTS)
+    number = np.minimum(turn[of], MOST_PARTS).astype(np.uint8)  # which sorts in one pass
     order = np.argsort(number, kind="stable")
     place = np.empty(size, np.int64)
     place[order] = np.arange(size)
@@ -195,18 +196,16 @@ def _parted(columns: Arrays, cells: dict[str, Cells], size: int) -> list[Part]:
     bounds = [0, *ends.tolist()]
     return [
         _part(columns, sorted_cells, begin, end, is_last=index == MOST_PARTS)
-        for index, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False))
+        for index, (begin, end) in enumerate(pairwise(bounds))
     ]
 
 
 def _placed(place: Ints, rows: Ints, values: NDArray[Any]) -> Cells:
     """Return an attribute in the new order of the spans; of one that a span has twice the last."""
-    new = place[rows]
-    order = np.argsort(new, kind="stable")
-    new = new[order]
-    is_last = np.ones(len(new), bool)
-    is_last[:-1] = new[1:] != new[:-1]
-    return new[is_last], values[order][is_last]
+    has, dense = np.zeros(len(place), bool), np.empty(len(place), values.dtype)
+    has[place[rows]] = True
+    dense[place[rows]] = values
+    return np.flatnonzero(has), dense[has]
 
 
 def _part(columns: Arrays, cells: dict[str, Cells], begin: int, end: int, *, is_last: bool) -> Part:

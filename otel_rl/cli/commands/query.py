@@ -45,7 +45,9 @@ def query(
     run: RunName = None,
     sql: Annotated[
         str | None,
-        typer.Argument(metavar="SQL", help="One SELECT statement. Without it: the tables and their columns."),
+        typer.Argument(
+            metavar="SQL", help="One SELECT statement. Without it: the tables and their columns are listed."
+        ),
     ] = None,
     form: Annotated[
         QueryFormat, typer.Option("--format", help="How to write the rows; parquet needs --output.")
