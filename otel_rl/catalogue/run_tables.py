@@ -6,12 +6,12 @@ from typing import Final
 
 from otel_rl.catalogue.markdown import code, section
 from otel_rl.catalogue.table_questions import TABLE_QUESTIONS
-from otel_rl.query.schema import TABLES, Table
+from otel_rl.query.run_schema import TABLES, SqlTable
 
 HEAD: Final = """\
 # Tables
 
-Written by `python -m otel_rl.catalogue` from `otel_rl/query/schema.py` and `otel_rl/catalogue/table_questions.py`.
+Written by `python -m otel_rl.catalogue` from `otel_rl/query/run_schema.py` and `otel_rl/catalogue/table_questions.py`.
 
 A report answers what its authors thought of. For your own questions a run has tables that SQL can read:
 
@@ -53,7 +53,7 @@ def render() -> str:
     return "\n".join([HEAD, *map(_table, TABLES.values()), _questions()])
 
 
-def _table(table: Table) -> str:
+def _table(table: SqlTable) -> str:
     rows = ((code(one.name), one.type, code(one.unit) if one.unit else "", one.sentence) for one in table.columns)
     return section(table.name, table.sentence, ("column", "type", "unit", "meaning"), rows)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from otel_rl import vocabulary as v
 from otel_rl.config import root
 from otel_rl.journal.read import Run
-from otel_rl.query.arrays import KEYS, VALUES, Arrays
-from otel_rl.query.schema import LOGS, POINTS, REQUEST_COLUMNS, REQUESTS, SPANS, TABLES, Table
+from otel_rl.query.columns_as_arrays import KEYS, KNOWN, VALUES, Arrays, unmasked
+from otel_rl.query.run_schema import LOGS, POINTS, REQUEST_COLUMNS, REQUESTS, SPANS, TABLES, SqlColumn, SqlTable
 from otel_rl.report import cache
 from otel_rl.report.source import Source
 from otel_rl.runs.locate import find_run, open_whole
@@ -22,22 +22,20 @@ from otel_rl.runs.locate import find_run, open_whole
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
-    from otel_rl.query.span_tables import Part
+    from otel_rl.query.span_tables import SpanPart
 
 T = TypeVar("T")
 MEMORY: Final = "4GB"
 MISSING: Final = "queries need DuckDB, which is not installed: pip install 'otel-rl[query]'"
 HEX: Final = "lpad(lower(hex({})), 16, '0')"
 NO_MAP: Final = "MAP([]::VARCHAR[], []::VARCHAR[])"
-PARTS: Final = {
+MADE: Final = {
     "trace_id": f"{HEX.format('high')} || {HEX.format('low')}",
     "span_id": HEX.format("id"),
     "parent_id": f"CASE WHEN parent = 0 THEN '' ELSE {HEX.format('parent')} END",
-    "begin_time": 'make_timestamp_ns("begin")',
-    "end_time": 'make_timestamp_ns("end")',
-    "duration_s": '("end" - "begin") / 1e9',
+    "duration_s": "(end_time - begin_time) / 1e9",
 }
-"""What a column of ``spans`` is made from; the others are arrays."""
+"""What columns of ``spans`` without an array are made from."""
 
 
 class QueryError(ValueError):
@@ -143,6 +141,7 @@ class RunTables:
         except RuntimeError as error:
             if "interrupted" not in str(error):
                 raise
+            self._engine.interrupt()  # threads of its may go on
             raise KeyboardInterrupt from error
 
     @cached_property
@@ -157,7 +156,7 @@ class RunTables:
         return StepTables(Source(self._run, time.time_ns(), reading)).makers()
 
     @cached_property
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[SpanPart]:
         from otel_rl.query.span_tables import span_parts
 
         return span_parts(self._run)
@@ -174,24 +173,24 @@ class RunTables:
 
             makers = {POINTS.name: points, LOGS.name: logs}
             columns = makers[name](self._run) if name in makers else self._steps[name]()
-            select = self._select(table, columns)
+            select = self._select(table, f"{name}_arrays", columns)
         if select:
             self._engine.execute(f"DROP TABLE {name}")
             self._engine.execute(f"CREATE VIEW {name} AS {select}")
             self._made.add(name)
 
-    def _select(self, table: Table, columns: Arrays) -> str:
+    def _select(self, table: SqlTable, name: str, columns: Arrays, keys: Sequence[str] | None = None) -> str:
         """Return the statement that shows arrays as a table."""
-        self._engine.register(f"{table.name}_arrays", columns)
-        return f"SELECT {', '.join(map(_column, table.columns))} FROM {table.name}_arrays"
+        arrays = unmasked(columns)
+        self._engine.register(name, arrays)
+        return f"SELECT {', '.join(_column(one, arrays, keys) for one in table.columns)} FROM {name}"
 
-    def _select_spans(self, table: Table) -> str:
-        selects = []
-        for number, part in enumerate(self._parts):
-            if table is SPANS or part.keys is None or v.SUBMISSION in part.keys:
-                self._engine.register(f"span_arrays_{number}", part.columns)
-                columns = ", ".join(_span_column(one.name, one.type, part.keys) for one in SPANS.columns)
-                selects.append(f"SELECT {columns} FROM span_arrays_{number}")
+    def _select_spans(self, table: SqlTable) -> str:
+        selects = [
+            self._select(SPANS, f"span_arrays_{number}", part.columns, part.keys)
+            for number, part in enumerate(self._parts)
+            if table is SPANS or part.keys is None or v.SUBMISSION in part.keys
+        ]
         spans = " UNION ALL ".join(selects)
         return _requests(spans) if spans and table is REQUESTS else spans
 
@@ -226,20 +225,17 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _column(column: Any) -> str:
+def _column(column: SqlColumn, arrays: Arrays, keys: Sequence[str] | None) -> str:
+    """Return what a column is made from; ``keys`` are the attributes that have an array each."""
     name, type = column.name, column.type
-    if type.startswith("MAP"):
+    if type.startswith("MAP") and keys is None:
         return f"MAP(CAST({name}{KEYS} AS VARCHAR[]), CAST({name}{VALUES} AS VARCHAR[])) AS {name}"
-    return f"make_timestamp_ns({name}) AS {name}" if type == "TIMESTAMP_NS" else f"CAST({name} AS {type}) AS {name}"
-
-
-def _span_column(name: str, type: str, keys: tuple[str, ...] | None) -> str:
-    if name != "attributes":
-        return f"CAST({PARTS.get(name, name)} AS {type}) AS {name}"
-    if keys is None:
-        return f"MAP(CAST(attributes{KEYS} AS VARCHAR[]), CAST(attributes{VALUES} AS VARCHAR[])) AS attributes"
-    entries = ", ".join(f"{_quoted(key)}: CAST(a{place} AS VARCHAR)" for place, key in enumerate(keys))
-    return f"MAP {{{entries}}} AS attributes" if entries else f"{NO_MAP} AS attributes"
+    if type.startswith("MAP"):
+        entries = ", ".join(f"{_quoted(key)}: CAST(a{place} AS VARCHAR)" for place, key in enumerate(keys or ()))
+        return f"MAP {{{entries}}} AS {name}" if entries else f"{NO_MAP} AS {name}"
+    source = name if name in arrays else MADE[name]
+    value = f"make_timestamp_ns({source})" if type == "TIMESTAMP_NS" else f"CAST({source} AS {type})"
+    return f"CASE WHEN {name}{KNOWN} THEN {value} END AS {name}" if f"{name}{KNOWN}" in arrays else f"{value} AS {name}"
 
 
 def _requests(spans: str) -> str:

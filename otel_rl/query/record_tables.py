@@ -8,7 +8,7 @@ import numpy as np
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
-from otel_rl.query.arrays import Arrays, maps, numbers, objects
+from otel_rl.query.columns_as_arrays import Arrays, maps, numbers, objects
 from otel_rl.records import Attributes
 from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.runs.spans import text

@@ -18,7 +18,7 @@ from otel_rl.journal.columns.decode import KEYS, TYPES, WIDE, SpanColumns
 from otel_rl.journal.columns.messages import list_of
 from otel_rl.journal.files import Journal
 from otel_rl.journal.read import Run, span_columns
-from otel_rl.query.arrays import Arrays, objects, text_of
+from otel_rl.query.columns_as_arrays import Arrays, objects, text_of
 from otel_rl.query.record_tables import processes
 from otel_rl.records import Attributes
 from otel_rl.runs.spans import NAMELESS, QUALIFIERS
@@ -37,7 +37,7 @@ Cells = tuple["Ints", "NDArray[Any]"]
 
 
 @dataclass(frozen=True)
-class Part:
+class SpanPart:
     """Spans with the same attributes; of the last part they are lists."""
 
     columns: Arrays
@@ -45,7 +45,7 @@ class Part:
     """The attributes, each the column ``a<place>``; None for lists of keys and values."""
 
 
-def span_parts(run: Run) -> list[Part]:
+def span_parts(run: Run) -> list[SpanPart]:
     """Return the spans of a run.
 
     Cost: 1.5 us a span.
@@ -77,8 +77,8 @@ class _Batches:
             "low": halves[:, 1],
             "id": np.ascontiguousarray(rows["id"]).view(">u8").astype(np.uint64),
             "parent": np.ascontiguousarray(rows["parent"]).view(">u8").astype(np.uint64),
-            "begin": rows["start"].astype(np.int64),
-            "end": rows["end"].astype(np.int64),
+            "begin_time": rows["start"].astype(np.int64),
+            "end_time": rows["end"].astype(np.int64),
             "status": STATUS[np.clip(rows["status"], 0, len(STATUS) - 1)],
             "name": texts[rows["name"]],
             "stage": _stages(rows["name"], texts, cells),
@@ -98,7 +98,7 @@ class _Batches:
             number.append(self._resources.setdefault(id(resource), (len(self._resources), resource))[0])
         return np.array(number, np.int64)[of]
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[SpanPart]:
         """Return all spans."""
         columns = {name: np.concatenate(column) for name, column in self._columns.items()}
         cells = {key: _joined(parts) for key, parts in self._cells.items()}
@@ -177,7 +177,7 @@ def _steps(columns: Arrays, cells: dict[str, Cells]) -> Arrays:
     }
 
 
-def _parted(columns: Arrays, cells: dict[str, Cells], size: int) -> list[Part]:
+def _parted(columns: Arrays, cells: dict[str, Cells], size: int) -> list[SpanPart]:
     """Order the spans by the set of their attributes, and split them where that changes."""
     shape = np.zeros(size, np.uint64)
     marks = np.random.default_rng(0).integers(1, 1 << 63, len(cells), np.uint64)
@@ -208,7 +208,7 @@ def _placed(place: Ints, rows: Ints, values: NDArray[Any]) -> Cells:
     return np.flatnonzero(has), dense[has]
 
 
-def _part(columns: Arrays, cells: dict[str, Cells], begin: int, end: int, *, is_last: bool) -> Part:
+def _part(columns: Arrays, cells: dict[str, Cells], begin: int, end: int, *, is_last: bool) -> SpanPart:
     own = {name: column[begin:end] for name, column in columns.items()}
     found: dict[str, Cells] = {}
     for key, (rows, values) in cells.items():
@@ -216,11 +216,11 @@ def _part(columns: Arrays, cells: dict[str, Cells], begin: int, end: int, *, is_
         if first < last:
             found[key] = rows[first:last] - begin, values[first:last]
     if not is_last:
-        return Part(own | {f"a{place}": values for place, (_, values) in enumerate(found.values())}, tuple(found))
+        return SpanPart(own | {f"a{place}": values for place, (_, values) in enumerate(found.values())}, tuple(found))
     keys: list[list[str]] = [[] for _ in range(end - begin)]
     texts: list[list[str]] = [[] for _ in range(end - begin)]
     for key, (rows, values) in found.items():
         for row, value in zip(rows.tolist(), values.tolist(), strict=True):
             keys[row].append(key)
             texts[row].append(text_of(value))
-    return Part(own | {"attributes_keys": objects(keys), "attributes_values": objects(texts)}, None)
+    return SpanPart(own | {"attributes_keys": objects(keys), "attributes_values": objects(texts)}, None)

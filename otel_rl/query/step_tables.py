@@ -10,7 +10,7 @@ import numpy as np
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.stages import NO_COMM, Path, StageTimes
-from otel_rl.query.arrays import Arrays, maps, numbers, objects
+from otel_rl.query.columns_as_arrays import Arrays, maps, numbers, objects
 from otel_rl.report.fold.folded_spans import StepRecord
 from otel_rl.report.rows.efficiency import compare_ranks
 from otel_rl.report.source import Source

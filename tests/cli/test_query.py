@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from otel_rl.cli import app
-from otel_rl.query.schema import TABLES
+from otel_rl.query.run_schema import TABLES
 from tests.made_runs import write_run
 
 pytestmark = pytest.mark.medium

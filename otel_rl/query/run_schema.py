@@ -14,7 +14,7 @@ SqlType = Literal["VARCHAR", "BIGINT", "DOUBLE", "BOOLEAN", "TIMESTAMP_NS", "MAP
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class SqlColumn:
     """A column of a table."""
 
     name: str
@@ -24,36 +24,36 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class SqlTable:
     """A table of a run."""
 
     name: str
     sentence: str
-    columns: tuple[Column, ...]
+    columns: tuple[SqlColumn, ...]
 
 
-def _text(name: str, sentence: str) -> Column:
-    return Column(name, "VARCHAR", "", sentence)
+def _text(name: str, sentence: str) -> SqlColumn:
+    return SqlColumn(name, "VARCHAR", "", sentence)
 
 
-def _count(name: str, unit: str, sentence: str) -> Column:
-    return Column(name, "BIGINT", unit, sentence)
+def _count(name: str, unit: str, sentence: str) -> SqlColumn:
+    return SqlColumn(name, "BIGINT", unit, sentence)
 
 
-def _seconds(name: str, sentence: str) -> Column:
-    return Column(name, "DOUBLE", "s", sentence)
+def _seconds(name: str, sentence: str) -> SqlColumn:
+    return SqlColumn(name, "DOUBLE", "s", sentence)
 
 
-def _flag(name: str, sentence: str) -> Column:
-    return Column(name, "BOOLEAN", "", sentence)
+def _flag(name: str, sentence: str) -> SqlColumn:
+    return SqlColumn(name, "BOOLEAN", "", sentence)
 
 
-def _time(name: str, sentence: str) -> Column:
-    return Column(name, "TIMESTAMP_NS", "UTC", sentence)
+def _time(name: str, sentence: str) -> SqlColumn:
+    return SqlColumn(name, "TIMESTAMP_NS", "UTC", sentence)
 
 
-def _map(name: str, sentence: str) -> Column:
-    return Column(name, "MAP(VARCHAR, VARCHAR)", "", sentence)
+def _map(name: str, sentence: str) -> SqlColumn:
+    return SqlColumn(name, "MAP(VARCHAR, VARCHAR)", "", sentence)
 
 
 ATTEMPT: Final = _text("attempt", "Id of the start of the job.")
@@ -76,7 +76,7 @@ TRACE: Final = _text("trace_id", "Id of the trace, 32 hexadecimal digits.")
 SPAN: Final = _text("span_id", "Id of the span, 16 hexadecimal digits.")
 IS_LEAST: Final = _flag("is_least", "The wait is a lower bound: not every collective was seen on every rank.")
 
-STEPS: Final = Table(
+STEPS: Final = SqlTable(
     "steps",
     "A step of a rank. Active, wait, transfer, inseparable, idle and other time add up to its duration.",
     (
@@ -102,7 +102,7 @@ STEPS: Final = Table(
         IS_GUEST,
     ),
 )
-STAGES: Final = Table(
+STAGES: Final = SqlTable(
     "stages",
     f"A stage in a step of a rank. `{v.OTHER}` is what lies under no stage.",
     (
@@ -120,12 +120,12 @@ STAGES: Final = Table(
         IS_GUEST,
     ),
 )
-WAITS: Final = Table(
+WAITS: Final = SqlTable(
     "waits",
     "How long a rank waited for slower ones in the collectives of a stage in a step.",
     (*STEP, STAGE, _seconds("wait_s", "Time waited."), IS_LEAST, IS_AVERAGED),
 )
-CALLS: Final = Table(
+CALLS: Final = SqlTable(
     "calls",
     "A call of a stage directly in a step of a rank, compared with the same call on its peers.",
     (
@@ -140,7 +140,7 @@ CALLS: Final = Table(
         IS_AVERAGED,
     ),
 )
-SPANS: Final = Table(
+SPANS: Final = SqlTable(
     "spans",
     "A finished span, as it was journaled, also of other libraries.",
     (
@@ -159,7 +159,7 @@ SPANS: Final = Table(
         _map("attributes", "Attributes as texts; docs/catalogue.md lists them."),
     ),
 )
-POINTS: Final = Table(
+POINTS: Final = SqlTable(
     "points",
     "A point of a metric. Those of counters and histograms are cumulative.",
     (
@@ -167,14 +167,14 @@ POINTS: Final = Table(
         _text("kind", "`gauge`, `counter` or `histogram`."),
         _text("unit", "Unit of the metric."),
         _time("time", "When it was recorded."),
-        Column("value", "DOUBLE", "of the metric", "Value of a gauge or a counter; null for a histogram."),
+        SqlColumn("value", "DOUBLE", "of the metric", "Value of a gauge or a counter; null for a histogram."),
         _count("count", "", "Number of values of a histogram; null for others."),
-        Column("sum", "DOUBLE", "of the metric", "Sum of the values of a histogram; null for others."),
+        SqlColumn("sum", "DOUBLE", "of the metric", "Sum of the values of a histogram; null for others."),
         _map("labels", "Attributes of the point as texts."),
         *PROCESS,
     ),
 )
-CURVES: Final = Table(
+CURVES: Final = SqlTable(
     "curves",
     "A number of a step over all ranks, as the report shows it; of a repeated step the newest attempt's.",
     (
@@ -182,10 +182,10 @@ CURVES: Final = Table(
         _text("unit", "Unit of the metric."),
         _map("labels", "What distinguishes series of the same metric."),
         _count("step", "", "Number of the step; null if it was recorded outside of steps."),
-        Column("value", "DOUBLE", "of the metric", "Mean over the ranks, or their extreme; null if it was not finite."),
+        SqlColumn("value", "DOUBLE", "of the metric", "Mean over the ranks, or their extreme; null if not finite."),
     ),
 )
-REQUESTS: Final = Table(
+REQUESTS: Final = SqlTable(
     "requests",
     "A rollout request that is a span: the failed, the extreme and a sample of all.",
     (
@@ -213,7 +213,7 @@ REQUESTS: Final = Table(
         _text("status", "`unset`, `ok` or `error`."),
     ),
 )
-LOGS: Final = Table(
+LOGS: Final = SqlTable(
     "logs",
     "A log record, as it was journaled.",
     (

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, Any]
 """By name: an array, masked where it has no value."""
-KEYS, VALUES = "_keys", "_values"
-"""What is appended to the name of a map for the arrays that it is made of."""
+KEYS, VALUES, KNOWN = "_keys", "_values", "_known"
+"""What is appended to the name of a map for the arrays that it is made of, and to that of an array for its mask."""
 
 
 def objects(values: Iterable[Any]) -> NDArray[np.object_]:
@@ -39,6 +39,13 @@ def maps(name: str, values: Sequence[Mapping[str, object]]) -> Arrays:
             known[id(one)] = list(one), list(map(text_of, one.values()))
     pairs = [known[id(one)] for one in values]
     return {f"{name}{KEYS}": objects(pair[0] for pair in pairs), f"{name}{VALUES}": objects(pair[1] for pair in pairs)}
+
+
+def unmasked(columns: Arrays) -> Arrays:
+    """Return the arrays without masks, which not every version of the engine heeds, and what is known of each."""
+    masked = {name: column for name, column in columns.items() if isinstance(column, np.ma.MaskedArray)}
+    plain = {name: column.data for name, column in masked.items()}
+    return columns | plain | {f"{name}{KNOWN}": ~np.ma.getmaskarray(column) for name, column in masked.items()}
 
 
 def text_of(value: object) -> str:
