@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from otel_rl import vocabulary as v
 from otel_rl.config import root
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MEMORY: Final = "4GB"
+FETCHED: Final = 1000
+"""Rows at once."""
 MISSING: Final = "queries need DuckDB, which is not installed: pip install 'otel-rl[query]'"
 HEX: Final = "lpad(lower(hex({})), 16, '0')"
 NO_MAP: Final = "MAP([]::VARCHAR[], []::VARCHAR[])"
@@ -103,6 +105,19 @@ class RunTables:
             QueryError: as in ``query``; or it was interrupted, or needs more memory than it may use.
         """
         return self._ask(lambda: self._engine.execute(self._checked(sql)))
+
+    def rows(self, sql: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
+        """Run a statement; return the names of its columns, and its rows as they come.
+
+        Raises:
+            QueryError: as in ``execute``; also while rows are taken.
+        """
+        found = self.execute(sql)
+        return [column[0] for column in found.description or ()], self._fetched(found)
+
+    def _fetched(self, found: DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
+        while some := self._ask(lambda: found.fetchmany(FETCHED)):
+            yield from some
 
     def write_parquet(self, sql: str, path: Path) -> None:
         """Write the rows of a statement into the one file that may be written.

@@ -46,10 +46,7 @@ class SpanPart:
 
 
 def span_parts(run: Run) -> list[SpanPart]:
-    """Return the spans of a run.
-
-    Cost: 1.5 us a span.
-    """
+    """Return the spans of a run. Cost: 2 us a span and 700 bytes."""
     batches = _Batches()
     for journal in run.journals:
         for columns in span_columns(journal):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,8 @@ from tests.made_runs import write_run
 pytestmark = pytest.mark.medium
 
 cli = CliRunner()
+LATE = "SELECT CAST(CASE WHEN range = 5000000 THEN 'x' ELSE '1' END AS BIGINT) FROM range(9000000)"
+"""Is wrong after many rows."""
 BY_RANK = "SELECT rank, count(*) AS steps, NULL AS nothing FROM steps GROUP BY rank ORDER BY rank"
 
 
@@ -94,6 +97,7 @@ def test_sql_alone_asks_the_newest_run(run: Path, monkeypatch: pytest.MonkeyPatc
         (["DROP TABLE steps"], 1, "a query only reads"),
         (["FROM read_text('/etc/hostname')"], 1, "disabled by configuration"),
         (["SELECT 1", "--memory", "much"], 1, "memory 'much'"),
+        ([LATE, "--format", "csv", "-o", os.devnull], 1, "Could not convert string 'x'"),
     ],
 )
 def test_what_is_wrong_is_one_line(run: Path, arguments: list[str], code: int, message: str) -> None:

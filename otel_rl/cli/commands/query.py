@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime
 from enum import Enum
 from itertools import chain, islice
@@ -22,13 +22,11 @@ from otel_rl.query.run_schema import TABLES
 from otel_rl.runs.format import printable
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
-
     from otel_rl.query.engine import RunTables
 
+Row = tuple[Any, ...]
 MOST_ROWS: Final = 100
 """Of a table on the screen; the other formats have all."""
-FETCHED: Final = 1000
 INTERRUPTED: Final = 130
 
 
@@ -50,7 +48,8 @@ def query(
         ),
     ] = None,
     form: Annotated[
-        QueryFormat, typer.Option("--format", help="How to write the rows; parquet needs --output.")
+        QueryFormat,
+        typer.Option("--format", help="How to write the rows; parquet needs --output, where a table is csv."),
     ] = QueryFormat.TABLE,
     output: Annotated[
         Path | None,
@@ -92,28 +91,20 @@ def _write(tables: RunTables, sql: str, form: QueryFormat, output: Path | None) 
     if form is QueryFormat.PARQUET and output is not None:
         tables.write_parquet(sql, output)
         return
-    rows = tables.execute(sql)
-    names = [column[0] for column in rows.description or ()]
+    names, rows = tables.rows(sql)
     if form is QueryFormat.TABLE and output is None:
         _show(names, rows)
         return
-    lines = _csv(names, rows) if form is QueryFormat.CSV else _json(names, rows)
-    if form is QueryFormat.TABLE:
-        lines = _csv(names, rows, "\t")
+    lines = _json(names, rows) if form is QueryFormat.JSON else _csv(names, rows)
     if output is None:
         write_stdout(lines)
     else:
         write_file(output, lines)
 
 
-def _fetched(rows: DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
-    while found := rows.fetchmany(FETCHED):
-        yield from found
-
-
-def _show(names: Sequence[str], rows: DuckDBPyConnection) -> None:
+def _show(names: Sequence[str], rows: Iterable[Row]) -> None:
     """Print the first rows as a table."""
-    found = list(islice(_fetched(rows), MOST_ROWS + 1))
+    found = list(islice(rows, MOST_ROWS + 1))
     grid = Grid(box=None, pad_edge=False, header_style="bold")
     for index, name in enumerate(names):
         is_number = all(isinstance(row[index], int | float | None) for row in found)
@@ -131,18 +122,18 @@ def _shown(value: Any) -> str:
     return "" if value is None else printable(str(value))
 
 
-def _csv(names: Sequence[str], rows: DuckDBPyConnection, delimiter: str = ",") -> Iterator[str]:
-    for row in chain([tuple(names)], _fetched(rows)):
+def _csv(names: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
+    for row in chain([tuple(names)], rows):
         line = io.StringIO()
         cells = [json.dumps(one, default=_json_value) if isinstance(one, dict | list) else one for one in row]
-        csv.writer(line, delimiter=delimiter, lineterminator="").writerow(cells)
+        csv.writer(line, lineterminator="").writerow(cells)
         yield line.getvalue()
 
 
-def _json(names: Sequence[str], rows: DuckDBPyConnection) -> Iterator[str]:
+def _json(names: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
     """Yield the lines of a list of objects; JSON has no NaN and no infinity, which are null."""
     before = "["
-    for row in _fetched(rows):
+    for row in rows:
         finite = (None if isinstance(one, float) and not math.isfinite(one) else one for one in row)
         yield before + json.dumps(dict(zip(names, finite, strict=True)), ensure_ascii=False, default=_json_value)
         before = ","
