@@ -25,6 +25,8 @@ WRONG_USAGE: Final = 2
 NOT_FOUND: Final = 3
 EXIT_CODES: Final = "Exit code: 0 done; 1 failed; 2 wrong usage; 3 no such run, or nothing was recorded."
 
+STDOUT: Final = Path("-")
+"""As other programs have it: standard output, and no file of that name."""
 SIZES: Final = ("COLUMNS", "LINES")
 """Variables with the size of the terminal."""
 MOST_DIGITS: Final = 4

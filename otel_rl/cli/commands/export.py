@@ -11,16 +11,13 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from otel_rl.cli.console import RunName, complain, opened, stderr, write_file, write_stdout
+from otel_rl.cli.console import STDOUT, RunName, complain, opened, stderr, write_file, write_stdout
 from otel_rl.cli.orphans import Orphans
 from otel_rl.config import expanded_path
 from otel_rl.journal.read import Run
 from otel_rl.report.rows.losses import damage_rows
 from otel_rl.runs.format import plural, size
 from otel_rl.runs.otlp_json import lines
-
-STDOUT = Path("-")
-"""As other programs have it: standard output, and no file of that name."""
 
 
 class Format(str, Enum):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.table import Table as Grid
 
-from otel_rl.cli.console import FAILED, RunName, complain, leave, opened, stdout, write_file, write_stdout
+from otel_rl.cli.console import FAILED, STDOUT, RunName, complain, leave, opened, stdout, write_file, write_stdout
 from otel_rl.config import expanded_path
 from otel_rl.query.run_schema import TABLES
 from otel_rl.runs.format import printable
@@ -58,7 +58,7 @@ def query(
             "-o",
             parser=expanded_path,
             metavar="PATH",
-            help="File to write. Without it: standard output.",
+            help="File to write; `-` is standard output. Without it: standard output.",
         ),
     ] = None,
     memory: Annotated[str, typer.Option("--memory", help="How much memory the engine may use.")] = "4GB",
@@ -73,13 +73,15 @@ def query(
     if sql is None:
         _show_tables()
         return
+    output = None if output == STDOUT else output
     if form is QueryFormat.PARQUET and output is None:
         raise typer.BadParameter("--format parquet needs --output", param_hint="--format")
     found = opened(run)
     from otel_rl.query.engine import QueryError, RunTables
 
     try:
-        tables = RunTables(found, keeps=True, memory=memory, output=output.absolute() if output else None)
+        written = output.absolute() if output and form is QueryFormat.PARQUET else None
+        tables = RunTables(found, keeps=True, memory=memory, output=written)
         _write(tables, sql, form, output)
     except (QueryError, ModuleNotFoundError) as error:
         leave(str(error), FAILED)
