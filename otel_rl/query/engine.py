@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MEMORY: Final = "4GB"
-FETCHED: Final = 1000
+PAUSE_S: Final = 0.05
+FETCHED: Final = 10_000
 """Rows at once."""
 MISSING: Final = "queries need DuckDB, which is not installed: pip install 'otel-rl[query]'"
 HEX: Final = "lpad(lower(hex({})), 16, '0')"
@@ -102,9 +104,10 @@ class RunTables:
         """Run a statement; its rows are fetched from what is returned.
 
         Raises:
-            QueryError: as in ``query``; or it was interrupted, or needs more memory than it may use.
+            QueryError: as in ``query``; or it needs more memory than it may use.
         """
-        return self._ask(lambda: self._engine.execute(self._checked(sql)))
+        self._ask(lambda: self._checked(sql))
+        return self._ask(lambda: self._run_through(lambda: self._engine.execute(sql)))
 
     def rows(self, sql: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
         """Run a statement; return the names of its columns, and its rows as they come.
@@ -116,7 +119,7 @@ class RunTables:
         return [column[0] for column in found.description or ()], self._fetched(found)
 
     def _fetched(self, found: DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
-        while some := self._ask(lambda: found.fetchmany(FETCHED)):
+        while some := self._ask(lambda: self._run_through(lambda: found.fetchmany(FETCHED))):
             yield from some
 
     def write_parquet(self, sql: str, path: Path) -> None:
@@ -125,7 +128,8 @@ class RunTables:
         Raises:
             QueryError: as in ``execute``.
         """
-        self._ask(lambda: self._engine.sql(self._checked(sql)).write_parquet(str(path.absolute())))
+        relation = self.query(sql)
+        self._ask(lambda: self._run_through(lambda: relation.write_parquet(str(path.absolute()))))
 
     def _checked(self, sql: str) -> str:
         """Make the tables that a statement names, if it is right: before anything is read."""
@@ -153,11 +157,18 @@ class RunTables:
             raise QueryError(f"this needs more memory than the {self._memory} that it may use") from error
         except duckdb.Error as error:
             raise QueryError(_sentence(str(error))) from error
-        except RuntimeError as error:
-            if "interrupted" not in str(error):
+
+    def _run_through(self, task: Callable[[], T]) -> T:
+        """Run something in a thread, so that Ctrl-C ends it: inside of a long task the engine sees no signal."""
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(task)
+            try:
+                return running.result()
+            except KeyboardInterrupt:
+                while not running.done():  # it may not have begun
+                    self._engine.interrupt()
+                    wait([running], PAUSE_S)
                 raise
-            self._engine.interrupt()  # threads of its may go on
-            raise KeyboardInterrupt from error
 
     @cached_property
     def _steps(self) -> dict[str, Callable[[], Arrays]]:
