@@ -1,8 +1,8 @@
 """OpenTelemetry for reinforcement-learning post-training of language models.
 
 ``instrument()`` records every stage of every step on every rank; ``step``, ``stage``, ``request``, ``sample``,
-``record`` and ``observe`` do it by hand where no framework is known. Importing this package loads neither torch, nor
-Ray, nor the OpenTelemetry SDK.
+``record`` and ``observe`` do it by hand where no framework is known. ``read`` opens the tables of a run. Importing this
+package loads neither torch, nor Ray, nor the OpenTelemetry SDK.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from otel_rl.metrics.record import record
     from otel_rl.observing.api import observe
     from otel_rl.process.carrier import Carrier
+    from otel_rl.query.engine import read
     from otel_rl.requests.api import request
     from otel_rl.trace.stage import stage
     from otel_rl.trace.steps import step
@@ -30,6 +31,7 @@ _HOME = {
     "flush": "otel_rl.entry",
     "instrument": "otel_rl.entry",
     "observe": "otel_rl.observing.api",
+    "read": "otel_rl.query.engine",
     "record": "otel_rl.metrics.record",
     "request": "otel_rl.requests.api",
     "sample": "otel_rl.layers.api",
@@ -46,6 +48,7 @@ __all__ = [
     "flush",
     "instrument",
     "observe",
+    "read",
     "record",
     "request",
     "sample",

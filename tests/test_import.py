@@ -15,7 +15,18 @@ pytestmark = pytest.mark.medium
 
 ROOT = Path(__file__).parent.parent
 MAIN = "from otel_rl.cli import main; main()"
-HEAVY = ("torch", "ray", "transformers", "trl", "accelerate", "numpy", "opentelemetry.sdk", "google.protobuf", "wrapt")
+HEAVY = (
+    "torch",
+    "ray",
+    "transformers",
+    "trl",
+    "accelerate",
+    "numpy",
+    "opentelemetry.sdk",
+    "google.protobuf",
+    "wrapt",
+    "duckdb",
+)
 
 
 def run(code: str, **environ: str) -> Any:

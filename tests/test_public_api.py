@@ -21,6 +21,7 @@ PUBLIC = [
     "flush",
     "instrument",
     "observe",
+    "read",
     "record",
     "request",
     "sample",
@@ -69,7 +70,7 @@ def test_what_is_not_public_is_not_there() -> None:
 
 SIGNATURES = {
     name: str(inspect.signature(getattr(otel_rl, name)))
-    for name in ("flush", "instrument", "observe", "record", "stage", "step", "uninstrument")
+    for name in ("flush", "instrument", "observe", "read", "record", "stage", "step", "uninstrument")
 }
 """As programs have them: a test's ``flush`` waits for longer."""
 
@@ -81,6 +82,7 @@ SIGNATURES = {
         ("uninstrument", "() -> 'None'"),
         ("flush", "(timeout_s: 'float' = 2.0) -> 'bool'"),
         ("observe", "(*, model: 'Any' = None, batch: 'Mapping[str, Any] | None' = None) -> 'None'"),
+        ("read", "(run: 'str | os.PathLike[str] | None' = None) -> 'RunTables'"),
         ("record", "(name: 'str', value: 'Any') -> 'None'"),
         ("stage", "(name: 'str', /, **attributes: 'Any') -> 'Stage'"),
         ("step", "(number: 'int') -> 'None'"),

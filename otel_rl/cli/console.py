@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
@@ -25,6 +25,8 @@ WRONG_USAGE: Final = 2
 NOT_FOUND: Final = 3
 EXIT_CODES: Final = "Exit code: 0 done; 1 failed; 2 wrong usage; 3 no such run, or nothing was recorded."
 
+STDOUT: Final = Path("-")
+"""As other programs have it: standard output, and no file of that name."""
 SIZES: Final = ("COLUMNS", "LINES")
 """Variables with the size of the terminal."""
 MOST_DIGITS: Final = 4
@@ -120,6 +122,27 @@ def reason(error: OSError | UnicodeError | MemoryError) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error)
+
+
+def write_file(path: Path, texts: Iterable[str]) -> None:
+    """Write lines into a file, or end the command with why it cannot be written."""
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(f"{text}\n" for text in texts)
+    except OSError as error:
+        leave(f"cannot write {path}: {error.strerror}", FAILED)
+
+
+def write_stdout(texts: Iterable[str]) -> bool:
+    """Print lines; return whether all were read: a reader that goes away (`| head`) ends the command silently."""
+    try:
+        for text in texts:
+            sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        drop(sys.stdout.fileno())
+        return False
+    return True
 
 
 def settings_to_train(environ: Mapping[str, str] = os.environ) -> Config:

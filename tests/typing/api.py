@@ -40,6 +40,8 @@ def train(prompts: list[str]) -> float:
             pass
     done: bool = otel_rl.flush(timeout_s=2.0)
     otel_rl.uninstrument()
+    rows = otel_rl.read("run").query("SELECT avg(duration_s) FROM steps").fetchall()
+    print(rows, otel_rl.read().steps.columns)
     return float(done)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from itertools import chain
@@ -12,16 +11,13 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from otel_rl.cli.console import FAILED, RunName, complain, drop, leave, opened, stderr
+from otel_rl.cli.console import STDOUT, RunName, complain, opened, stderr, write_file, write_stdout
 from otel_rl.cli.orphans import Orphans
 from otel_rl.config import expanded_path
 from otel_rl.journal.read import Run
 from otel_rl.report.rows.losses import damage_rows
 from otel_rl.runs.format import plural, size
 from otel_rl.runs.otlp_json import lines
-
-STDOUT = Path("-")
-"""As other programs have it: standard output, and no file of that name."""
 
 
 class Format(str, Enum):
@@ -65,34 +61,13 @@ def export(
     orphans = Orphans(found)
     requests = chain(lines(found), orphans.lines() if close_open else ())
     if output is not None and output != STDOUT:
-        _to_file(output, _with_progress(found, requests))
-    elif not _to_stdout(line for line, _ in requests):
+        write_file(output, _with_progress(found, requests))
+    elif not write_stdout(line for line, _ in requests):
         return
     for row in damage_rows(found.journals):
         complain(f"left out of {row.writer}: {plural(row.places, 'place')}, {size(row.bytes)}: {row.reason}")
     for remark in orphans.remarks(close_open):
         complain(remark)
-
-
-def _to_file(path: Path, texts: Iterable[str]) -> None:
-    """Write lines into a file, or end the command with why it cannot be written."""
-    try:
-        with path.open("w", encoding="utf-8") as file:
-            file.writelines(f"{text}\n" for text in texts)
-    except OSError as error:
-        leave(f"cannot write {path}: {error.strerror}", FAILED)
-
-
-def _to_stdout(texts: Iterable[str]) -> bool:
-    """Print lines; return whether all were read: a reader that goes away (`| head`) ends the command silently."""
-    try:
-        for text in texts:
-            sys.stdout.write(f"{text}\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        drop(sys.stdout.fileno())
-        return False
-    return True
 
 
 def _with_progress(run: Run, requests: Iterable[tuple[str, int]]) -> Iterator[str]:

@@ -29,7 +29,7 @@ from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.memory_course import StepMemory
 from otel_rl.report.read.step_spans import StepSpansRead, Window, lanes_of, read_steps, traces_of
 from otel_rl.report.read.step_stages import apart
-from otel_rl.report.rows.efficiency import compared_steps
+from otel_rl.report.rows.efficiency import compare_ranks
 from otel_rl.tables.calls import join
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _steps(records: Mapping[StepKey, Sequence[StepRecord]], averaged: Averaged) 
 
 
 def _ranks(source: Source, places: Mapping[StepKey, int]) -> RankCourse:
-    rows, compared = compared_steps(join(source.found.calls), source.of_ranks)
+    rows, compared = compare_ranks(join(source.found.calls), source.of_ranks)
     waits = compared.by_rank_step([record.skipped for _, record in rows])
     of_rank = {record.rank: (record.rank.role, record.pipeline) for _, record in rows}
     ranks, groups = sorted(of_rank), sorted(set(of_rank.values()))

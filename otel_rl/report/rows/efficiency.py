@@ -29,7 +29,7 @@ def efficiency(found: FoldedSpans, averaged: Averaged) -> Efficiency:
     for record in of_ranks(found.steps):
         if record.is_truncated:
             goodputs.add_cut(record, may_wait=record.number in met)
-    rows, compared = compared_steps(calls, averaged)
+    rows, compared = compare_ranks(calls, averaged)
     waits = compared.by_rank_step([record.skipped for _, record in rows])
     of_part: defaultdict[tuple[int, int], list[tuple[StepRecord, RankWaits]]] = defaultdict(list)
     for (step, record), waited in zip(rows, waits, strict=True):
@@ -53,8 +53,13 @@ def efficiency(found: FoldedSpans, averaged: Averaged) -> Efficiency:
     )
 
 
-def compared_steps(calls: Calls, averaged: Averaged) -> tuple[list[tuple[int, StepRecord]], Compared]:
-    """Return the finished steps, each with the number of the step that its peers share, and their calls compared."""
+def compare_ranks(calls: Calls, averaged: Averaged) -> tuple[list[tuple[int, StepRecord]], Compared]:
+    """Compare the ranks of each role in the finished steps.
+
+    Returns:
+        The steps of ranks, each with the number of the step that it is compared in, and their calls; ``rank_step`` of
+        a call is the place of its step there.
+    """
     rows = [(step, record) for step, records in enumerate(_roles(averaged)) for record in records]
     numbers = np.array([record.number for _, record in rows], np.int64)
     place = np.full(1 + max(numbers.max(initial=-1), calls.rank_step.max(initial=-1)), -1)

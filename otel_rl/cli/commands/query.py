@@ -1,0 +1,157 @@
+"""`otel-rl query`: questions of one's own about a run, in SQL."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date, datetime
+from enum import Enum
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.table import Table as Grid
+
+from otel_rl.cli.console import FAILED, STDOUT, RunName, complain, leave, opened, stdout, write_file, write_stdout
+from otel_rl.config import expanded_path
+from otel_rl.query.run_schema import TABLES
+from otel_rl.runs.format import printable
+
+if TYPE_CHECKING:
+    from otel_rl.query.engine import RunTables
+
+Row = tuple[Any, ...]
+MOST_ROWS: Final = 100
+"""Of a table on the screen; the other formats have all."""
+INTERRUPTED: Final = 130
+
+
+class QueryFormat(str, Enum):
+    """How the rows are written."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+    PARQUET = "parquet"
+
+
+def query(
+    run: RunName = None,
+    sql: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SQL", help="One SELECT statement. Without it: the tables and their columns are listed."
+        ),
+    ] = None,
+    form: Annotated[
+        QueryFormat,
+        typer.Option("--format", help="How to write the rows; parquet needs --output, where a table is csv."),
+    ] = QueryFormat.TABLE,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            parser=expanded_path,
+            metavar="PATH",
+            help="File to write; `-` is standard output. Without it: standard output.",
+        ),
+    ] = None,
+    memory: Annotated[str, typer.Option("--memory", help="How much memory the engine may use.")] = "4GB",
+) -> None:
+    """Ask a run by SQL: steps, stages, waits, spans, points, curves, requests, logs.
+
+    The numbers are the report's. SQL reaches neither files nor the network. It needs DuckDB: pip install
+    'otel-rl[query]'. The project's docs/tables.md defines every column and has ten examples.
+    """
+    if sql is None and run is not None and " " in run.strip():
+        run, sql = None, run  # the newest run
+    if sql is None:
+        _show_tables()
+        return
+    output = None if output == STDOUT else output
+    if form is QueryFormat.PARQUET and output is None:
+        raise typer.BadParameter("--format parquet needs --output", param_hint="--format")
+    found = opened(run)
+    from otel_rl.query.engine import QueryError, RunTables
+
+    try:
+        written = output.absolute() if output and form is QueryFormat.PARQUET else None
+        tables = RunTables(found, keeps=True, memory=memory, output=written)
+        _write(tables, sql, form, output)
+    except (QueryError, ModuleNotFoundError) as error:
+        leave(str(error), FAILED)
+    except KeyboardInterrupt:
+        leave("interrupted", INTERRUPTED)
+
+
+def _write(tables: RunTables, sql: str, form: QueryFormat, output: Path | None) -> None:
+    if form is QueryFormat.PARQUET and output is not None:
+        tables.write_parquet(sql, output)
+        return
+    names, rows = tables.rows(sql)
+    if form is QueryFormat.TABLE and output is None:
+        _show(names, rows)
+        return
+    lines = _json(names, rows) if form is QueryFormat.JSON else _csv(names, rows)
+    if output is None:
+        write_stdout(lines)
+    else:
+        write_file(output, lines)
+
+
+def _show(names: Sequence[str], rows: Iterable[Row]) -> None:
+    """Print the first rows as a table."""
+    found = list(islice(rows, MOST_ROWS + 1))
+    grid = Grid(box=None, pad_edge=False, header_style="bold")
+    for index, name in enumerate(names):
+        is_number = all(isinstance(row[index], int | float | None) for row in found)
+        grid.add_column(printable(name), justify="right" if is_number else "left", overflow="fold")
+    for row in found[:MOST_ROWS]:
+        grid.add_row(*map(_shown, row))
+    stdout().print(grid)
+    if len(found) > MOST_ROWS:
+        complain(f"these are the first {MOST_ROWS} rows; --format csv has all")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "" if value is None else printable(str(value))
+
+
+def _csv(names: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
+    for row in chain([tuple(names)], rows):
+        line = io.StringIO()
+        cells = [json.dumps(one, default=_json_value) if isinstance(one, dict | list) else one for one in row]
+        csv.writer(line, lineterminator="").writerow(cells)
+        yield line.getvalue()
+
+
+def _json(names: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
+    """Yield the lines of a list of objects; JSON has no NaN and no infinity, which are null."""
+    before = "["
+    for row in rows:
+        finite = (None if isinstance(one, float) and not math.isfinite(one) else one for one in row)
+        yield before + json.dumps(dict(zip(names, finite, strict=True)), ensure_ascii=False, default=_json_value)
+        before = ","
+    yield "[]" if before == "[" else "]"
+
+
+def _json_value(value: Any) -> str:
+    return value.isoformat() if isinstance(value, date | datetime) else str(value)
+
+
+def _show_tables() -> None:
+    """Print the tables with their columns."""
+    console = stdout()
+    for table in TABLES.values():
+        console.print(f"{table.name}: {table.sentence}", style="bold", soft_wrap=True)
+        grid = Grid(box=None, show_header=False, pad_edge=False)
+        for column in table.columns:
+            grid.add_row(f"  {column.name}", column.type, column.unit, column.sentence)
+        console.print(grid)
