@@ -10,12 +10,6 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.views import LogView
 from otel_rl.report.data.details import StallRow
 from otel_rl.runs.spans import integer, number, text
-from otel_rl.stalls.bounds import StallBounds
-from otel_rl.stalls.chain import Situation
-from otel_rl.stalls.finder import newest_attempt
-from otel_rl.stalls.members import find_here
-from otel_rl.stalls.sentences import chain_of
-from otel_rl.stalls.tell import stall_id
 
 
 def told_stalls(path: Path, logs: Iterable[LogView], begin_ns: int) -> list[StallRow]:
@@ -58,6 +52,13 @@ def _row(log: LogView) -> StallRow:
 
 def _bring_up_to_date(path: Path, rows: dict[str, StallRow]) -> None:
     """Show the stalls that go on as they are now, where the processes run on this machine."""
+    from otel_rl.stalls.bounds import StallBounds  # a report of a run that does not stall starts without them
+    from otel_rl.stalls.chain import Situation
+    from otel_rl.stalls.finder import newest_attempt
+    from otel_rl.stalls.members import find_here
+    from otel_rl.stalls.sentences import chain_of
+    from otel_rl.stalls.tell import stall_id
+
     processes = newest_attempt(find_here(path))
     for stall in Situation(processes, StallBounds.for_readers()).stalls():
         found = rows.get(stall_id(stall.last))
