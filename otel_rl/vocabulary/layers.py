@@ -24,7 +24,7 @@ UPDATES: Final = log_attribute("rl.train.updates", "int", "optimizer updates tha
 UPDATES_SKIPPED: Final = log_attribute("rl.train.updates.skipped", "int", "those that were skipped")
 
 SAMPLE_TURNS: Final = log_attribute("rl.sample.turns", "int", "answers of the policy in the sample")
-SAMPLE_TOOL_CALLS: Final = log_attribute("rl.sample.tool_calls", "int", "calls of tools in the sample")
+SAMPLE_TOOL_CALLS: Final = log_attribute("rl.sample.tool_count", "int", "calls of tools in the sample")
 SAMPLE_REWARD: Final = log_attribute(
     "rl.sample.reward", "double", "reward of the sample; `rl.sample.reward.NAME` is that of one function"
 )

@@ -24,7 +24,16 @@ import yaml
 from otel_rl.catalogue.series_names import all_series, emitted, series_name
 from otel_rl.sdk import CONTENT
 from otel_rl.version import __version__
-from otel_rl.vocabulary import ATTRIBUTES, DURATION_BOUNDARIES, EVENTS, METRICS, SCOPE, STAGES
+from otel_rl.vocabulary import (
+    ATTRIBUTES,
+    DURATION_BOUNDARIES,
+    EVENTS,
+    METRICS,
+    SAMPLE_PROMPT,
+    SAMPLE_RESPONSE,
+    SCOPE,
+    STAGES,
+)
 from tests.fixtures import commands
 from tests.rules import RECORDED, RULES, alerts, recording, rules, series_of_rules
 
@@ -44,7 +53,7 @@ IMAGES = {
     "prom/prometheus": "v3.14.0",
 }
 PROMETHEUS_UNITS = {"s": "seconds", "By": "bytes", "1": "ratio"}
-OF_THE_SIDECAR = ("hw.", "rl.hw.", "rl.node.", "rl.stall.", "otel_rl.ship.", "otel_rl.derive.")
+OF_THE_SIDECAR = ("rl.finding.", "hw.", "rl.hw.", "rl.node.", "rl.stall.", "otel_rl.ship.", "otel_rl.derive.")
 """How metrics begin that are the sidecar's own, once a node."""
 NAMES_OF_CONTENT = (
     "prompt", "prompts", "Prompt", "PROMPT", "user_prompt", "user_prompts", "system_prompt", "rl.prompt",
@@ -192,7 +201,8 @@ def test_alerts_say_what_is_wrong_and_where() -> None:
     """Each has a name of its own, how bad it is, and words that use only labels which its expression leaves."""
     names = [rule["alert"] for rule in alerts()]
     assert len(set(names)) == len(names)
-    assert {"critical", "warning"} == {rule["labels"]["severity"] for rule in alerts()}
+    severities = [rule["labels"]["severity"] for rule in alerts() if rule["alert"] != "OtelRlFinding"]
+    assert {"critical", "warning"} == set(severities)  # that of a finding is the rule's
     by_record = {rule["record"]: rule["expr"] for rule in recording()}
     for rule in alerts():
         whole = rule["expr"] + "".join(by_record[name] for name in RECORDED.findall(rule["expr"]))
@@ -263,7 +273,9 @@ def test_redaction_is_the_same_everywhere_and_masks_what_is_content() -> None:
 
     assert [] == [key for key in CONTENT if not is_masked(f"{key}arguments" if key.endswith(".") else key)]
     assert [] == [key for key in NAMES_OF_CONTENT if not is_masked(key)]
-    assert [] == [key for key in ATTRIBUTES if is_masked(key) and not key.startswith(CONTENT)]
+    assert [SAMPLE_PROMPT, SAMPLE_RESPONSE] == [
+        key for key in ATTRIBUTES if is_masked(key) and not key.startswith(CONTENT)
+    ]
     assert [] == [key for key in NAMES_OF_COUNTS if is_masked(key)]
     assert [] == [
         key for key in found["agent.yaml"]["ignored_keys"] if key not in ATTRIBUTES or key.startswith(CONTENT)

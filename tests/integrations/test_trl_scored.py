@@ -44,7 +44,7 @@ def record(trained: Any, rewards: Any, advantages: Any, unanswered: dict[str, in
         with otel_rl.stage("sample"):
             scored.keep_generated(current_stage(), sampling, ([[5]] * 3, responses, masks, None))
         scored.keep_texts((trained, None, ["p"] * 3, [MESSAGES, MESSAGES[:1], MESSAGES[:1]]))
-        rollouts.scored[TRAIN] = [Scores(rewards, ("right", "short"), unanswered)]
+        rollouts.scored[TRAIN] = [Scores(rewards, 3, None, ("right", "short"), unanswered)]
         scored.record_samples(trained, {"advantages": advantages})
 
 

@@ -44,7 +44,11 @@ def report(  # noqa: PLR0913, PLR0917  an option for each part
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document for scripts.")] = False,
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="Write a page of pictures and tables, which a browser opens."),
+        typer.Option(
+            "--html",
+            metavar="FILE",
+            help="Write a page of pictures and tables for a browser. Without it: no page is written.",
+        ),
     ] = None,
     live: Annotated[bool, typer.Option("--live", help="Show it anew every 2 s while the run goes on.")] = False,
     ranks: Annotated[bool, typer.Option("--ranks", help="Add own times, waits and collectives of each rank.")] = False,

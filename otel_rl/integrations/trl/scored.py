@@ -80,6 +80,7 @@ def _samples(
 ) -> tuple[()]:
     rewards, advantages = (of_host(tensor).tolist() for tensor in tensors)
     weighted = None if weights is None else of_host(weights).tolist()
+    rewards = rewards[: scores.rows]  # the first rank has those of all
     columns = list(zip(*rewards, strict=True))
     unanswered = {  # where a function gave no more NaN than None, all of them are None
         name
