@@ -231,7 +231,7 @@ def test_a_plain_trainer_has_its_steps_too(trainings: Trainings) -> None:
     update = [v.IDLE, v.FORWARD, v.BACKWARD, v.CLIP, v.OPTIMIZER, v.LOG]
     steps: Any = {number: step.outline() for number, step in recorded.steps().items()}
     assert {1: [*update, "rl.log"], 2: [*update, "rl.log", "rl.log"]} == steps
-    assert {"learning_rate": 5e-5, "steps": 2.0} == build_report(recorded.run, 10**19).settings
+    assert {"learning_rate": 5e-5, "gradient_limit": 1.0, "steps": 2.0} == build_report(recorded.run, 10**19).settings
     assert {"transformers-trainer"} == {step.span.resource[v.SERVICE_NAME] for step in recorded.steps().values()}
 
 
