@@ -29,7 +29,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_rl.sdk import CONTENT
-from otel_rl.vocabulary import ATTRIBUTES, METRICS
+from otel_rl.vocabulary import ATTRIBUTES, METRICS, SAMPLE_PROMPT, SAMPLE_RESPONSE
 from tests.backend.otlp import HOUR_S, failed, logs, metrics, pairs, send, span, texts, traces
 from tests.backends import Collector, Prometheus, collector, free_ports, jaeger, prometheus
 from tests.collector.test_files import NAMES_OF_CONTENT, NAMES_OF_COUNTS, NAMES_OF_NUMBERS
