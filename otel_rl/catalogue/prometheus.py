@@ -10,7 +10,7 @@ from typing import Final
 from otel_rl.catalogue.areas import AREAS, Area
 from otel_rl.catalogue.markdown import code, section
 from otel_rl.catalogue.questions import QUESTIONS, expressions
-from otel_rl.catalogue.series_names import emitted, label_name, series_name
+from otel_rl.catalogue.series_names import emitted, label_name, series_name, series_of
 from otel_rl.vocabulary import ATTRIBUTES, METRICS
 
 CONFIGURATION: Final = Path(__file__).parents[2] / "collector" / "prometheus.yaml"
@@ -86,7 +86,7 @@ def promoted() -> list[str]:
 
 def table(area: Area) -> str:
     series = ((emitted()[name], keys) for name, keys in area.attributes.items())
-    rows = ((code(series_name(one)), one.kind, listed(keys), translated(one.meaning)) for one, keys in series)
+    rows = ((code(series_of(one)[0]), one.kind, listed(keys), translated(one.meaning)) for one, keys in series)
     text = f"{area.text} Every series has {listed(area.common)}." if area.common else area.text
     return section(area.title, text, ("series", "kind", "labels", "meaning"), rows)
 

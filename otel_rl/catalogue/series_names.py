@@ -10,6 +10,7 @@ from otel_rl.vocabulary import LOOP, METRICS, STAGES, Metric
 UNITS: Final = {"s": "seconds", "By": "bytes", "J": "joules", "W": "watts", "Cel": "celsius", "Hz": "hertz", "1": ""}
 """Units of UCUM; other units stay as they are, and those in braces count as none."""
 PER: Final = {"s": "second"}
+CLASSIC: Final = ("bucket", "sum", "count")
 STEPS: Final = "a step as each rank has it; only rank 0's becomes the root span"
 
 
@@ -40,5 +41,11 @@ def emitted() -> dict[str, Metric]:
     return {**METRICS, **{row.name: row for row in durations}}
 
 
+def series_of(row: Metric) -> tuple[str, ...]:
+    """Return the names of all series of a metric: a histogram of values that may be negative is a classic one."""
+    name = series_name(row)
+    return tuple(f"{name}_{part}" for part in CLASSIC) if row.is_signed else (name,)
+
+
 def all_series() -> set[str]:
-    return {series_name(row) for row in emitted().values()}
+    return {name for row in emitted().values() for name in series_of(row)}

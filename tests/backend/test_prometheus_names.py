@@ -12,7 +12,7 @@ import pytest
 from otel_rl import vocabulary as v
 from otel_rl.catalogue import prometheus as page
 from otel_rl.catalogue.areas import AREAS
-from otel_rl.catalogue.series_names import all_series, emitted, label_name, series_name
+from otel_rl.catalogue.series_names import all_series, emitted, label_name, series_of
 from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.metrics.record import Fold
 from otel_rl.records import MetricPoints, Point
@@ -71,9 +71,12 @@ def test_every_series_has_the_labels_on_the_page(stored: Prometheus) -> None:
     rows = emitted()
     of_process = OF_PROMETHEUS | {label_name(key) for key in page.promoted() if key in RESOURCE}
     expected = {
-        series_name(rows[name]): of_process | {label_name(key) for key in area.keys(name)}
+        name: of_process
+        | {label_name(key) for key in area.keys(metric)}
+        | ({"le"} if name.endswith("_bucket") else set())
         for area in AREAS
-        for name in area.attributes
+        for metric in area.attributes
+        for name in series_of(rows[metric])
     }
     found = stored.query(f'{{{label_name(v.RUN_ID)}="a", __name__!="target_info"}}')
     assert expected == {series["metric"]["__name__"]: set(series["metric"]) for series in found}

@@ -90,7 +90,7 @@ def test_titles_of_a_board_differ(board: Board) -> None:
 def test_series_and_labels_are_of_the_vocabulary(board: Board) -> None:
     """A series is one of ours, of a recording rule, or of a Collector; a label is one that they have."""
     histograms = {series_name(row) for row in emitted().values() if row.kind == "histogram"}
-    known = all_series() | {f"{name}_{part}" for name in histograms for part in ("bucket", "sum")}
+    known = all_series() | histograms | {f"{name}_{part}" for name in histograms for part in ("bucket", "sum")}
     labels = {*map(label_name, v.ATTRIBUTES)}
     for query, _ in asked(board):
         assert set() == {*RECORDED.findall(query)} - RULED
