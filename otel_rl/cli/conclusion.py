@@ -78,7 +78,6 @@ class Conclusion:
 
     def _show(self, run: Run, console: Console) -> None:
         reading = cache.load(run)
-        reading.attach(run)
         self.shown = _head(run, reading.points, console)
         reading.read_numbers()
         self.shown = _head(run, reading.points, console)

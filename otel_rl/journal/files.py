@@ -77,7 +77,7 @@ class Journal:
         self.segments = sorted(segments, key=lambda one: (one.number, one.path))
         self._newest = {one.signal: one for one in self.segments if one.number >= 0}
         self.resources: dict[bytes, Attributes] = {}
-        """Those that were decoded, by their messages."""
+        """The resources that were decoded, by their messages."""
 
     def __repr__(self) -> str:
         return f"Journal({self.identity.writer!r})"
@@ -168,7 +168,7 @@ class Journal:
 
     @cached_property
     def bookmark(self) -> Bookmark:
-        """What is known of all files; the first call goes through them, unless a reader has set it before."""
+        """Where this reader is in all files. The first call goes through them, unless a reader set it before."""
         bookmark = Bookmark(is_written=self.alive())  # first: meanwhile the writer may finish a frame and end
         for segment in self.segments:
             for _ in bookmark.frames(segment):

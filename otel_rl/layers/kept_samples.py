@@ -27,7 +27,7 @@ class FinishedSample:
     group: str = ""
     reward: float | None = None
     rewards: dict[str, float] = field(default_factory=dict)
-    """By reward function."""
+    """Rewards by reward function."""
     advantage: float | None = None
     prompt_tokens: int | None = None
     response_tokens: int | None = None
@@ -46,7 +46,7 @@ class FinishedSample:
     span_id: int = 0
     """The span that made it."""
     number: int = 0
-    """Of the samples of its step, in their order."""
+    """Its number among the samples of its step, in their order."""
     score: int = 0
     """A hash of step and id, by which the uniform sample is chosen."""
 

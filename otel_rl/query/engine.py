@@ -175,7 +175,6 @@ class RunTables:
         from otel_rl.query.step_tables import StepTables
 
         reading = cache.load(self._run)
-        reading.attach(self._run)
         reading.read()
         if self._keeps:
             cache.save(self._run, reading)

@@ -54,12 +54,12 @@ ARRAYS: Final = frozenset({"_frombuffer", "_reconstruct", "dtype", "ndarray", "s
 
 
 def load(run: Run) -> RunReading:
-    """Return what is known of a run; nothing, if it was not read, or not by this code, or its files are others now."""
+    """Return what is known of a run, to read on; nothing, if it was not read by this code, or its files are others."""
     with guard("read the cache of a report"):
         for path in _places(run):
             if body := _body(path):
                 return restore(body, run)
-    return RunReading()
+    return _attached(RunReading(), run)
 
 
 def save(run: Run, reading: RunReading) -> None:
@@ -83,13 +83,18 @@ def dump(reading: RunReading) -> bytes:
 
 
 def restore(body: bytes, run: Run) -> RunReading:
-    """Return the reading of which these are the bytes, or an empty one if the run is another now.
+    """Return the reading of which these are the bytes, to read on, or an empty one if the run is another now.
 
     Raises:
         pickle.UnpicklingError: the bytes are those of something else.
     """
     reading = _Unpickler(body, run).load()
-    return reading if isinstance(reading, RunReading) and reading.fits(run) else RunReading()
+    return _attached(reading if isinstance(reading, RunReading) and reading.fits(run) else RunReading(), run)
+
+
+def _attached(reading: RunReading, run: Run) -> RunReading:
+    reading.attach(run)
+    return reading
 
 
 def _places(run: Run) -> list[Path]:

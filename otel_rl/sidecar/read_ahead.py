@@ -87,7 +87,8 @@ class ReadAhead:
             return
         if self._reading is None or not self._reading.fits(run):
             self._reading = cache.load(run)
-        self._reading.attach(run)
+        else:
+            self._reading.attach(run)
         self._reading.read()
         cache.save(run, self._reading)
         self._judge(run, self._reading)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -321,7 +322,7 @@ def test_what_a_live_report_says_is_not_lost_with_its_screen(root: Path, monkeyp
         order.append(message)
 
     monkeypatch.setattr("time.sleep", remove)
-    monkeypatch.setattr(sys.modules["otel_rl.cli.commands.report"], "Live", Screen)
+    monkeypatch.setattr(import_module("otel_rl.cli.commands.report"), "Live", Screen)
     monkeypatch.setattr(sys.modules["otel_rl.cli.console"], "complain", complain)
     assert NOT_FOUND == cli.invoke(app, ["report", "--live"]).exit_code
     assert ["back", True] == [order[0], str(path) in order[1]]

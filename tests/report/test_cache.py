@@ -45,7 +45,6 @@ def is_known(run: Run) -> bool:
 
 def test_nothing_is_read_twice(run: Run) -> None:
     reading = cache.load(run)
-    reading.attach(run)
     before = reading.read_bytes()
     assert (before, "0o600") == (
         sum(file.stat().st_size for file in run.path.glob("*.otlp")),
@@ -133,7 +132,6 @@ def test_what_the_size_cap_removed_is_still_known(run: Run) -> None:
         file.unlink()
     found = open_run(run.path)
     reading = cache.load(found)
-    reading.attach(found)
     assert 12 == build_report(found, BEGIN_NS, reading).steps.recorded
 
 

@@ -12,13 +12,15 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.journal.views import LogView
 from otel_rl.records import Log
+from otel_rl.report.build import build_report
 from otel_rl.report.data.finding import Finding, Findings, Severity
 from otel_rl.sidecar import read_ahead
 from otel_rl.sidecar.finding_watch import FindingWatch
 from otel_rl.sidecar.read_ahead import ReadAhead
-from tests.made_runs import Plan, write_run
+from tests.made_runs import BEGIN_NS, Plan, write_run
 
 STEP = ("a" * 16, "train", 7)
+NOW_NS = BEGIN_NS + 3_600_000_000_000
 NOTHING = Findings(time=[], learn=[], health=[])
 
 
@@ -102,5 +104,16 @@ def test_a_run_that_goes_on_is_judged(tmp_path: Path, said: list[str], monkeypat
         file.write_bytes(file.read_bytes() * 2)  # the same again: something is new
     ahead._look()
     told = [log.attributes[v.FINDING_RULE] for log in ahead.logs()]
-    assert ([], ["nan_at_times"]) == (only_once, told)
+    assert ([], ["hanging", "nan_at_times"]) == (only_once, told)
     assert all(line.startswith(("learn ", "health ", "time ")) for line in said)
+
+
+def test_what_is_judged_is_what_a_report_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of stages that are open now."""
+    path = write_run(tmp_path, Plan(killed_in=v.SAMPLE, is_alive=True))
+    judged: list[Findings] = []
+    monkeypatch.setattr(FindingWatch, "judge", lambda _, findings, step: judged.append(findings))
+    monkeypatch.setattr(read_ahead, "time_ns", lambda: NOW_NS)
+    ReadAhead(path, lambda _: True, print)._look()
+    report = build_report(open_run(path), NOW_NS)
+    assert (True, [report.findings]) == (bool(report.open_stages), judged)

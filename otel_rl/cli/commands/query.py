@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Row = tuple[Any, ...]
 MOST_ROWS: Final = 100
-"""Of a table on the screen; the other formats have all."""
+"""The most rows of a table on the screen. The other formats have all rows."""
 INTERRUPTED: Final = 130
 
 

@@ -102,7 +102,6 @@ def _write_page(found: Run, path: Path) -> None:
 def _read(found: Run) -> RunReading:
     """Read a run, and show on a terminal how far that is."""
     reading, console = cache.load(found), stderr()
-    reading.attach(found)
     shown = _Reading(printable(found.path.name))
     with console.status(shown) if console.is_terminal else nullcontext():
         reading.read(shown.progress)
@@ -121,7 +120,6 @@ class _Follower:
         """Make it anew."""
         run = open_whole(self._path)
         reading = cache.restore(self._known, run) if self._known else cache.load(run)
-        reading.attach(run)
         reading.read()
         self._known = cache.dump(reading)
         return build_report(run, time.time_ns(), reading)

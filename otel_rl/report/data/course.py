@@ -101,7 +101,7 @@ class StepTimeline:
     time_ns: int
     lanes: Sequence[Lane]
     processes: int
-    """Those that have spans, with a lane or without."""
+    """Number of processes that have spans, with a lane or without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,4 +113,4 @@ class Course:
     memory: Sequence[MemoryCourse] = ()
     requests: Sequence[RequestCourse] = ()
     spans: Sequence[StepTimeline] = ()
-    """Those of some steps."""
+    """The spans of chosen steps."""

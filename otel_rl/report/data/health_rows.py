@@ -135,6 +135,6 @@ class HealthRows:
     """Preemptions by engine, where its requests do not have them."""
     kv_cache_peak: float | None = None
     step_tokens: Sequence[StepTokens] = ()
-    """Of the last attempt."""
+    """The steps of the last attempt."""
     devices: Sequence[RankDevice] = ()
     late_loops: Sequence[LateLoop] = ()

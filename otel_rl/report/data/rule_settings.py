@@ -22,13 +22,13 @@ class RuleSettings:
     """The settings of the rules."""
 
     file: str = ""
-    """It was read; empty if there is none."""
+    """The file that was read; empty if there is none."""
     problems: list[str] = field(default_factory=list)
     """What in it has no effect, and why."""
     off: list[str] = field(default_factory=list)
     """Rules that are switched off; what they would silence stays silent."""
     bounds: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By rule and name, those that are not the defaults."""
+    """Bounds that are not the defaults, by rule and name."""
     advice: dict[str, str] = field(default_factory=dict)
-    """By rule."""
+    """Advice that is not the default, by rule."""
     kl: KlRange = field(default_factory=KlRange)

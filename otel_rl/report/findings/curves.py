@@ -18,7 +18,7 @@ DEAD: Final = (*NOT_A_NUMBER, "policy_collapse")
 LOOSE: Final = (v.REQUEST_RATIO, v.GROUPS)
 """Numbers of rollouts, of which there may be more than steps."""
 GAINING: Final = 5
-"""Of fewer values none is said to rise."""
+"""The fewest values that can rise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Learning:
     answers: float | None = None
     """Answers of a rank in a rollout, the median; None if nobody counted."""
     settings: Mapping[str, float] = field(default_factory=dict)
-    """Those that the training said in its set-up, as in the report."""
+    """Settings that the training recorded in its set-up, as in the report."""
     is_led: bool = False
     """A driver calls the ranks: what it gives them to train on has the log-probabilities of before the update."""
     groups: int = 0

@@ -28,9 +28,9 @@ HOT: Final = {
 }  # fmt: skip
 """Reasons of a lowered clock that are faults of the machine; a power cap is usual at full load."""
 OFTEN: Final = 0.1
-"""In so many of the readings."""
+"""The share of readings from which on a device is slowed down often."""
 READINGS: Final = 12
-"""A minute of them."""
+"""The fewest readings that are judged: a minute of them."""
 CALLERS_WAITS: Final = (f"{v.IDLE} queue", f"{v.IDLE} controller")
 """Waits of a driver and of its ranks for what others do."""
 OTHER_NUMBERS: Final = "what {who} calls {step} is {others}"

@@ -32,7 +32,7 @@ LEAST_COMMUNICATION: Final = 0.1
 LEAST_GPU_USE: Final = 0.5
 """The usual limit below which data loading, communication or the host are the bottleneck."""
 READINGS: Final = 12
-"""A minute of them."""
+"""The fewest readings that are judged: a minute of them."""
 GENERATE: Final = f"{v.SAMPLE}.generate"
 DOING: Final = {f"{v.SAMPLE}.tokenize": "tokenizing", f"{v.SAMPLE}.decode": "decoding"}
 AWAITED: Final = {
