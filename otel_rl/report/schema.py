@@ -10,8 +10,8 @@ from typing import Any
 from otel_rl.report.data import details, finding, ranks, report, rule_settings, time_use
 
 
-def to_json(made: report.Report, indent: int | None = 2) -> str:
-    """Write a report as JSON, in ASCII; numbers that JSON cannot say (NaN) are null already."""
+def to_json(made: Any, indent: int | None = 2) -> str:
+    """Write a report, or another dataclass, as JSON, in ASCII; numbers that JSON cannot say (NaN) are null already."""
     return json.dumps(asdict(made), indent=indent, allow_nan=False)
 
 
