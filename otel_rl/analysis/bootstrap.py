@@ -23,6 +23,8 @@ FEWEST: Final = 8
 """Values on either side without which no interval is given."""
 DRAWS: Final = 1000
 SEED: Final = 42
+MOST_BLOCKS: Final = 2000
+"""Of many values blocks are longer than they need to be: a draw takes as long as it has blocks."""
 TRIMMED: Final = 8
 """The highest and the lowest eighth are left out of a trimmed mean."""
 TAIL: Final = 0.1
@@ -102,7 +104,7 @@ def difference(
 def _scatter(values: Array) -> tuple[float, float]:
     """Return the standard error of a mean by drawn blocks, and its degrees of freedom: one less than the blocks."""
     count = len(values)
-    length = block_length(values)
+    length = max(block_length(values), count // MOST_BLOCKS)
     blocks = max(2, round(count / length))
     sums = np.concatenate([[0.0], np.cumsum(np.concatenate([values, values[:length]]) - values.mean())])
     means = (sums[length:] - sums[:-length])[:count] / length
@@ -115,35 +117,21 @@ def _scatter(values: Array) -> tuple[float, float]:
 
 
 def block_length(values: Array) -> int:
-    """Return how many values a block has for a mean, at most a third of all (Politis and White 2004, corrected 2009).
+    """Return how many values a block has, at most a third of all: twice the time in which values resemble each other.
 
-    The larger the lag up to which values resemble each other, the longer the block.
+    That time is summed up over pairs of lags as long as these are positive (Geyer 1992), so that what comes and goes,
+    such as an evaluation in every fifth step, makes no long blocks. Of few values the first lag tells more.
     """
     count = len(values)
-    run = max(5, math.ceil(math.log10(count)))
-    most = min(count - 1, math.ceil(math.sqrt(count)) + run)
-    covariance = _covariances(values, most)
+    covariance = _covariances(values, min(count - 1, max(FEWEST, 3 * math.isqrt(count))))
     if covariance[0] <= 0:
         return 1
-    is_clear = np.abs(covariance / covariance[0]) >= 2 * math.sqrt(math.log10(count) / count)
-    last = most
-    for lag in range(1, most + 1):
-        if not is_clear[lag : lag + run].any():
-            last = lag - 1
-            break
-    width = min(2 * max(last, 1), most)
-    lags = np.arange(1, width + 1)
-    weights = np.minimum(1.0, 2 * (1 - lags / width)) * covariance[1 : width + 1]
-    spectrum = covariance[0] + 2 * weights.sum()
-    if spectrum <= 0:
-        return 1
-    bias = 2 * (weights * lags).sum()
-    length = (2 * bias**2 / (4 / 3 * spectrum**2)) ** (1 / 3) * count ** (1 / 3)
-    # of few values the first covariance tells more; by its bias it is too small (Kendall 1954)
-    nearest = covariance[1] / covariance[0]
-    nearest = min(nearest + (1 + 3 * nearest) / count, 1 - 1 / count)
-    length = max(length, (1 + nearest) / (1 - nearest))
-    return int(min(max(1, math.ceil(length)), max(1, math.ceil(count / 3))))
+    alike = covariance / covariance[0]
+    pairs = alike[: len(alike) // 2 * 2].reshape(-1, 2).sum(axis=1)
+    kept = pairs[: int(np.argmax(pairs <= 0)) if (pairs <= 0).any() else len(pairs)]
+    nearest = min(alike[1] + (1 + 3 * alike[1]) / count, 1 - 1 / count)  # as found it is too small (Kendall 1954)
+    time = max(2 * kept.sum() - 1, (1 + nearest) / (1 - nearest))
+    return int(min(max(1, math.ceil(2 * time - 1)), max(1, math.ceil(count / 3))))
 
 
 def _covariances(values: Array, most: int) -> Array:
