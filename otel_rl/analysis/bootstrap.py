@@ -10,14 +10,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Array = NDArray[np.float64]
+    Array: TypeAlias = NDArray[np.float64]
 
 FEWEST: Final = 8
 """Values on either side without which no interval is given."""
@@ -136,7 +136,8 @@ def block_length(values: Array) -> int:
 
 def _covariances(values: Array, most: int) -> Array:
     centred = values - values.mean()
-    return np.array([centred[: len(centred) - lag] @ centred[lag:] for lag in range(most + 1)]) / len(values)
+    found: Array = np.array([centred[: len(centred) - lag] @ centred[lag:] for lag in range(most + 1)])
+    return found / len(values)
 
 
 def student(chance: float, freedom: int) -> float:

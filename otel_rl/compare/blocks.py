@@ -43,7 +43,12 @@ def changed(comparison: Comparison, verdict: str) -> list[ComparedNumber]:
 def _state(comparison: Comparison) -> Line:
     if found := changed(comparison, "worse"):
         return Line(f"{plural(len(found), 'number')} worse", "alarm")
-    return Line("nothing worse", "good")
+    return Line("nothing worse", "good") if is_telling(comparison) else Line("too few steps to tell", "warning")
+
+
+def is_telling(comparison: Comparison) -> bool:
+    """Return whether a number over the steps could be told from noise."""
+    return any(one.low is not None for one in comparison.numbers)
 
 
 def _runs(comparison: Comparison) -> Iterator[Block]:
@@ -69,7 +74,7 @@ def _changes(comparison: Comparison) -> Iterator[Block]:
     by_word: defaultdict[str, list[ComparedNumber]] = defaultdict(list)
     for one in (*changed(comparison, "worse"), *changed(comparison, "better")):
         by_word[word(one)].append(one)
-    if not changed(comparison, "worse"):
+    if not changed(comparison, "worse") and is_telling(comparison):
         yield Line(NOTHING, "good")
     for name, found in by_word.items():
         found.sort(key=lambda one: -abs(one.relative if one.relative is not None else 1.0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +32,8 @@ BUSY: Final = 0.9
 """A run got less of the processor if its threads had less than this part of what those of the other had."""
 SINGLE: Final[tuple[Group, ...]] = ("memory", "trouble")
 """Numbers of a whole run, which have no scatter over the steps."""
+Barred = tuple[tuple[Group, ...], str]
+"""Groups of numbers that are not compared, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,7 @@ def compare_runs(a: RunRows, b: RunRows) -> Comparison:
     """Return how the second run differs from the first one."""
     first, second = numbers_of(a.report, a.course), numbers_of(b.report, b.course)
     barred = list(_barred(a.report, b.report))
-    names = [
-        name for name in first if name in second and not any(first[name].group in groups for groups, _ in barred)
-    ]
+    names = [name for name in first if name in second and not any(first[name].group in groups for groups, _ in barred)]
     judged = sum(bool(first[name].worse) and first[name].group not in SINGLE for name in names)
     chance = CHANCE / max(1, judged)
     compared_a, compared_b = _run(a.report), _run(b.report)
@@ -129,7 +129,7 @@ def _difference(a: RunNumber, b: RunNumber, chance: float) -> tuple[Difference, 
         by = float(b.values[0] - a.values[0])
         return Difference(float(a.values[0]), float(b.values[0]), by, by), 0
     common, first, second = np.intersect1d(a.steps, b.steps, assume_unique=True, return_indices=True)
-    is_paired = len(common) >= FEWEST or (a.group == "learning" and len(common) > 0)
+    is_paired = len(common) >= FEWEST or a.group == "learning"
     before, after = (a.values[first], b.values[second]) if is_paired else (a.values, b.values)
     return difference(before, after, a.contributions, chance, is_paired=is_paired), min(len(before), len(after))
 
@@ -139,16 +139,14 @@ def _verdict(a: RunNumber, found: Difference) -> Verdict:
         return "unknown"
     low, high = np.quantile(a.values, (0.05, 0.95))
     least = max(a.least.share * abs(found.before), a.least.absolute, a.least.spread * float(high - low))
-    if a.group == "trouble":  # runs of other lengths have other counts
-        is_large = (found.before == 0) != (found.after == 0)
-    else:
-        is_large = abs(found.by) >= least
+    # of troubles it counts whether there are any: runs of other lengths have other counts
+    is_large = (found.before == 0) != (found.after == 0) if a.group == "trouble" else abs(found.by) >= least
     if not found.is_sure or not is_large:
         return "no_change"
     return "worse" if (found.by > 0) == (a.worse == "more") else "better"
 
 
-def _barred(a: Report, b: Report) -> Iterator[tuple[tuple[Group, ...], str]]:
+def _barred(a: Report, b: Report) -> Iterator[Barred]:
     """Yield the groups of numbers that mean something else in the two runs, and why."""
     if a.system != b.system:
         what = f"{a.system or 'no framework'} and {b.system or 'no framework'}"
@@ -157,17 +155,24 @@ def _barred(a: Report, b: Report) -> Iterator[tuple[tuple[Group, ...], str]]:
         yield ("rank",), f"waits depend on the number of ranks, {len(a.ranks)} and {len(b.ranks)}"
 
 
+def _is_barred(a: RunNumber, b: RunNumber, barred: Sequence[Barred]) -> bool:
+    return any(a.group in groups for groups, _ in barred) or _is_apart(a, b)
+
+
+def _is_apart(a: RunNumber, b: RunNumber) -> bool:
+    """Return whether a number of learning has no step in common: it changes as a run goes on."""
+    return a.group == "learning" and not len(np.intersect1d(a.steps, b.steps))
+
+
 def _not_compared(
-    first: Mapping[str, RunNumber], second: Mapping[str, RunNumber], barred: list[tuple[tuple[Group, ...], str]]
+    first: Mapping[str, RunNumber], second: Mapping[str, RunNumber], barred: Sequence[Barred]
 ) -> Iterator[NotCompared]:
-    for groups, reason in barred:
-        names = [name for name in first if name in second and first[name].group in groups]
-        if names:
-            yield NotCompared(names=names, reason=reason)
-    for one, other, which in ((first, second, "first"), (second, first, "second")):
-        names = [name for name in one if name not in other]
-        if names:
-            yield NotCompared(names=names, reason=f"only the {which} run has it")
+    common = [name for name in first if name in second]
+    found = [(reason, [name for name in common if first[name].group in groups]) for groups, reason in barred]
+    found.append(("the runs have no step in common", [one for one in common if _is_apart(first[one], second[one])]))
+    found.append(("only the first run has it", [name for name in first if name not in second]))
+    found.append(("only the second run has it", [name for name in second if name not in first]))
+    yield from (NotCompared(names=names, reason=reason) for reason, names in found if names)
 
 
 def _settings(a: Report, b: Report) -> list[OtherSetting]:
@@ -180,9 +185,7 @@ def _settings(a: Report, b: Report) -> list[OtherSetting]:
 
 
 def _new_findings(a: Report, b: Report) -> list[Finding]:
-    before, after = (
-        [*one.findings.time, *one.findings.learn, *one.findings.health] for one in (a, b)
-    )
+    before, after = ([*one.findings.time, *one.findings.learn, *one.findings.health] for one in (a, b))
     known = {one.rule for one in before if one.severity != "note"}
     return [one for one in after if one.severity != "note" and one.rule not in known]
 
@@ -222,5 +225,3 @@ def _cpu_notes(a: ComparedRun, b: ComparedRun) -> Iterator[str]:
             f"The training threads got {percent(a.cpu_share)} of a core in the first run and {percent(b.cpu_share)} in "
             "the second: the machine may have been busy otherwise."
         )
-
-

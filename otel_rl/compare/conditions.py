@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_rl.compare.data import Comparison, ComparedNumber, Condition
+from otel_rl.compare.data import ComparedNumber, Comparison, Condition
 from otel_rl.compare.show_numbers import write_difference
 
 FORM: Final = re.compile(r"\s*(.+?)\s*([<>])\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*(%|[A-Za-z]*)\s*")
@@ -63,7 +63,9 @@ def judge(bounds: Sequence[Bound], comparison: Comparison) -> list[Condition]:
     """
     known = {one.name: one for one in comparison.numbers}
     left = {name: one.reason for one in comparison.not_compared for name in one.names}
-    return [_judge(bound, known[bound.name]) if bound.name in known else _left(bound, [*known], left) for bound in bounds]
+    return [
+        _judge(bound, known[bound.name]) if bound.name in known else _left(bound, [*known], left) for bound in bounds
+    ]
 
 
 def _left(bound: Bound, known: Sequence[str], left: dict[str, str]) -> Condition:
@@ -83,7 +85,7 @@ def _judge(bound: Bound, number: ComparedNumber) -> Condition:
         raise ConditionError(f"{bound.text!r}: {number.name} has the unit {number.unit or '1'}")
     change = number.relative if bound.unit == "%" else number.difference
     if change is None:
-        return result(None, f"it is 0 in the first run: give a bound without %" if number.a == 0 else "it has no value")
+        return result(None, "it is 0 in the first run: give a bound without %" if number.a == 0 else "it has no value")
     said = write_difference(number)
     if not has_scatter(number):
         return result(_exceeds(change, bound), said)

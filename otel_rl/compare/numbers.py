@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from otel_rl.report.rows.series import of_last_loop
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Array = NDArray[np.float64]
+    Array: TypeAlias = NDArray[np.float64]
 
 JITTER: Final = ".jitter"
 REQUESTS: Final = {

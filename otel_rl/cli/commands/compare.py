@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.text import Text
 
 from otel_rl.cli.console import FAILED, RUN, WRONG_USAGE, leave, opened, stderr, stdout
 from otel_rl.compare.blocks import blocks_of
@@ -23,7 +21,7 @@ from otel_rl.report.reading import Progress
 from otel_rl.report.schema import to_json
 from otel_rl.report.terminal import laid_out
 from otel_rl.report.to_markdown import blocks_to_markdown
-from otel_rl.runs.format import printable, size
+from otel_rl.runs.format import printable
 
 NOT_JUDGED: Final = 4
 
