@@ -126,12 +126,12 @@ def _finite(value: float) -> float | None:
 def _difference(a: RunNumber, b: RunNumber, chance: float) -> tuple[Difference, int]:
     """Compare by the steps that both have, since numbers change as a run goes on; without enough of them by all."""
     if a.group in SINGLE:
-        by = float(b.values[0] - a.values[0])
-        return Difference(float(a.values[0]), float(b.values[0]), by, by), 0
+        before, after = float(a.values.max()), float(b.values.max())
+        return Difference(before, after, after - before, after - before), 0
     common, first, second = np.intersect1d(a.steps, b.steps, assume_unique=True, return_indices=True)
     is_paired = len(common) >= FEWEST or a.group == "learning"
-    before, after = (a.values[first], b.values[second]) if is_paired else (a.values, b.values)
-    return difference(before, after, a.contributions, chance, is_paired=is_paired), min(len(before), len(after))
+    one, other = (a.values[first], b.values[second]) if is_paired else (a.values, b.values)
+    return difference(one, other, a.contributions, chance, is_paired=is_paired), min(len(one), len(other))
 
 
 def _verdict(a: RunNumber, found: Difference) -> Verdict:

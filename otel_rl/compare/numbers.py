@@ -43,6 +43,8 @@ WORSE: Final[dict[str, Worse]] = {
 REWARDS: Final = (v.REWARD_SCORE, v.EVAL_REWARD)
 UNSTEADY: Final = (v.REWARD_SCORE, v.GRAD_NORM)
 STEP_SHARE: Final = 0.005
+"""What a stage has to cost more, as a share of the step."""
+LEAST_BYTES: Final = 2.0**25
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,17 +182,23 @@ def _of_requests(course: Course) -> Iterator[RunNumber]:
 
 
 def _of_memory(course: Course) -> Iterator[RunNumber]:
-    """Yield the highest memory of any process at the end of a step: it has no scatter, but differs from run to run."""
-    highest: defaultdict[str, int] = defaultdict(int)
+    """Yield the highest memory of any process at the end of each step; the highest of all steps is compared."""
+    highest: defaultdict[str, dict[int, int]] = defaultdict(dict)
     for one in course.memory:
-        highest[one.kind] = max(highest[one.kind], *one.bytes, 0)
-    for kind, size in highest.items():
-        yield _single(f"memory.{kind.replace(' ', '_')}", "memory", "By", size, Least(0.05, 2.0**25))
-
-
-def _single(name: str, group: Group, unit: str, value: float, least: Least) -> RunNumber:
-    array = np.array([value], np.float64)
-    return RunNumber(name=name, group=group, unit=unit, worse="more", steps=np.zeros(0), values=array, least=least)
+        sizes = highest[one.kind]
+        for step, size in zip(one.steps, one.bytes, strict=True):
+            sizes[step] = max(sizes.get(step, 0), size)
+    for kind, sizes in highest.items():
+        steps = sorted(sizes)
+        yield RunNumber(
+            name=f"memory.{kind.replace(' ', '_')}",
+            group="memory",
+            unit="By",
+            worse="more",
+            steps=np.array(steps, np.float64),
+            values=np.array([sizes[step] for step in steps], np.float64),
+            least=Least(0.05, LEAST_BYTES),
+        )
 
 
 def _of_learning(report: Report) -> Iterator[RunNumber]:
@@ -232,4 +240,6 @@ def _troubles(report: Report) -> Iterator[RunNumber]:
         "nonfinite": sum(one.nonfinite for one in (*report.series, *report.numbers)),
     }
     for name, count in counts.items():
-        yield _single(f"trouble.{name}", "trouble", "", count, Least(1.0))
+        yield RunNumber(
+            name=f"trouble.{name}", group="trouble", unit="", worse="more", steps=np.zeros(0), values=np.array([count])
+        )

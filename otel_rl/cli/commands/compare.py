@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from otel_rl.cli.commands.report import check_drawable, save_page
 from otel_rl.cli.console import FAILED, RUN, WRONG_USAGE, leave, opened, stderr, stdout
 from otel_rl.compare.blocks import blocks_of
 from otel_rl.compare.comparing import RunRows, compare_runs
-from otel_rl.compare.conditions import Bound, ConditionError, judge, parse
+from otel_rl.compare.conditions import ConditionError, judge, parse
 from otel_rl.compare.data import Comparison
 from otel_rl.journal.read import Run
 from otel_rl.report import cache
@@ -39,6 +41,10 @@ def compare(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document for scripts.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for issues and chats.")] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write a page of both runs for a browser. Without it: no page."),
+    ] = None,
 ) -> None:
     """Say what became slower, larger, less stable or worse from run A to run B, stage by stage and number by number.
 
@@ -49,9 +55,18 @@ def compare(
         raise typer.BadParameter("--json and --markdown exclude each other")
     try:
         bounds = [parse(one) for one in fail_on or ()]
-        comparison = _compared(opened(a), opened(b), bounds)
+        runs = opened(a), opened(b)
+        if html is not None:
+            check_drawable()
+        first, second = map(_rows, runs)
+        comparison = compare_runs(first, second)
+        comparison = replace(comparison, conditions=judge(bounds, comparison))
     except ConditionError as error:
         leave(str(error), WRONG_USAGE)
+    if html is not None:
+        from otel_rl.compare.page import to_html
+
+        save_page(html, to_html(first, second, comparison))
     if json:
         typer.echo(to_json(comparison))
     elif markdown:
@@ -60,11 +75,6 @@ def compare(
         console = stdout()
         console.print(laid_out(blocks_of(comparison), console.width), highlight=False)
     raise typer.Exit(_code(comparison))
-
-
-def _compared(a: Run, b: Run, bounds: list[Bound]) -> Comparison:
-    comparison = compare_runs(_rows(a), _rows(b))
-    return replace(comparison, conditions=judge(bounds, comparison))
 
 
 def _code(comparison: Comparison) -> int:

@@ -64,13 +64,13 @@ def parts_of(report: Report, course: Course) -> PageParts:
         "panel-links": _links(page),
         "findings": _findings(page),
         "unmade": f'<div id="unmade">{said}</div>',
-        **{f"panel-{one.name}": _panel(one, report) for one in page.panels},
+        **{f"panel-{one.name}": panel_html(one, report) for one in page.panels},
     }
     return PageParts(report.run, body, {"document": document, "places": places, **_data(report, page)})
 
 
 def write_page(parts: PageParts, *, live: str = "", live_script: str = "") -> str:
-    """Write a page as one HTML document; a live one has more in its body, and one more script, which may ask its server."""
+    """Write a page as one HTML document; a live one has more in its body, and a script that asks its server."""
     scripts = [library(), own_file("page.js"), *filter(None, [live_script])]
     body = [
         *parts.body.values(),
@@ -141,7 +141,8 @@ def _finding(finding: Finding, where: Evidence) -> str:
     return f'<div class="finding {finding.severity}"><dt>{KINDS[finding.kind]}</dt><dd>{link}{advice}</dd></div>'
 
 
-def _panel(panel: Panel, report: Report) -> str:
+def panel_html(panel: Panel, report: Report) -> str:
+    """Write a panel: its figures, and below them its tables."""
     figures = "".join(map(_figure, panel.figures))
     tables = "".join(
         (f"<h3>{safe(one.title)}</h3>" if one.title else "") + html_of(one.blocks(report)) for one in panel.sections
@@ -196,6 +197,7 @@ def _data(report: Report, page: PageContent) -> dict[str, Any]:
     return {
         "ranks": [{"role": one.role, "rank": one.rank, "name": rank_name(report, one)} for one in report.ranks],
         "first": content.first if content else None,
+        "kept": sorted(one.step for one in content.steps) if content else [],
         "timelines": [_timeline(report, one) for one in content.steps] if content else [],
         "colours": {stage: colour_of(stage) for stage in _stages(content)},
         "panels": [one.name for one in page.panels],
