@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from otel_rl.analysis.bootstrap import FEWEST, Difference, difference
+from otel_rl.compare.busy import TIMES, busy_run
 from otel_rl.compare.data import (
     FORMAT,
     ComparedNumber,
@@ -28,8 +29,6 @@ from otel_rl.runs.format import listed, percent, plural
 
 CHANCE: Final = 0.01
 """How likely any number of two runs of the same code is called worse or better."""
-BUSY: Final = 0.9
-"""A run got less of the processor if its threads had less than this part of what those of the other had."""
 SINGLE: Final[tuple[Group, ...]] = ("memory", "trouble")
 """Numbers of a whole run, which have no scatter over the steps."""
 Barred = tuple[tuple[Group, ...], str]
@@ -52,14 +51,19 @@ def compare_runs(a: RunRows, b: RunRows) -> Comparison:
     judged = sum(bool(first[name].worse) and first[name].group not in SINGLE for name in names)
     chance = CHANCE / max(1, judged)
     compared_a, compared_b = _run(a.report), _run(b.report)
+    numbers = [_number(first[name], second[name], chance) for name in names]
+    busy = busy_run(compared_a, compared_b, numbers)
+    if busy:
+        numbers = [replace(one, verdict="unknown") if one.group in TIMES else one for one in numbers]
     return Comparison(
         format=FORMAT,
         a=compared_a,
         b=compared_b,
-        notes=[*_notes(a.report, b.report), *_cpu_notes(compared_a, compared_b)],
+        notes=[*_busy_notes(busy, compared_a, compared_b), *_notes(a.report, b.report)],
         steps=_steps(a.course.steps, b.course.steps),
+        busy=busy,
         chance=chance,
-        numbers=[_number(first[name], second[name], chance) for name in names],
+        numbers=numbers,
         not_compared=[*_not_compared(first, second, barred)],
         settings=_settings(a.report, b.report),
         findings=_new_findings(a.report, b.report),
@@ -68,7 +72,8 @@ def compare_runs(a: RunRows, b: RunRows) -> Comparison:
 
 
 def _run(report: Report) -> ComparedRun:
-    shares = [one.cpu_share for one in report.efficiency.ranks if one.cpu_share is not None]
+    ranks = [(one.cpu_share * one.step_s, one.step_s) for one in report.efficiency.ranks if one.cpu_share is not None]
+    cpu_s, step_s = (sum(of) / len(ranks) for of in zip(*ranks, strict=True)) if ranks else (0.0, 0.0)
     return ComparedRun(
         run=report.run,
         path=report.path,
@@ -80,7 +85,8 @@ def _run(report: Report) -> ComparedRun:
         ranks=len(report.ranks),
         steps=report.steps.recorded,
         step_s=report.steps.median_s if report.steps.averaged else None,
-        cpu_share=sum(shares) / len(shares) if shares else None,
+        cpu_s=cpu_s if step_s else None,
+        cpu_share=cpu_s / step_s if step_s else None,
     )
 
 
@@ -219,9 +225,10 @@ def _notes(a: Report, b: Report) -> Iterator[str]:
         yield f"Settings differ: {listed([one.name for one in changed])}."
 
 
-def _cpu_notes(a: ComparedRun, b: ComparedRun) -> Iterator[str]:
-    if a.cpu_share and b.cpu_share and min(a.cpu_share, b.cpu_share) < BUSY * max(a.cpu_share, b.cpu_share):
+def _busy_notes(busy: str, a: ComparedRun, b: ComparedRun) -> Iterator[str]:
+    if busy and a.cpu_share and b.cpu_share:
         yield (
-            f"The training threads got {percent(a.cpu_share)} of a core in the first run and {percent(b.cpu_share)} in "
-            "the second: the machine may have been busy otherwise."
+            f"The machine of {'the first' if busy == 'a' else 'the second'} run was busy otherwise: most stages take "
+            f"longer for the same CPU time. Training threads got {percent(a.cpu_share)} of a core in the first run, "
+            f"{percent(b.cpu_share)} in the second. Times are not judged."
         )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from otel_rl.compare.busy import TIMES
 from otel_rl.compare.data import ComparedNumber, Comparison, Condition
 from otel_rl.compare.show_numbers import write_difference
 
@@ -64,7 +65,8 @@ def judge(bounds: Sequence[Bound], comparison: Comparison) -> list[Condition]:
     known = {one.name: one for one in comparison.numbers}
     left = {name: one.reason for one in comparison.not_compared for name in one.names}
     return [
-        _judge(bound, known[bound.name]) if bound.name in known else _left(bound, [*known], left) for bound in bounds
+        _judge(bound, known[bound.name], comparison.busy) if bound.name in known else _left(bound, [*known], left)
+        for bound in bounds
     ]
 
 
@@ -77,7 +79,7 @@ def _left(bound: Bound, known: Sequence[str], left: dict[str, str]) -> Condition
     raise ConditionError(f"{bound.text!r}: neither run has a number {bound.name}{hint}")
 
 
-def _judge(bound: Bound, number: ComparedNumber) -> Condition:
+def _judge(bound: Bound, number: ComparedNumber, busy: str) -> Condition:
     def result(holds: bool | None, reason: str) -> Condition:
         return Condition(text=bound.text, name=bound.name, holds=holds, reason=reason)
 
@@ -93,6 +95,8 @@ def _judge(bound: Bound, number: ComparedNumber) -> Condition:
         return result(None, f"{said}, and too few steps to tell it from noise: {number.steps}")
     if not _exceeds(change, bound):
         return result(False, said)
+    if busy and number.group in TIMES:
+        return result(None, f"{said}: the machine of run {busy.upper()} was busy otherwise")
     is_sure = number.low > 0 or number.high < 0
     return result(is_sure, said if is_sure else f"{said}: within noise")
 

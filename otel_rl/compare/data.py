@@ -34,8 +34,10 @@ class ComparedRun:
     """Finished ones."""
     step_s: float | None
     """Median over the averaged steps; null without one."""
+    cpu_s: float | None
+    """CPU time of a training thread in a step, mean; null if it was not recorded."""
     cpu_share: float | None
-    """CPU time of the training threads over the step time; null if it was not recorded."""
+    """CPU time over the step time; null likewise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +78,7 @@ class ComparedNumber:
     """Steps that it was compared by; the fewer of both runs."""
     verdict: Verdict
     """`worse` or `better`: the limits are on one side of zero, and the difference is large enough to matter.
-    `unknown`: too few steps, or there is no better direction."""
+    `unknown`: too few steps, a busy machine, or there is no better direction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +119,8 @@ class Comparison:
     notes: list[str]
     """What to keep in mind: the runs differ in more than their code, or one goes on."""
     steps: ComparedSteps
+    busy: str
+    """The run whose machine was busy otherwise, `a` or `b`; empty if none. Then times have no verdict."""
     chance: float
     """How likely a number is outside of its limits by chance: 0.01 over the count of numbers that have a verdict."""
     numbers: list[ComparedNumber]

@@ -44,6 +44,8 @@ REWARDS: Final = (v.REWARD_SCORE, v.EVAL_REWARD)
 UNSTEADY: Final = (v.REWARD_SCORE, v.GRAD_NORM)
 STEP_SHARE: Final = 0.005
 """What a stage has to cost more, as a share of the step."""
+OTHER_SHARE: Final = 0.02
+"""What lies under no stage differs from run to run."""
 LEAST_BYTES: Final = 2.0**25
 
 
@@ -117,7 +119,7 @@ def _times(course: StepCourse) -> Iterator[RunNumber]:
             worse="more",
             steps=steps,
             values=array,
-            least=Least(absolute=STEP_SHARE * step_s),
+            least=Least(absolute=(OTHER_SHARE if stage == v.OTHER else STEP_SHARE) * step_s),
         )
 
 
@@ -136,7 +138,7 @@ def jitter_of(number: RunNumber, least: Least) -> RunNumber:
 
 def _of_ranks(course: Course) -> Iterator[RunNumber]:
     known, steps = course.ranks.numbers, course.steps
-    floor = STEP_SHARE * float(np.median(steps.time_s)) if steps.time_s else 0.0
+    floor = STEP_SHARE * float(np.median(steps.time_s)) if len(steps.time_s) else 0.0
     for name in ("wait", "transfer", "idle"):
         if name in known and len(course.ranks.ranks) > (name != "idle"):
             at, values = _over(steps, _mean(known[name]))

@@ -11,7 +11,9 @@ from otel_rl.report.schema import schema_of, schema_text
 
 
 def comparison_schema() -> dict[str, Any]:
-    return schema_of(data.Comparison, (data, finding, ranks), f"{data.FORMAT}: what `otel-rl compare A B --json` prints")
+    return schema_of(
+        data.Comparison, (data, finding, ranks), f"{data.FORMAT}: what `otel-rl compare A B --json` prints"
+    )
 
 
 if __name__ == "__main__":

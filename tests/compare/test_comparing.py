@@ -55,7 +55,10 @@ def noisy(seed: int, slow: Mapping[str, float] | None = None, steps: int = 60, r
     )  # fmt: skip
     course = Course(
         steps=StepCourse(
-            steps=range(1, steps + 1), time_s=times.tolist(), stages=stages, is_averaged=[one >= 2 for one in range(steps)]
+            steps=range(1, steps + 1),
+            time_s=times.tolist(),
+            stages=stages,
+            is_averaged=[one >= 2 for one in range(steps)],
         ),
         ranks=RankCourse(ranks=[Rank("trainer", 0), Rank("trainer", 1)], peers=[0, 0], numbers=numbers),
         memory=[memory],
@@ -182,3 +185,21 @@ def test_a_run_that_goes_on(tmp_path: Path) -> None:
     comparison = compare_runs(plain_rows(), rows(tmp_path, Plan(steps=20, is_alive=True, run_id="alive")))
     assert ("alive", 18) == (comparison.b.state, comparison.steps.b)
     assert "The second run goes on: it is compared as far as it is." == comparison.notes[0]
+
+
+def test_a_busy_machine() -> None:
+    """All stages take longer for the same CPU time: no time is judged, and it says so; one slow stage is another case."""
+
+    def with_cpu(rows: RunRows, cpu_share: float, step_s: float) -> RunRows:
+        ranks = [replace(one, cpu_share=cpu_share, step_s=step_s) for one in rows.report.efficiency.ranks]
+        return replace(rows, report=replace(rows.report, efficiency=replace(rows.report.efficiency, ranks=ranks)))
+
+    usual = with_cpu(noisy(1), 0.5, 0.020)
+    comparison = compare_runs(usual, with_cpu(noisy(2, dict.fromkeys(STAGES, 1.4)), 0.357, 0.028))
+    assert ("b", set()) == (comparison.busy, named(comparison))
+    assert comparison.notes[0].startswith("The machine of the second run was busy otherwise")
+    assert "a" == compare_runs(with_cpu(noisy(2, dict.fromkeys(STAGES, 1.4)), 0.357, 0.028), usual).busy
+    slow = compare_runs(usual, with_cpu(noisy(2, {v.SAMPLE: 2.0}), 0.345, 0.029))
+    assert ("", True) == (slow.busy, "stage.rl.sample" in named(slow))
+    more_work = compare_runs(usual, with_cpu(noisy(2, dict.fromkeys(STAGES, 1.4)), 0.5, 0.028))
+    assert ("", True) == (more_work.busy, "step_time" in named(more_work))

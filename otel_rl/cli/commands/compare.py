@@ -36,7 +36,8 @@ def compare(
         typer.Option(
             "--fail-on",
             metavar="CONDITION",
-            help='Exit with 1 if it holds: "step_time > 5%", "rl.reward.score < -0.1". May be repeated. Without it: no condition.',
+            help='Exit with 1 if it holds: "step_time > 5%", "rl.reward.score < -0.1". May be repeated. Without it: '
+            "no condition.",
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document for scripts.")] = False,
