@@ -188,7 +188,7 @@ def test_a_run_that_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_busy_machine() -> None:
-    """All stages take longer for the same CPU time: no time is judged, and it says so; one slow stage is another case."""
+    """All stages take longer for the same CPU time: no time is judged. One slow stage is another case."""
 
     def with_cpu(rows: RunRows, cpu_share: float, step_s: float) -> RunRows:
         ranks = [replace(one, cpu_share=cpu_share, step_s=step_s) for one in rows.report.efficiency.ranks]
