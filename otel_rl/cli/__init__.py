@@ -30,7 +30,7 @@ COMMANDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     ),
     "demo": ("demo", {"epilog": EXIT_CODES}),
     "report": ("report", {"epilog": EXIT_CODES}),
-    "compare": ("compare", {"epilog": COMPARED}),
+    "compare": ("comparison", {"epilog": COMPARED}),
     "query": ("query", {"epilog": EXIT_CODES}),
     "stacks": ("stacks", {"epilog": EXIT_CODES}),
     "export": ("export", {"epilog": EXIT_CODES}),

@@ -26,7 +26,7 @@ class ConditionError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class ChangeBound:
     """A bound for the change of a number."""
 
     text: str
@@ -37,7 +37,7 @@ class Bound:
     """`%` for a share of the first run's level; empty for the number's own."""
 
 
-def parse(text: str) -> Bound:
+def parse(text: str) -> ChangeBound:
     """Read a condition.
 
     Raises:
@@ -53,10 +53,10 @@ def parse(text: str) -> Bound:
         value = float(number)
     except ValueError:
         raise ConditionError(f"{text!r}: {number!r} is no number") from None
-    return Bound(text, name, sign == ">", value * UNITS[unit][1], UNITS[unit][0])
+    return ChangeBound(text, name, sign == ">", value * UNITS[unit][1], UNITS[unit][0])
 
 
-def judge(bounds: Sequence[Bound], comparison: Comparison) -> list[Condition]:
+def judge(bounds: Sequence[ChangeBound], comparison: Comparison) -> list[Condition]:
     """Return which conditions hold.
 
     Raises:
@@ -70,7 +70,7 @@ def judge(bounds: Sequence[Bound], comparison: Comparison) -> list[Condition]:
     ]
 
 
-def _left(bound: Bound, known: Sequence[str], left: dict[str, str]) -> Condition:
+def _left(bound: ChangeBound, known: Sequence[str], left: dict[str, str]) -> Condition:
     if bound.name in left:
         return Condition(text=bound.text, name=bound.name, holds=None, reason=f"not compared: {left[bound.name]}")
     near = difflib.get_close_matches(bound.name, [*known, *left], 1, 0.4)
@@ -79,7 +79,7 @@ def _left(bound: Bound, known: Sequence[str], left: dict[str, str]) -> Condition
     raise ConditionError(f"{bound.text!r}: neither run has a number {bound.name}{hint}")
 
 
-def _judge(bound: Bound, number: ComparedNumber, busy: str) -> Condition:
+def _judge(bound: ChangeBound, number: ComparedNumber, busy: str) -> Condition:
     def result(holds: bool | None, reason: str) -> Condition:
         return Condition(text=bound.text, name=bound.name, holds=holds, reason=reason)
 
@@ -105,5 +105,5 @@ def has_scatter(number: ComparedNumber) -> bool:
     return number.group not in ("memory", "trouble")
 
 
-def _exceeds(change: float, bound: Bound) -> bool:
+def _exceeds(change: float, bound: ChangeBound) -> bool:
     return change > bound.value if bound.is_above else change < bound.value

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from otel_rl.cli import app
-from otel_rl.compare.schema import comparison_schema
+from otel_rl.compare.compare_schema import comparison_schema
 from otel_rl.report.schema import schema_text
 from tests.made_runs import Plan, write_run
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from otel_rl.compare.blocks import TITLES, blocks_of, table_of
+from otel_rl.compare.compare_blocks import TITLES, blocks_of, table_of
 from otel_rl.compare.comparing import RunRows
 from otel_rl.compare.data import ComparedNumber, Comparison, Group, Verdict
 from otel_rl.compare.numbers import RunNumber, numbers_of

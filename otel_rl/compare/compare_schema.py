@@ -1,4 +1,4 @@
-"""The schema of a comparison: `python -m otel_rl.compare.schema > docs/compare.schema.json`."""
+"""The schema of a comparison: `python -m otel_rl.compare.compare_schema > docs/compare.schema.json`."""
 
 from __future__ import annotations
 

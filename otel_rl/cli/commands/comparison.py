@@ -12,7 +12,7 @@ import typer
 
 from otel_rl.cli.commands.report import check_drawable, save_page
 from otel_rl.cli.console import FAILED, RUN, WRONG_USAGE, leave, opened, stderr, stdout
-from otel_rl.compare.blocks import blocks_of
+from otel_rl.compare.compare_blocks import blocks_of
 from otel_rl.compare.comparing import RunRows, compare_runs
 from otel_rl.compare.conditions import ConditionError, judge, parse
 from otel_rl.compare.data import Comparison
@@ -47,7 +47,7 @@ def compare(
         typer.Option("--html", metavar="FILE", help="Write a page of both runs for a browser. Without it: no page."),
     ] = None,
 ) -> None:
-    """Say what became slower, larger, less stable or worse from run A to run B, stage by stage and number by number.
+    """Show what became slower, larger, less stable or worse from run A to run B, stage by stage and number by number.
 
     A change is named if it is larger than the noise of the steps, and large enough to matter. The project's
     docs/compare.md lists the names for --fail-on and how numbers are compared, docs/compare.schema.json the JSON.
@@ -65,7 +65,7 @@ def compare(
     except ConditionError as error:
         leave(str(error), WRONG_USAGE)
     if html is not None:
-        from otel_rl.compare.page import to_html
+        from otel_rl.compare.both_runs import to_html
 
         save_page(html, to_html(first, second, comparison))
     if json:
