@@ -93,6 +93,8 @@ def difference(
         return Difference(*levels)
     parts = [_scatter(second - first)] if is_paired else [_scatter(first), _scatter(second)]
     error = math.hypot(*(scatter for scatter, _ in parts))
+    if not math.isfinite(error):  # of numbers near the largest
+        return Difference(*levels)
     if not error:
         return Difference(*levels, levels[1] - levels[0], levels[1] - levels[0])
     # Welch and Satterthwaite: the degrees of freedom of a sum

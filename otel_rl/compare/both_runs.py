@@ -31,6 +31,7 @@ UNITS: Final[dict[str, Unit]] = {"s": "s", "By": "By", "1": "1", "token": "token
 MOST_FIGURES: Final = 24
 """Figures of a panel; the tables have all numbers."""
 MARKS: Final[dict[Verdict, Severity]] = {"worse": "alarm", "better": "good"}
+LONGEST_ID: Final = 60
 WIDEST: Final = 0.5
 """The largest change that fits into the picture of the limits."""
 HALF: Final = 100
@@ -78,7 +79,11 @@ def _panel(name: str, label: str, groups: Sequence[Group], comparison: Compariso
     if not numbers:
         return None
     by_weight = sorted(numbers, key=lambda one: one.verdict not in MARKS)
-    made = [figure for one in by_weight if (figure := _figure(one, pair))]
+    made = [
+        replace(figure, name=f"{figure.name[:LONGEST_ID]}-{place}")
+        for place, one in enumerate(by_weight)
+        if (figure := _figure(one, pair))
+    ]
     whole = _of_both(pair, name)
     left = len(made) - MOST_FIGURES
     more = f" {plural(left, 'number')} more are in the table." if left > 0 else ""

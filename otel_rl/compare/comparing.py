@@ -51,7 +51,8 @@ def compare_runs(a: RunRows, b: RunRows) -> Comparison:
     judged = sum(bool(first[name].worse) and first[name].group not in SINGLE for name in names)
     chance = CHANCE / max(1, judged)
     compared_a, compared_b = _run(a.report), _run(b.report)
-    numbers = [_number(first[name], second[name], chance) for name in names]
+    with np.errstate(all="ignore"):  # of numbers near the largest
+        numbers = [_number(first[name], second[name], chance) for name in names]
     busy = busy_run(compared_a, compared_b, numbers)
     if busy:
         numbers = [replace(one, verdict="unknown") if one.group in TIMES else one for one in numbers]

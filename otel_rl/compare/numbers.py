@@ -82,14 +82,15 @@ class RunNumber:
 
 def numbers_of(report: Report, course: Course) -> dict[str, RunNumber]:
     """Return the numbers of a run by name, in the order in which they are shown."""
-    found = [
-        *_times(course.steps),
-        *_of_ranks(course),
-        *_of_requests(course),
-        *_of_memory(course),
-        *_of_learning(report),
-        *_troubles(report),
-    ]
+    with np.errstate(all="ignore"):  # what is not finite is left out
+        found = [
+            *_times(course.steps),
+            *_of_ranks(course),
+            *_of_requests(course),
+            *_of_memory(course),
+            *_of_learning(report),
+            *_troubles(report),
+        ]
     return {one.name: one for one in found if len(one.values)}
 
 
@@ -164,8 +165,7 @@ def _of_ranks(course: Course) -> Iterator[RunNumber]:
 def _mean(values: Array) -> Array:
     """Return the mean of the ranks that have a value in each step; NaN where none has."""
     known = np.isfinite(values)
-    with np.errstate(invalid="ignore"):
-        found: Array = np.where(known, values, 0.0).sum(axis=0) / known.sum(axis=0)
+    found: Array = np.where(known, values, 0.0).sum(axis=0) / known.sum(axis=0)
     return found
 
 

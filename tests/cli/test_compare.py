@@ -112,7 +112,8 @@ def test_a_page_of_both(root: Path, tmp_path: Path) -> None:
     assert "stage.rl.reward is slower" in page or "step_time is slower" in page
     data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
     assert {"differences", "learning", "steps", "ranks"} == set(data["panels"])
-    assert {"plot-step-time", "plot-stages-A", "plot-stages-B"} < set(data["places"].values())
+    assert {"plot-stages-A", "plot-stages-B"} < set(data["places"].values())
+    assert "plot-step_time-0".replace("_", "-") in data["places"].values()
 
 
 @pytest.mark.slow

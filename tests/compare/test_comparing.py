@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -203,3 +204,11 @@ def test_a_busy_machine() -> None:
     assert ("", True) == (slow.busy, "stage.rl.sample" in named(slow))
     more_work = compare_runs(usual, with_cpu(noisy(2, dict.fromkeys(STAGES, 1.4)), 0.5, 0.028))
     assert ("", True) == (more_work.busy, "step_time" in named(more_work))
+
+
+def test_numbers_near_the_largest() -> None:
+    """They have no limits, and no number of the comparison is infinite."""
+    huge = noisy(1, {v.SAMPLE: 1e308})
+    for one in compare_runs(huge, noisy(2, {v.SAMPLE: 1e307})).numbers:
+        said = [one.a, one.b, one.difference, one.low, one.high, one.relative]
+        assert all(number is None or math.isfinite(number) for number in said)
