@@ -11,10 +11,10 @@ from otel_rl.compare.comparing import RunRows
 from otel_rl.compare.data import ComparedNumber, Comparison, Group, Verdict
 from otel_rl.compare.numbers import RunNumber, numbers_of
 from otel_rl.compare.show_numbers import word, write_change, write_difference, write_limits
+from otel_rl.report.data.report import Report
 from otel_rl.report.page import time_figures
 from otel_rl.report.page.blocks import html_of, marked, safe
-from otel_rl.report.page.document import PageParts, panel_html, write_page
-from otel_rl.report.page.draw import draw
+from otel_rl.report.page.document import PageParts, parts_of_figures, write_page
 from otel_rl.report.page.figure import Axis, Curves, Figure, Panel, Stack, Unit, curve, per_point
 from otel_rl.report.section import Section, Severity, Table
 from otel_rl.runs.format import percent, plural
@@ -50,20 +50,29 @@ def to_html(a: RunRows, b: RunRows, comparison: Comparison) -> str:
     """Write the comparison of two runs as one HTML document."""
     pair = _Pair((a, b), (numbers_of(a.report, a.course), numbers_of(b.report, b.course)))
     panels = [panel for name, label, groups in PANELS if (panel := _panel(name, label, groups, comparison, pair))]
-    document, places = draw([figure for panel in panels for figure in panel.figures])
+    drawn = parts_of_figures(f"{comparison.a.run} against {comparison.b.run}", [
+        figure for panel in panels for figure in panel.figures
+    ])  # fmt: skip
     names = ["differences", *(one.name for one in panels)]
     links = [("differences", "Differences"), *((one.name, one.label) for one in panels)]
     body = {
         "head": _head(comparison),
         "panel-links": "<nav>" + "".join(f'<a href="#panel={name}">{label}</a>' for name, label in links) + "</nav>",
         "panel-differences": _differences(comparison),
-        **{f"panel-{one.name}": panel_html(one, b.report) for one in panels},
+        **{f"panel-{one.name}": _written(one, drawn, b.report) for one in panels},
     }
-    data = {
-        "document": document, "places": places, "ranks": [], "first": None, "kept": [], "timelines": [], "colours": {},
-        "panels": names,
-    }  # fmt: skip
-    return write_page(PageParts(f"{comparison.a.run} against {comparison.b.run}", body, data))
+    nothing = {"ranks": [], "first": None, "kept": [], "timelines": [], "colours": {}}
+    return write_page(PageParts(drawn.title, body, {**drawn.data, **nothing, "panels": names}))
+
+
+def _written(panel: Panel, drawn: PageParts, report: Report) -> str:
+    figures = "".join(drawn.body[f"figure-{one.name}"] for one in panel.figures)
+    tables = "".join(html_of(one.blocks(report)) for one in panel.sections)
+    label = f'<p class="label">{safe(panel.label)}</p>' if panel.title != panel.label else ""
+    return (
+        f'<section id="panel-{panel.name}" class="panel">{label}<h2>{safe(panel.title)}</h2>'
+        f'<div class="figures">{figures}</div><details><summary>Numbers</summary>{tables}</details></section>'
+    )
 
 
 def _head(comparison: Comparison) -> str:

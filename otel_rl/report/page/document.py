@@ -49,13 +49,12 @@ class PageParts:
 
 def to_html(report: Report, course: Course) -> str:
     """Write a report as one HTML document."""
-    return write_page(parts_of(report, course))
-
-
-def parts_of(report: Report, course: Course) -> PageParts:
-    """Make the parts of a page."""
     making = Making()
-    page = make_page(report, course, making)
+    return write_page(parts_of(report, make_page(report, course, making), making))
+
+
+def parts_of(report: Report, page: PageContent, making: Making) -> PageParts:
+    """Return the parts of a page."""
     document, places = draw([figure for panel in page.panels for figure in panel.figures])
     unmade = [*report.unmade, *making.unmade]
     said = f'<p class="warning">{safe(counted(unmade))}</p>' if unmade else ""
@@ -64,9 +63,17 @@ def parts_of(report: Report, course: Course) -> PageParts:
         "panel-links": _links(page),
         "findings": _findings(page),
         "unmade": f'<div id="unmade">{said}</div>',
-        **{f"panel-{one.name}": panel_html(one, report) for one in page.panels},
+        **{f"panel-{one.name}": _panel(one, report) for one in page.panels},
     }
     return PageParts(report.run, body, {"document": document, "places": places, **_data(report, page)})
+
+
+def parts_of_figures(run: str, figures: Sequence[Figure]) -> PageParts:
+    """Return the parts of some figures of a page."""
+    document, places = draw(figures)
+    return PageParts(
+        run, {f"figure-{one.name}": _figure(one) for one in figures}, {"document": document, "places": places}
+    )
 
 
 def write_page(parts: PageParts, *, live: str = "", live_script: str = "") -> str:
@@ -141,8 +148,7 @@ def _finding(finding: Finding, where: Evidence) -> str:
     return f'<div class="finding {finding.severity}"><dt>{KINDS[finding.kind]}</dt><dd>{link}{advice}</dd></div>'
 
 
-def panel_html(panel: Panel, report: Report) -> str:
-    """Write a panel: its figures, and below them its tables."""
+def _panel(panel: Panel, report: Report) -> str:
     figures = "".join(map(_figure, panel.figures))
     tables = "".join(
         (f"<h3>{safe(one.title)}</h3>" if one.title else "") + html_of(one.blocks(report)) for one in panel.sections
