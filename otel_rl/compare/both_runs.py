@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from otel_rl.compare.compare_blocks import TITLES, blocks_of, table_of
 from otel_rl.compare.comparing import RunRows
@@ -61,7 +61,7 @@ def to_html(a: RunRows, b: RunRows, comparison: Comparison) -> str:
         "panel-differences": _differences(comparison),
         **{f"panel-{one.name}": _written(one, drawn, b.report) for one in panels},
     }
-    nothing = {"ranks": [], "first": None, "kept": [], "timelines": [], "colours": {}}
+    nothing: dict[str, Any] = {"ranks": [], "first": None, "kept": [], "timelines": [], "colours": {}}
     return write_page(PageParts(drawn.title, body, {**drawn.data, **nothing, "panels": names}))
 
 
