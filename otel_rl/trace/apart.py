@@ -72,6 +72,13 @@ def open_below(stage: Stage, carrier: Carrier) -> None:
     _open(stage)
 
 
+def open_under(stage: Stage, parent: Stage) -> None:
+    """Open a stage below another one of this process, in a thread that has inherited nothing."""
+    stage.trace, stage.parent_id = parent.trace, parent.span_id
+    stage.span_id = random_bits(64) or 1
+    _open(stage)
+
+
 def link_apart(stage: Stage, keys: Mapping[str, Attributes]) -> None:
     """Link a stage to the roots of the traces of these keys, with attributes of each link; count those that are cut."""
     left = len(keys)
