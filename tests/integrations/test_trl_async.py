@@ -15,8 +15,9 @@ pytest.importorskip("aiohttp")
 
 from otel_rl import vocabulary as v
 from otel_rl.report.build import build_report
-from tests.programs.launch import HERE, Trained, launcher, run
-from tests.programs.recorded import Recorded
+from tests.programs.launch import HERE, Trained, launcher, run, start
+from tests.programs.recorded import Node, Recorded
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -33,19 +34,19 @@ rl.log
 """
 
 
-def train(directory: Path, ranks: int, code: int | None = 0, **job: object) -> Trained:
-    """Train as ``train_async.py`` describes it, below ``otel-rl run``, which records the worker too."""
-    truths = [directory / f"truth-{rank}.json" for rank in range(ranks)]
+def command(directory: Path, ranks: int, **job: object) -> list[str]:
+    """Return what ``python`` has to run to train as ``train_async.py`` says, with the worker recorded too."""
     given = json.dumps({"work": str(directory), "truth": str(directory / "truth-{rank}.json"), "otel": False, **job})
-    command = ["-m", "otel_rl", "run", "--", "python", *launcher(ranks), str(HERE / "train_async.py"), given]
-    output = run(directory, *command, code=code)
-    return Trained(directory, output, [json.loads(truth.read_text()) for truth in truths])
+    return ["-m", "otel_rl", "run", "--", "python", *launcher(ranks), str(HERE / "train_async.py"), given]
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trained, Recorded]:
     """Four steps whose rollouts call a tool, which fails now and then."""
-    result = train(tmp_path_factory.mktemp("asynchronous"), 2, tools=True)
+    directory = tmp_path_factory.mktemp("asynchronous")
+    output = run(directory, *command(directory, 2, tools=True))
+    truths = [json.loads((directory / f"truth-{rank}.json").read_text()) for rank in range(2)]
+    result = Trained(directory, output, truths)
     return result, Recorded(result.runs)
 
 
@@ -147,10 +148,18 @@ def test_what_the_report_says(trained: tuple[Trained, Recorded]) -> None:
 
 
 def test_a_reward_that_raises_is_named(tmp_path: Path) -> None:
-    """The worker fails in its first group; TRL ends the training, and the trace of the group has the exception."""
-    result = train(tmp_path, 1, code=1, failing=True)
-    assert "the judge is away" in result.output
-    recorded = Recorded(result.runs)
-    groups = [node for node in recorded.roots if node.name == v.SAMPLE_GROUP and v.ERROR_TYPE in node.attributes]
+    """The worker fails in its first group, whose trace has the exception; TRL hangs then, and is killed here."""
+    training = start(tmp_path, *command(tmp_path, 1, failing=True))
+    try:
+        groups = wait_for(lambda: failed_groups(tmp_path / "runs"))
+    finally:
+        training.kill()
     assert ["LookupError"] == [node.attributes[v.ERROR_TYPE] for node in groups]
     assert ["LookupError"] == [one.attributes[v.ERROR_TYPE] for node in groups for one in node.find(v.REWARD)]
+
+
+def failed_groups(runs: Path) -> list[Node]:
+    """Return the groups of the only run that failed, as far as it is recorded."""
+    if not any(runs.glob("*/*.journal*")):
+        return []
+    return [node for node in Recorded(runs).roots if node.name == v.SAMPLE_GROUP and v.ERROR_TYPE in node.attributes]
