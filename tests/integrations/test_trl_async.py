@@ -160,6 +160,6 @@ def test_a_reward_that_raises_is_named(tmp_path: Path) -> None:
 
 def failed_groups(runs: Path) -> list[Node]:
     """Return the groups of the only run that failed, as far as it is recorded."""
-    if not any(runs.glob("*/*.journal*")):
+    if not any(runs.glob("*/*.traces.*")):
         return []
     return [node for node in Recorded(runs).roots if node.name == v.SAMPLE_GROUP and v.ERROR_TYPE in node.attributes]
