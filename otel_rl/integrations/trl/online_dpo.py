@@ -8,17 +8,18 @@ has a canonical name.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, StageHook
 from otel_rl.integrations.trl.memory import rollouts
-from otel_rl.integrations.trl.trainer_metrics import step_metrics
+from otel_rl.integrations.trl.trainer_metrics import keep_loss, step_metrics
 from otel_rl.probes import deferred
 from otel_rl.process.identity import identifying, training_of
 from otel_rl.process.state import state
-from otel_rl.records import Value
+from otel_rl.records import Count, Value
 from otel_rl.trace.training import training
 from otel_rl.trace.tree import say_of_setup
 
@@ -77,9 +78,8 @@ def _generated(args: Args, kwargs: Kwargs, result: Any) -> None:
         return
     samples = len(result[3])
 
-    def use(values: list[float]) -> tuple[()]:
-        throughput.rollout(samples, *map(int, values))
-        return ()
+    def use(values: list[float]) -> Iterator[Count]:
+        return throughput.count_rollout(samples, *map(int, values))
 
     deferred.read(masks, use)
 
@@ -103,7 +103,7 @@ def _say_forward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     if throughput is not None:
         positions = sum(mask.numel() for mask in masks)
 
-        def use(values: list[float]) -> Any:
+        def use(values: list[float]) -> Iterator[Count]:
             prompt, response = map(int, values)
             return throughput.count_forward(prompt, response, positions - prompt - response)
 
@@ -124,6 +124,11 @@ def _say_rewards(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     return {vocabulary.MODE: "train", vocabulary.BATCH_SIZE: count, vocabulary.REWARD_FUNCTION: ", ".join(names)}
 
 
+def _trained(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Keep the loss of a micro-batch, which is scaled already."""
+    keep_loss(result)
+
+
 def _before_log(args: Args, kwargs: Kwargs) -> None:
     """Record the metrics of a step before its trainer clears them."""
     if not training.inner:
@@ -139,6 +144,7 @@ HOOKS: tuple[Hook, ...] = (
     StageHook(target=f"{TRAINER}._move_model_to_vllm", stage=vocabulary.SYNC),
     StageHook(target=f"{TRAINER}._forward", stage=_forward_stage, attributes=_say_forward, capture=_forward_made),
     StageHook(target=f"{TRAINER}._calculate_rewards_from_functions", stage=vocabulary.REWARD, attributes=_say_rewards),
+    CallbackHook(target=f"{TRAINER}.training_step", after=_trained),
     CallbackHook(target=f"{TRAINER}._maybe_log_save_evaluate", before=_before_log),
     StageHook(
         target=f"{TRAINER}._save_checkpoint",
