@@ -153,7 +153,8 @@ def test_a_reward_that_raises_is_named(tmp_path: Path) -> None:
     try:
         groups = wait_for(lambda: failed_groups(tmp_path / "runs"))
     finally:
-        training.kill()
+        training.terminate()
+        training.communicate()
     assert ["LookupError"] == [node.attributes[v.ERROR_TYPE] for node in groups]
     assert ["LookupError"] == [one.attributes[v.ERROR_TYPE] for node in groups for one in node.find(v.REWARD)]
 
