@@ -360,6 +360,9 @@ def test_saving_is_a_checkpoint(recorded: Callable[[], Recorded], tmp_path: Path
     assert [(v.CHECKPOINT, "torch.save")] * 2 + [(v.CHECKPOINT, "dcp")] == [
         (node.name, node.attributes[v.CHECKPOINT_FORMAT]) for node in saved
     ]
+    assert all(node.attributes[v.CHECKPOINT_BYTES] > 0 for node in saved)
+    parts = sum(file.stat().st_size for file in (tmp_path / "dcp").glob("*.distcp"))
+    assert parts == saved[-1].attributes[v.CHECKPOINT_BYTES]
     assert (tmp_path / "model.pt").exists()
 
 

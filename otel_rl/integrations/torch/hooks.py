@@ -7,12 +7,14 @@ does not see has ``rl.comm.hidden``. ``process_group.py`` has what a rank learns
 from __future__ import annotations
 
 import io
+import os
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -131,6 +133,30 @@ def _torch_save_stage(args: Args, kwargs: Kwargs) -> str | None:
     return None if isinstance(args[1], io.BytesIO) else _save_stage(args, kwargs)
 
 
+def _written(args: Args, kwargs: Kwargs, result: object) -> dict[str, Value]:
+    """Return the size of the file that ``torch.save(obj, f)`` wrote; of an open file it is not known."""
+    is_path = len(args) > 1 and isinstance(args[1], str | os.PathLike)
+    return {vocabulary.CHECKPOINT_BYTES: os.stat(args[1]).st_size} if is_path else {}
+
+
+def _add_written(args: Args, kwargs: Kwargs, result: object) -> None:
+    """Add the size of a file to the checkpoint that it is a part of."""
+    stage = current_stage()
+    if stage is not None and stage.name == vocabulary.CHECKPOINT:
+        known = (stage.attributes or {}).get(vocabulary.CHECKPOINT_BYTES)
+        for key, size in _written(args, kwargs, result).items():
+            stage.set_attribute(key, int(size) + (known if isinstance(known, int) else 0))
+
+
+def _written_in_parts(args: Args, kwargs: Kwargs, result: object) -> dict[str, Value]:
+    """Return the size of this rank's files in the folder of ``save(state_dict, *, checkpoint_id)``."""
+    folder = kwargs.get("checkpoint_id")
+    if not isinstance(folder, str | os.PathLike):
+        return {}
+    sizes = [one.stat().st_size for one in Path(folder).glob(f"__{state.identity.rank}_*")]
+    return {vocabulary.CHECKPOINT_BYTES: sum(sizes)} if sizes else {}
+
+
 def _saving_goes_on(args: Args, kwargs: Kwargs, result: Any) -> None:
     """End the checkpoint when its future is done; the call itself was only its staging."""
     future = result if isinstance(result, Future) else getattr(result, "upload_completion", None)
@@ -185,11 +211,11 @@ HOOKS = (
     ),
     CallbackHook(target="torch.nn.parallel.distributed:DistributedDataParallel.__init__", after=_wrapped_by_ddp),
     *(
-        StageHook(target=target, stage=_torch_save_stage, attributes=TORCH_SAVE)
+        StageHook(target=target, stage=_torch_save_stage, attributes=TORCH_SAVE, capture=_written, after=_add_written)
         for target in ("torch.serialization:save", "torch:save")
     ),
     *(
-        StageHook(target=target, stage=_save_stage, attributes=SAVED)
+        StageHook(target=target, stage=_save_stage, attributes=SAVED, capture=_written_in_parts)
         for target in (f"{DCP}.state_dict_saver:save", f"{DCP}:save")
     ),
     *(
@@ -213,6 +239,11 @@ HOOKS = (
             failed=_async_save_failed,
         )
         for target in (f"{DCP}.state_dict_saver:async_save", f"{DCP}:async_save")
+    ),
+    StageHook(
+        target="torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel.clip_grad_norm_",
+        stage=vocabulary.CLIP,
+        optional=True,
     ),
     StageHook(target="torch.utils.data.dataloader:_BaseDataLoaderIter.__next__", stage=_data_stage, attributes=DATA),
     StageHook(  # with gloo the wait itself; on a device that of its stream, and the host goes on
