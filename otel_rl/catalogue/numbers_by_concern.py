@@ -20,7 +20,6 @@ from otel_rl.catalogue.numbers_of_rollouts import (
 NPU: Final = missing("the sidecar reads NVIDIA's devices only; memory and times of `torch.npu` are read in the process")
 SIDECAR: Final = measured("by the sidecar, with an endpoint")
 LINES: Final = measured("a record a step, made of its numbers")
-NOT_SEEN: Final = missing("it is made of the numbers of a step, which ROLL's are; no run of it was looked at")
 SYNCHRONOUS: Final = never("GRPO and RLOO have no queue: a step waits for its rollout")
 ROWS: Final = seam("transferqueue_utils._meta_to_realdata", "AgentLoopWorker._compute_score")
 
@@ -330,21 +329,18 @@ LOGS: Final = Topic(
             v.LOOP_LINE,
             unit="",
             every=LINES,
-            roll=NOT_SEEN,
         ),
         number(
             "rollout: samples, reward, KL, length distribution",
             v.ROLLOUT_LINE,
             unit="",
             every=LINES,
-            roll=NOT_SEEN,
         ),
         number(
             "update step: loss parts, clip ratio, gradient norm",
             v.UPDATE_LINE,
             unit="",
             every=LINES,
-            roll=NOT_SEEN,
         ),
         number(
             "sample: a trajectory",

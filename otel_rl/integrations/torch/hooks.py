@@ -24,7 +24,9 @@ from otel_rl.comm import ddp_wait
 from otel_rl.comm.memory import comm
 from otel_rl.guard import guard
 from otel_rl.hooks import Args, Attachment, CallbackHook, Integration, Kwargs, Memory, StageHook
+from otel_rl.hooks.callbacks import Capture
 from otel_rl.hooks.collective import wrap_collective, wrap_method
+from otel_rl.hooks.hook import After
 from otel_rl.integrations.torch.distributed import COLLECTIVES
 from otel_rl.integrations.torch.optimizers import time_optimizers
 from otel_rl.integrations.torch.process_group import JOIN, PROCESS_GROUP
@@ -133,28 +135,32 @@ def _torch_save_stage(args: Args, kwargs: Kwargs) -> str | None:
     return None if isinstance(args[1], io.BytesIO) else _save_stage(args, kwargs)
 
 
-def _written(args: Args, kwargs: Kwargs, result: object) -> dict[str, Value]:
+def _file(args: Args, kwargs: Kwargs, result: object) -> dict[str, Value]:
     """Return the size of the file that ``torch.save(obj, f)`` wrote; of an open file it is not known."""
     is_path = len(args) > 1 and isinstance(args[1], str | os.PathLike)
     return {vocabulary.CHECKPOINT_BYTES: os.stat(args[1]).st_size} if is_path else {}
 
 
-def _add_written(args: Args, kwargs: Kwargs, result: object) -> None:
-    """Add the size of a file to the checkpoint that it is a part of."""
-    stage = current_stage()
-    if stage is not None and stage.name == vocabulary.CHECKPOINT:
-        known = (stage.attributes or {}).get(vocabulary.CHECKPOINT_BYTES)
-        for key, size in _written(args, kwargs, result).items():
-            stage.set_attribute(key, int(size) + (known if isinstance(known, int) else 0))
-
-
-def _written_in_parts(args: Args, kwargs: Kwargs, result: object) -> dict[str, Value]:
-    """Return the size of this rank's files in the folder of ``save(state_dict, *, checkpoint_id)``."""
-    folder = kwargs.get("checkpoint_id")
+def _folder(args: Args, kwargs: Kwargs, result: object) -> dict[str, Value]:
+    """Return the size of this rank's files in the folder of ``save(state_dict, *, checkpoint_id, storage_writer)``."""
+    folder = kwargs.get("checkpoint_id") or getattr(kwargs.get("storage_writer"), "path", None)
     if not isinstance(folder, str | os.PathLike):
         return {}
     sizes = [one.stat().st_size for one in Path(folder).glob(f"__{state.identity.rank}_*")]
     return {vocabulary.CHECKPOINT_BYTES: sum(sizes)} if sizes else {}
+
+
+def _add(measure: Capture) -> After:
+    """Return what adds the size of what was written to the checkpoint that it is a part of."""
+
+    def add(args: Args, kwargs: Kwargs, result: object) -> None:
+        stage = current_stage()
+        if stage is not None and stage.name == vocabulary.CHECKPOINT:
+            known = (stage.attributes or {}).get(vocabulary.CHECKPOINT_BYTES)
+            for key, size in (measure(args, kwargs, result) or {}).items():
+                stage.set_attribute(key, int(size) + (known if isinstance(known, int) else 0))
+
+    return add
 
 
 def _saving_goes_on(args: Args, kwargs: Kwargs, result: Any) -> None:
@@ -211,11 +217,11 @@ HOOKS = (
     ),
     CallbackHook(target="torch.nn.parallel.distributed:DistributedDataParallel.__init__", after=_wrapped_by_ddp),
     *(
-        StageHook(target=target, stage=_torch_save_stage, attributes=TORCH_SAVE, capture=_written, after=_add_written)
+        StageHook(target=target, stage=_torch_save_stage, attributes=TORCH_SAVE, capture=_file, after=_add(_file))
         for target in ("torch.serialization:save", "torch:save")
     ),
     *(
-        StageHook(target=target, stage=_save_stage, attributes=SAVED, capture=_written_in_parts)
+        StageHook(target=target, stage=_save_stage, attributes=SAVED, capture=_folder, after=_add(_folder))
         for target in (f"{DCP}.state_dict_saver:save", f"{DCP}:save")
     ),
     *(
