@@ -17,7 +17,7 @@ from otel_rl.catalogue.numbers_of_rollouts import (
     SHOWN,
 )
 
-NPU: Final = missing("the sidecar reads NVIDIA's devices only; memory and times of `torch.npu` are read in the process")
+NPU: Final = measured("by the sidecar, by DCMI, with an endpoint; not run on a device")
 SIDECAR: Final = measured("by the sidecar, with an endpoint")
 LINES: Final = measured("a record a step, made of its numbers")
 SYNCHRONOUS: Final = never("GRPO and RLOO have no queue: a step waits for its rollout")

@@ -128,7 +128,7 @@ def test_operations_are_those_that_torch_counts(one_rank: tuple[Path, dict[str, 
 
 def test_parts_of_a_call_are_stages(one_rank: tuple[Path, dict[str, Any]]) -> None:
     """Loading and offloading of what a call needs, the forwards of log-probabilities, and the clipping."""
-    path, printed = one_rank
+    path, _ = one_rank
     spans = list(open_run(path / "runs" / "job").spans((v.SYNC_OPERATION, v.SYNC_STATES, v.TOKENS)))
     names = {span.span_id: span.name for span in spans}
     moved = {
