@@ -23,6 +23,8 @@ LINES: Final = measured("a record a step, made of its numbers")
 SYNCHRONOUS: Final = never("GRPO and RLOO have no queue: a step waits for its rollout")
 ROWS: Final = seam("transferqueue_utils._meta_to_realdata", "AgentLoopWorker._compute_score")
 
+ROLL_SCORES: Final = "rlvr_pipeline.compute_advantage", "agentic_pipeline.agentic_compute_advantage"
+
 CORRECTNESS: Final = Topic(
     "Correctness",
     (
@@ -93,13 +95,13 @@ STABILITY: Final = Topic(
             "reward standard deviation",
             v.REWARD_STD,
             verl=seam("utils.compute_advantage_for_multi_trajectories"),
-            roll=missing("ROLL prints none; the calls of `compute_rewards` return the scores"),
+            roll=seam(*ROLL_SCORES, note="of one domain"),
         ),
         number(
             "groups of equal rewards",
             v.REWARD_ZERO_STD,
             verl=seam("utils.compute_advantage_for_multi_trajectories"),
-            roll=missing("ROLL prints none; its batches have the scores and the groups"),
+            roll=seam(*ROLL_SCORES, note="of one domain"),
         ),
         number(
             "critic's loss",
@@ -276,7 +278,7 @@ DATA: Final = Topic(
             v.REWARD_DISTRIBUTION,
             trl=seam("GRPOTrainer._calculate_rewards"),
             verl=seam("utils.compute_advantage_for_multi_trajectories"),
-            roll=missing("no histogram; RLVR prints `critic/score_distribution/*`, which are extremes and shares"),
+            roll=seam(*ROLL_SCORES),
             own=missing("`otel_rl.record` makes gauges only"),
         ),
     ),
@@ -348,7 +350,7 @@ LOGS: Final = Topic(
             unit="",
             trl=seam("GRPOTrainer._generate_and_score_completions"),
             verl=measured("where its driver computes its metrics"),
-            roll=missing("no hook reads its batches by sample"),
+            roll=seam(*ROLL_SCORES, note="not where rows are single turns (step-wise)"),
             own=measured("`otel_rl.sample`"),
         ),
         number(
