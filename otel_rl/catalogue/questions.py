@@ -102,7 +102,7 @@ QUESTIONS: Final = (
         "How long do checkpoints and weight syncs take?",
         (
             mean("CHECKPOINT", "rl_run_id", where='{rl_checkpoint_load=""}'),
-            mean("SYNC", "rl_run_id, rl_sync_operation"),
+            mean("SYNC", "rl_run_id", "rl_sync_operation"),
         ),
         "Mean seconds of one, over the attempts of the last 24 hours; of syncs for each operation.",
     ),
