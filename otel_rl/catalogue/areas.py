@@ -59,10 +59,15 @@ AREAS: Final = (
     ),
     Area(
         "Stages and collectives",
-        "From every rank and worker: one histogram of durations per stage, sampled or not.",
+        "From every rank and worker: one histogram of durations per stage, sampled or not. Those that raised have "
+        "`error_type`.",
         {
-            **{row.duration: OF_STAGES.get(row.name, (v.MODE,)) for row in v.STAGES.values() if row.duration},
-            **of((v.STAGE_DURATION,), v.STAGE, v.MODE),
+            **{
+                row.duration: (*OF_STAGES.get(row.name, (v.MODE,)), v.ERROR_TYPE)
+                for row in v.STAGES.values()
+                if row.duration
+            },
+            **of((v.STAGE_DURATION,), v.STAGE, v.MODE, v.ERROR_TYPE),
             **of(
                 (v.DEVICE_DURATION, v.COMM_EXPOSED_TIME),
                 *(v.STAGE, v.LOGPROB_KIND, v.REWARD_FUNCTION, v.TRAIN_MODEL, v.SYNC_OPERATION, v.MODE),

@@ -51,7 +51,6 @@ class Board(Driver):
 
 def with_board(loop: Loop, change: Callable[[Board, int], None] = lambda board, number: None) -> None:
     """Give a training a board, which a problem changes before each step."""
-    os.environ["OTEL_RESOURCE_ATTRIBUTES"] = f"{v.HW_ID}=GPU-1"
     board = Board().install(pytest.MonkeyPatch())
     probe, writers = NvidiaProbe(), list[Writer]()
 

@@ -15,9 +15,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from otel_rl import vocabulary as v
 from otel_rl.report.build import build_report
 from otel_rl.report.data.finding import Finding
 from otel_rl.runs.locate import open_whole
@@ -38,7 +39,6 @@ class Run:
     options: Sequence[str] = ()
     fed_by: str = "a plain loop"
     """What feeds the rule here."""
-    seeded: bool = field(default=True)
 
     def command(self, seed: int) -> list[str]:
         """Return what Python runs."""
@@ -100,6 +100,7 @@ def record(run: Run, seed: int, root: Path) -> Path:
                 "OTEL_RL_RUN_ID": run_id,
                 "OTEL_RL_SIDECAR": "false",
                 "RAY_AUTH_MODE": "disabled",
+                "OTEL_RESOURCE_ATTRIBUTES": f"{v.HW_ID}=GPU-1" if run.fed_by == BOARD else "",
                 "PYTHONPATH": os.pathsep.join([*([] if run.module else [str(SHAPE)]), str(ROOT)]),
             },
             stdout=subprocess.PIPE,
