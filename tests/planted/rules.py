@@ -14,10 +14,13 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
+import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.report.build import build_report
 from otel_rl.report.data.finding import Finding
@@ -90,7 +93,11 @@ CLEAN = (
 def record(run: Run, seed: int, root: Path) -> Path:
     """Train under recording, unless that was done; return the folder of the run."""
     run_id = f"{run.name}-{seed}"
-    if not (root / run_id).is_dir():
+    if (root / run_id).is_dir():
+        return root / run_id
+    if run.module in (OWN, DRIVER):
+        fork(run, seed, {"OTEL_RL_DIR": str(root), "OTEL_RL_RUN_ID": run_id})
+    else:
         recording = ["-m", "otel_rl", "run", f"--dir={root}", f"--run-id={run_id}", "--quiet", "--"]
         done = subprocess.run(
             [sys.executable, *recording, sys.executable, *run.command(seed)],
@@ -100,7 +107,6 @@ def record(run: Run, seed: int, root: Path) -> Path:
                 "OTEL_RL_RUN_ID": run_id,
                 "OTEL_RL_SIDECAR": "false",
                 "RAY_AUTH_MODE": "disabled",
-                "OTEL_RESOURCE_ATTRIBUTES": f"{v.HW_ID}=GPU-1" if run.fed_by == BOARD else "",
                 "PYTHONPATH": os.pathsep.join([*([] if run.module else [str(SHAPE)]), str(ROOT)]),
             },
             stdout=subprocess.PIPE,
@@ -111,6 +117,26 @@ def record(run: Run, seed: int, root: Path) -> Path:
         if done.returncode:
             raise RuntimeError(f"{run_id} ended with {done.returncode}\n{done.stdout[-4000:]}")
     return root / run_id
+
+
+def fork(run: Run, seed: int, environ: dict[str, str]) -> None:
+    """Train in a child of this process, which has imported torch: that takes longer than such a training."""
+    train = import_module(run.module)
+    if child := os.fork():
+        _, status = os.waitpid(child, 0)
+        if status:
+            raise RuntimeError(f"{run.name}-{seed} ended with {status}")
+        return
+    try:
+        os.environ.update(environ, OTEL_RL_SIDECAR="false")
+        os.environ["OTEL_RESOURCE_ATTRIBUTES"] = f"{v.HW_ID}=GPU-1" if run.fed_by == BOARD else ""
+        sys.argv = [run.module, *run.command(seed)[2:]]
+        train.main()
+        otel_rl.uninstrument()
+        os._exit(0)
+    except BaseException:  # noqa: BLE001 a child must not go on as its parent
+        traceback.print_exc()
+        os._exit(1)
 
 
 def findings(folder: Path) -> list[Finding]:
