@@ -8,6 +8,15 @@ from __future__ import annotations
 
 from otel_rl.hooks import Integration
 from otel_rl.integrations.roll import (
+    advantages,
+    clusters,
+    environments,
+    micro_batches,
+    native,
+    pipeline,
+    schedulers,
+    trackers,
+)
     clusters,
     environments,
     micro_batches,
@@ -31,7 +40,7 @@ INTEGRATION = Integration(
         *clusters.HOOKS,
         *micro_batches.HOOKS,
         *schedulers.HOOKS,
-        *scored.HOOKS,
+        *advantages.HOOKS,
         *environments.HOOKS,
         *trackers.HOOKS,
         *native.HOOKS,
