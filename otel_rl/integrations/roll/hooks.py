@@ -17,15 +17,6 @@ from otel_rl.integrations.roll import (
     schedulers,
     trackers,
 )
-    clusters,
-    environments,
-    micro_batches,
-    native,
-    pipeline,
-    schedulers,
-    scored,
-    trackers,
-)
 from otel_rl.integrations.roll.shape import role_of_actor, version_of_tree
 from otel_rl.single_controller.driver import driver
 
