@@ -8,6 +8,7 @@ Runs in every rank; TRL's trainers inherit it. Source: transformers 5.23, ``trai
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from threading import get_ident
 from types import ModuleType
 from typing import Any
@@ -176,6 +177,16 @@ def _event_stage(args: Args, kwargs: Kwargs) -> str | None:
     return vocabulary.LOG if is_heard else None
 
 
+def _written(args: Args, kwargs: Kwargs, result: object) -> dict[str, Value] | None:
+    """Return the size of the folder that ``_save_checkpoint(self, model, trial)`` wrote, on the process that saves."""
+    trainer = args[0]
+    if not trainer.args.should_save:
+        return None
+    folder = Path(trainer._get_output_dir(trial=args[2])) / f"checkpoint-{trainer.state.global_step}"
+    sizes = (one.stat().st_size for one in folder.rglob("*") if one.is_file())
+    return {vocabulary.CHECKPOINT_BYTES: sum(sizes)}
+
+
 HOOKS = (
     CallbackHook(target=f"{TRAINER}.__init__", before=_trainer_made),
     CallbackHook(target=f"{TRAINER}.train", before=_asked_to_train),
@@ -201,6 +212,7 @@ HOOKS = (
         target=f"{TRAINER}._save_checkpoint",
         stage=vocabulary.CHECKPOINT,
         attributes=((vocabulary.CHECKPOINT_FORMAT, "transformers"),),
+        capture=_written,
         before=_begin_outside,
         after=_end_outside,
         failed=_end_outside,
