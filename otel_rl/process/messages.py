@@ -87,6 +87,19 @@ class Inbox:
 
     def new(self, directory: Path, attempt: str) -> Iterator[tuple[str, Message]]:
         """Yield kind and content of the messages to an attempt that have come since. What is no message is skipped."""
+        for message in self._messages(directory):
+            if message["attempt"] == attempt:
+                yield message["kind"], message["content"]
+
+    def all(self, directory: Path) -> Iterator[tuple[str, Message]]:
+        """Yield kind and content of all messages to any attempt that have come since."""
+        before: dict[str, int] | None = None
+        while before != self._read:
+            before = dict(self._read)
+            for message in self._messages(directory):
+                yield message["kind"], message["content"]
+
+    def _messages(self, directory: Path) -> Iterator[Message]:
         try:
             names = sorted(one.name for one in os.scandir(directory / FOLDER) if one.name.endswith(SUFFIX))
         except OSError:  # no message was sent, or the file system is in trouble: then they come later
@@ -94,8 +107,8 @@ class Inbox:
         for name in names:
             for line in self._lines(directory / FOLDER / name):
                 message = _parsed(line)
-                if message is not None and message["attempt"] == attempt:
-                    yield message["kind"], message["content"]
+                if message is not None:
+                    yield message
 
     def _lines(self, path: Path) -> Iterator[bytes]:
         begin = self._read.get(path.name, 0)
