@@ -9,13 +9,14 @@ import math
 import os
 import re
 import sys
+from base64 import b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from dataclasses import field as dataclass_field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from otel_rl.vocabulary import SERVICE_NAME
 
@@ -24,7 +25,8 @@ ProcessKind = Literal["driver", "rank", "worker", "engine"]
 """A driver holds the steps alone, or has workers; a rank holds them together with others. Workers, and engines that
 generate, belong to the run of a process that they work for, and emit no step's root."""
 MIB = 1 << 20
-ON_STALL = PREFIX + "ON_STALL"
+ON_FINDING = PREFIX + "ON_FINDING"
+ON_FINDING_SECRET = ON_FINDING + "_SECRET"
 FOREIGN = PREFIX + "FOREIGN_ENDPOINT"
 LAUNCH = PREFIX + "LAUNCH"
 """Mark by which `otel-rl run` finds its processes: the ids of enclosing launches, outermost first, joined by `/`."""
@@ -151,6 +153,39 @@ def _function(text: str) -> str:
     return text
 
 
+def _hook(text: str) -> str:
+    if "://" in text.split(maxsplit=1)[0]:
+        parts = urlsplit(text)
+        is_here = parts.scheme == "http" and parts.hostname in {"localhost", "127.0.0.1", "::1"}
+        if not (parts.scheme == "https" or is_here) or not parts.hostname or " " in text:
+            raise ValueError("a command, an https:// address, or an http:// address of this machine")
+    return text
+
+
+def _one_of(text: str, *allowed: str) -> str:
+    if text.lower() not in allowed:
+        raise ValueError(" or ".join(allowed))
+    return text.lower()
+
+
+def _severity(text: str) -> str:
+    return _one_of(text, "alarm", "warning")
+
+
+def _body_format(text: str) -> str:
+    return _one_of(text, "json", "slack")
+
+
+def _secret(text: str) -> str:
+    try:
+        is_long = len(b64decode(text.removeprefix("whsec_"), validate=True)) >= 16
+    except ValueError:
+        is_long = False
+    if not is_long:
+        raise ValueError("base64 of 16 bytes or more, as `openssl rand -base64 32` prints it")
+    return text
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
@@ -245,8 +280,23 @@ class Config:
     stall_after: tuple[tuple[str, float], ...] = _setting(
         "OTEL_RL_STALL_AFTER", _by_stage, (), "but not before this, s, by default 30: `30,rl.checkpoint=1800`, or `inf`"
     )
-    on_stall: str = _setting(
-        ON_STALL, str, "", "a command or an `https://` address that gets each stall, and its end, as JSON"
+    on_finding: str = _setting(
+        ON_FINDING,
+        _hook,
+        "",
+        "a command or an `https://` address that gets findings and stalls, as JSON",
+    )
+    on_finding_from: str = _setting(
+        "OTEL_RL_ON_FINDING_FROM", _severity, "alarm", "the least severity of these findings: `alarm` or `warning`"
+    )
+    on_finding_secret: str = _setting(
+        ON_FINDING_SECRET, _secret, "", "base64; signs what is posted, as standardwebhooks.com has it"
+    )
+    on_finding_format: str = _setting(
+        "OTEL_RL_ON_FINDING_FORMAT", _body_format, "json", "what is posted: `json`, or `slack` for a webhook of Slack"
+    )
+    link: str = _setting(
+        "OTEL_RL_LINK", str, "", "address for people in these messages; `{run}`, `{step}`, `{trace}` are filled in"
     )
     foreign_endpoint: str = _setting(FOREIGN, str, "", "OTLP endpoint of the program's own spans; ours do not go there")
     event_loop_lag: bool = _setting(
@@ -293,7 +343,7 @@ class Config:
         wrong = not_possible(PARSERS, environ)
         for variable, allowed in wrong.items():
             if variable.startswith(PREFIX):
-                text = environ[variable].strip()
+                text = "..." if variable in (ON_FINDING, ON_FINDING_SECRET) else environ[variable].strip()
                 raise ConfigurationError(f"{variable}={text!r} is not possible: it takes {allowed}")
         values: dict[str, Any] = {}
         for field in fields(cls):

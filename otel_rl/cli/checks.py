@@ -18,7 +18,7 @@ from typing import Final, Literal
 from google.protobuf.internal import api_implementation
 
 from otel_rl import vocabulary as v
-from otel_rl.config import LIMITS, OF_COLLECTOR, ON_STALL, ignored, may_be_key, settings, unknown_variables
+from otel_rl.config import LIMITS, OF_COLLECTOR, ON_FINDING, ignored, may_be_key, settings, unknown_variables
 from otel_rl.integrations import AUTO, registered
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.otlp import encode
@@ -195,7 +195,7 @@ def shown(name: str, value: str) -> str:
         pairs = [pair.partition("=") for pair in value.split(",") if pair.strip()]
         return f"keys: {', '.join(key.strip() if equals else HIDDEN for key, equals, _ in pairs)}"
     is_secret = may_be_key(value) or SECRET.search(name) or SECRET_PAIR.search(value) or PRIVATE_ADDRESS.match(value)
-    is_private = name == ON_STALL and "://" in value  # the path of the address may be a secret
+    is_private = name == ON_FINDING and "://" in value  # the path of the address may be a secret
     return HIDDEN if value and (is_secret or is_private) else value
 
 

@@ -18,6 +18,7 @@ from otel_rl.report.findings.memory import MEMORY
 from otel_rl.report.findings.mishaps import MISHAPS
 from otel_rl.report.findings.rule import Found, Rule, rank_name, rule, table, whole
 from otel_rl.runs.format import count
+from otel_rl.stalls.sentences import ADVICE
 
 LATE_S: Final = 1.0
 """An event loop that is late by so much serves nobody meanwhile."""
@@ -42,7 +43,7 @@ OTHER_NUMBERS: Final = "what {who} calls {step} is {others}"
     condition="a stage holds the run up for longer than docs/stalls.md allows, or did when its process ended",
     window="now, or the end",
     sentence="{chain}",
-    advice="`otel-rl report --json` has its stacks; `otel-rl stacks` shows where a live process is now.",
+    advice=ADVICE,
 )
 def stalled(rows: HealthRows) -> Found | None:
     """Find the longest stall that goes on, or ended with its process."""
