@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 AHEAD: Final = 2
-READY, SETTINGS, NOTE = "ready", "settings", "note/{}"
+READY, SETTINGS, NOTE = "ready", "settings", "note/{}/{}"
 PREFIX: Final = "otel_rl/actions/{}/"
 """Begin of the keys of an attempt."""
 
@@ -31,14 +31,18 @@ def shared(store: Any, attempt: str) -> str:
 
 
 class Agreement:
-    """The notes of rank 0 to all ranks of an attempt.
+    """The notes of rank 0 to all ranks in one training loop of an attempt.
 
     Args:
         store: of the process group; None without one: then this process agrees with itself at once.
+        attempt: its id.
+        loop: how many loops of the attempt had actions before.
+        rank: of this process.
+        world_size: how many ranks there are.
     """
 
-    def __init__(self, store: Any, attempt: str, rank: int, world_size: int) -> None:
-        self._store, self._prefix = store, PREFIX.format(attempt)
+    def __init__(self, store: Any, attempt: str, loop: int, rank: int, world_size: int) -> None:
+        self._store, self._prefix, self._loop = store, PREFIX.format(attempt), loop
         self._others = world_size - 1
         self.leads = rank == 0
         self.begins = 1 if store is None else 1 + AHEAD
@@ -54,13 +58,13 @@ class Agreement:
         """Let all ranks do something after the step ``AHEAD`` of this one; for rank 0."""
         due = step if self._store is None else step + AHEAD
         if self._store is not None:
-            self._store.set(self._prefix + NOTE.format(self._notes), f"{due} {what}")
+            self._store.set(self._prefix + NOTE.format(self._loop, self._notes), f"{due} {what}")
             self._notes += 1
         self._due.append((due, what))
 
     def due(self, step: int) -> list[str]:
         """Return what is to be done after a step; also what was due before, if this rank has overslept it."""
-        while not self.leads and self._store.check([key := self._prefix + NOTE.format(self._notes)]):
+        while not self.leads and self._store.check([key := self._prefix + NOTE.format(self._loop, self._notes)]):
             due, _, what = self._store.get(key).decode().partition(" ")
             self._due.append((int(due), what))
             self._notes += 1

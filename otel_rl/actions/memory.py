@@ -25,6 +25,8 @@ class Acting(Memory):
     """By name in the vocabulary, what a trainer calls a number in its log."""
     plan: Plan | None = None
     """Those of the training loop that goes on; None while there are none: then hooks pass."""
+    loops: int = 0
+    """How many training loops had a plan before."""
     first: int = 0
     """The first step of the loop in this attempt."""
     is_saved: bool = False

@@ -10,6 +10,7 @@ from otel_rl import vocabulary as v
 from otel_rl.actions.agree import Agreement
 from otel_rl.actions.decide import Best, Held, as_finite
 from otel_rl.guard import say
+from otel_rl.process.on_finding import LiveFinding
 from otel_rl.process.state import state
 from otel_rl.records import Count, Log, Value
 from otel_rl.runs.action_settings import CHECKPOINT, STOP, Action
@@ -66,10 +67,10 @@ class Plan:
         self._last = 0
         """The step after which this looked last; a trainer may come twice."""
 
-    def hear(self, finding: Mapping[str, Any]) -> None:
+    def hear(self, finding: LiveFinding) -> None:
         """Take what the sidecar says of a rule; on any thread."""
-        change = self._rules.discard if finding.get("state") == "over" else self._rules.add
-        change(str(finding.get("rule")))
+        change = self._rules.discard if finding.state == "over" else self._rules.add
+        change(finding.rule)
 
     def after_step(self, step: int, log: list[dict[str, Any]], first: int) -> list[Due]:
         """Return what is due now.

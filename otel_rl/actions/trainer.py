@@ -18,6 +18,7 @@ from otel_rl.actions.memory import acting
 from otel_rl.actions.plan import DONE, FAILED, NO_VALUE, REHEARSED, Due, Plan, record
 from otel_rl.actions.read import own_actions
 from otel_rl.guard import guard
+from otel_rl.process.on_finding import on_finding
 from otel_rl.process.state import state
 from otel_rl.runs.action_settings import CALL, CHECKPOINT, STOP
 from otel_rl.trace.stage import Stage
@@ -51,9 +52,12 @@ def begin_actions(trainer: Any) -> None:
                 record(one, FAILED, int(trainer.state.global_step), SHARDED)
         chosen = [one for one in chosen if one.do == STOP]
     store = acting.store if identity.world_size > 1 else None
-    agreement = Agreement(store, identity.attempt_id, identity.rank if store is not None else 0, identity.world_size)
-    acting.first = trainer.state.global_step + 1
+    rank = 0 if store is None else identity.rank
+    agreement = Agreement(store, identity.attempt_id, acting.loops, rank, identity.world_size)
+    acting.loops, acting.first = acting.loops + 1, trainer.state.global_step + 1
     acting.plan = Plan(chosen, {**KEYS, **acting.keys}, agreement)
+    if agreement.leads and any(one.rule for one in chosen):
+        on_finding(acting.plan.hear)
 
 
 def before_save(args: Args, kwargs: Kwargs) -> None:
