@@ -114,7 +114,7 @@ class StatusPage:
             self._write(page, writer, opened, now)
 
     def heartbeat(self) -> None:
-        """Save the page, also so that readers who cannot look this process up see that it lives; mark what was found."""
+        """Save the page, so that readers who cannot look this process up see that it lives; mark what was found."""
         with guard("mark findings"):
             self._marks.update()
         if self._page is not None:
