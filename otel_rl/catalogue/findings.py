@@ -35,18 +35,95 @@ loop of a run.
 
 The sidecar judges a run every 30 s by the rules of its report, if something is new. A finding begins when its rule
 holds twice in a row, and is over when it does not hold twice. Alarms and warnings are told once when they begin and
-once when they are over:
+once when they are over. A [stall](stalls.md) is a finding, too: its rule is `stalled`, its severity `alarm`, and it is
+found within seconds.
 
 | where | what |
 |---|---|
 | terminal of `otel-rl run` | the sentence with its advice, on standard error |
-| `sidecar.log` in the run's directory | the same, with the time |
-| log record `rl.finding` | attributes `rl.finding.*` ([catalogue](catalogue.md)); in the trace of the last step |
-| metric `rl.finding.active` | 1 while it holds, by rule, kind and severity; it needs an [endpoint](shipping.md) |
-| alert `OtelRlFinding` | one for each run and rule ([rules](shipping.md#rules-and-alerts-in-prometheus)) |
+| `otel-rl watch RUN --until alarm` | the same, and an exit code for scripts |
+| `otel-rl report`, also with `--live` | the finding, with the time and the step since when it is told |
+| `OTEL_RL_ON_FINDING` | your command or server gets JSON, below |
+| `otel_rl.on_finding(f)` | a function in the training process is called, below |
+| `sidecar.log` in the run's directory | the sentence with its advice, and the time |
+| log record `rl.finding` | attributes `rl.finding.*` ([catalogue](catalogue.md)); in the trace of the last step that was judged |
+| span event `rl.finding` | on `rl.rank 0`, or the driver, of the step that goes on when it is told |
+| metric `rl.finding.active` | 1 while it holds, by rule, kind, severity and sentence; it needs an [endpoint](shipping.md) |
+| alert `OtelRlFinding` | one for each run and finding ([rules](shipping.md#rules-and-alerts-in-prometheus)) |
+
+The span of a judged step is written already, and takes no event any more. So its trace has the log record, and the
+event is in a later step.
 
 Where nodes share the directory of the run, the sidecar on the node of rank 0, or of the driver, judges. A sidecar that
-follows another tells nothing twice.
+follows another reads in `RUN/messages` what was told, and tells nothing twice. A stall that ended in between is over
+after a minute.
+
+### Your own program or server
+
+| variable | meaning |
+|---|---|
+| `OTEL_RL_ON_FINDING` | a command, or an `https://` address; `http://` only on this machine |
+| `OTEL_RL_ON_FINDING_FROM` | the least severity: `alarm` (default) or `warning`; stalls are alarms |
+| `OTEL_RL_ON_FINDING_SECRET` | base64, such as `openssl rand -base64 32` prints: posts are signed |
+| `OTEL_RL_ON_FINDING_FORMAT` | `json` (default), or `slack` for an incoming webhook of Slack |
+| `OTEL_RL_LINK` | an address for people, as `link` in the JSON; `{run}`, `{step}`, `{trace}` and `{rule}` are filled in. Without it: the run's directory |
+
+The sidecar has the environment of the process that starts it: set these variables before training. If you run the
+sidecar in a container of its own, set them there. This is the JSON, wrapped:
+
+```json
+{"event": "rl.finding", "rule": "learning_rate_zero", "kind": "learn", "severity": "alarm", "state": "begun",
+ "sentence": "The learning rate is 0 in all 60 steps.", "advice": "Set a learning rate; look at its schedule and warm-up.",
+ "evidence": {"steps": 60}, "run": "20261126-170700-0094eb", "attempt": "0094eb4885cb0ef3", "step": 59,
+ "id": "learning_rate_zero-18eac6a2f0b1c2d3", "time_ns": 1795712831710802429, "trace_id": "5f1e...", "span_id": "9a0c...",
+ "link": "file:///data/otel_rl_runs/20261126-170700-0094eb"}
+```
+
+At its end the same `id` comes with `"state": "over"`, without advice and evidence.
+
+- **A command** runs without a shell, with the JSON on its standard input. Its output is thrown away. After 60 s it is
+  killed with what it started.
+- **An address** gets a POST. A server that sends nothing for 10 s has failed, and after 60 s it is given up. It is tried
+  three times if no answer comes, or one of 408, 429 and 5xx. A redirect is a refusal: nobody else gets the message. What
+  the server answers is not read.
+- **Signatures** follow [Standard Webhooks](https://www.standardwebhooks.com): the headers `webhook-id`,
+  `webhook-timestamp` and `webhook-signature`. Each try has the same id, so that a receiver knows a message that comes
+  twice.
+- **Limits**: one message after the other, at most 20 in 10 minutes, and at most 100 that wait. Others are dropped.
+- **Misses** are in `sidecar.log`, which never has more of an address than its host, and in `rl.finding.calls` by outcome.
+  Training never waits for the hook.
+
+On a Ray cluster that ran before, neither an address nor the secret is handed to the job's processes: set them on the
+nodes.
+
+### A function in the training process
+
+```python
+import otel_rl
+
+@otel_rl.on_finding
+def tell(f):
+    if f.severity == "alarm" and f.state == "begun":
+        print(f.rule, f.sentence, f.advice)
+```
+
+It is called on a thread of otel_rl, within a second after the sidecar has told the finding. `f` has the fields of the JSON.
+Every rank that calls `on_finding` gets every finding of its attempt, also those that began before. An error of the
+function is logged once, and counted in `otel_rl.errors`. One that does not return holds up later findings, never the
+training. `uninstrument()` forgets it.
+
+### Scripts
+
+`otel-rl watch RUN --until alarm` prints what begins and ends, and returns as soon as an alarm goes on, or when the
+processes of the run are gone for 10 s. Then it judges the whole run as its report does.
+
+| exit code | meaning |
+|---|---|
+| 0 | the run has ended without such a finding |
+| 4 | a warning, with `--until warning` |
+| 5 | an alarm |
+| 3 | no such run began within `--start` seconds (60) |
+| 130 | interrupted by Ctrl-C |
 
 ## Change a rule
 

@@ -13,8 +13,8 @@ from otel_rl.clock import monotonic_ns
 from otel_rl.comm.collectives import Collective
 from otel_rl.comm.memory import comm
 from otel_rl.flusher.completers import CLOSING
-from otel_rl.flusher.stage_metrics import LABELS, kind_of
 from otel_rl.flusher.finding_marks import FindingMarks
+from otel_rl.flusher.stage_metrics import LABELS, kind_of
 from otel_rl.guard import guard, say
 from otel_rl.journal.page import ANSWERED, ASKED, HEARTBEAT, MEMORY, SIGNAL, STALLED, SUFFIX, UNWRITTEN, Page
 from otel_rl.journal.write import Writer
@@ -114,7 +114,7 @@ class StatusPage:
             self._write(page, writer, opened, now)
 
     def heartbeat(self) -> None:
-        """Save the page, also so that readers who cannot look this process up see that it lives; mark what was found."""
+        """Save the page, so that readers who cannot look this process up see that it lives; mark what was found."""
         with guard("mark findings"):
             self._marks.update()
         if self._page is not None:

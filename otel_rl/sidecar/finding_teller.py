@@ -6,7 +6,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -15,8 +14,8 @@ from otel_rl import vocabulary as v
 from otel_rl.config import Config
 from otel_rl.guard import guard
 from otel_rl.probes.sample import Sample
-from otel_rl.process.messages import Inbox, send
-from otel_rl.process.on_finding import FINDING, LiveFinding
+from otel_rl.process.messages import send
+from otel_rl.process.on_finding import FINDING, LiveFinding, active, told
 from otel_rl.records import Log, Value
 from otel_rl.sidecar.finding_hook import FindingHook
 
@@ -60,11 +59,7 @@ class FindingTeller:
 
     def adopt(self, is_mine: Callable[[LiveFinding], bool]) -> list[LiveFinding]:
         """Go on with what earlier sidecars have told and what is not over, so that nothing is told twice; return it."""
-        before: dict[str, LiveFinding] = {}
-        for one in told(self._directory):
-            before.pop(one.id, None)
-            if one.state == "begun" and is_mine(one):
-                before[one.id] = one
+        before = {number: one for number, one in active(told(self._directory)).items() if is_mine(one)}
         with self._lock:
             self.active = {**before, **self.active}
             self._unconfirmed |= {one.id for one in before.values() if one.rule == STALLED}
@@ -115,16 +110,6 @@ class FindingTeller:
             self.active[finding.id] = finding
         elif before := self.active.pop(finding.id, None):
             self._over[finding.rule] = before
-
-
-def told(directory: Path) -> list[LiveFinding]:
-    """Return what sidecars have told of a run, in order."""
-    found = []
-    for kind, content in Inbox().all(directory):
-        if kind == FINDING:
-            with suppress(TypeError):  # another version's
-                found.append(LiveFinding.from_json(content))
-    return sorted(found, key=lambda one: one.time_ns)
 
 
 def _filled(link: str, finding: LiveFinding) -> str:

@@ -15,12 +15,12 @@ from otel_rl import vocabulary as v
 from otel_rl.config import Config
 from otel_rl.guard import shortages
 from otel_rl.journal.read import open_run
-from otel_rl.process.on_finding import LiveFinding
+from otel_rl.process.on_finding import LiveFinding, told
 from otel_rl.records import Log
 from otel_rl.report.build import build_report
 from otel_rl.report.data.finding import Finding, Findings, Severity
 from otel_rl.sidecar import finding_teller, read_ahead
-from otel_rl.sidecar.finding_teller import FindingTeller, told
+from otel_rl.sidecar.finding_teller import FindingTeller
 from otel_rl.sidecar.finding_watch import FindingWatch
 from otel_rl.sidecar.read_ahead import ReadAhead
 from tests.made_runs import BEGIN_NS, Plan, write_run
