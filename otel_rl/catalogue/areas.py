@@ -178,8 +178,8 @@ AREAS: Final = (
     ),
     Area(
         "Findings",
-        "From the sidecar that sees the whole run, every five seconds: for each rule that has found something. For stalls "
-        "from that of their node. `rl_finding_calls` counts on any node.",
+        "From the sidecar that sees the whole run, every five seconds: for each rule that has found something. For "
+        "stalls, and of calls, from that of each node.",
         {
             **of((v.FINDING_ACTIVE,), v.FINDING_RULE, v.FINDING_KIND, v.FINDING_SEVERITY, v.FINDING_SENTENCE),
             **of((v.FINDING_CALLS,), v.OUTCOME),
