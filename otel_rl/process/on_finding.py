@@ -43,7 +43,7 @@ class LiveFinding:
     trace_id: str = ""
     span_id: str = ""
     link: str = ""
-    """Where people look: ``OTEL_RL_LINK``, or the directory of the run."""
+    """Where people look: the trace of the step by ``OTEL_RL_TRACES_URL``, or else the directory of the run."""
 
     def to_json(self) -> Message:
         """Return it as the hook and the messages have it."""

@@ -17,7 +17,7 @@ from otel_rl.report.reading import RunReading, read_run
 from otel_rl.report.rows.balance import balance_rows, comm_rows
 from otel_rl.report.rows.course_rows import make_course
 from otel_rl.report.rows.efficiency import work_rows
-from otel_rl.report.rows.evidence import findings, since_told
+from otel_rl.report.rows.evidence import findings, with_begin
 from otel_rl.report.rows.facts import rates, trainings
 from otel_rl.report.rows.losses import clock_rows
 from otel_rl.report.rows.open_rows import pending
@@ -103,7 +103,7 @@ def report_of(source: Source, run: Run) -> Report:
         pending=part("pending", lambda: pending(run, source.attempts, now_ns)),
         losses=part("losses", lambda: source.losses),
         damage=part("damage", lambda: source.damage),
-        findings=part("findings", lambda: since_told(findings(source, rules), active(told(run.path)).values())),
+        findings=part("findings", lambda: with_begin(findings(source, rules), active(told(run.path)).values())),
         rules=rules,
         unmade=source.making.unmade,
     )

@@ -28,6 +28,7 @@ STALLED: Final = OF_STALLS[0]
 CONFIRM_S: Final = 60.0
 """A stall that an earlier sidecar told is over if it is not seen again in this time."""
 CLOSE_S: Final = 5.0
+PLACE: Final = "{trace_id}"
 LOST: Final = "Over: {} It ended while no sidecar watched."
 
 
@@ -45,7 +46,7 @@ class FindingTeller:
         """
         self._directory = directory
         self._sender = sender
-        self._link = config.link or directory.absolute().as_uri()
+        self._traces_url = config.traces_url
         self._say = say
         self._lock = threading.Lock()
         self._logs: list[Log] = []
@@ -73,7 +74,7 @@ class FindingTeller:
                 return
             time_ns = finding.time_ns or time.time_ns()
             finding = replace(finding, run=finding.run or self._directory.name, time_ns=time_ns)
-            finding = replace(finding, link=_filled(self._link, finding))
+            finding = replace(finding, link=self._link(finding.trace_id))
             self._note(finding)
             self._logs.append(_log(finding))
         if finding.rule != STALLED:
@@ -105,19 +106,18 @@ class FindingTeller:
         """Give the hook a moment for what waits."""
         self.hook.close(CLOSE_S)
 
+    def _link(self, trace: str) -> str:
+        """Return where people look: at the trace of the step, else at the directory of the run."""
+        if not (self._traces_url and trace):
+            return self._directory.absolute().as_uri()
+        place = self._traces_url if PLACE in self._traces_url else f"{self._traces_url.rstrip('/')}/trace/{PLACE}"
+        return place.replace(PLACE, trace)
+
     def _note(self, finding: LiveFinding) -> None:
         if finding.state == "begun":
             self.active[finding.id] = finding
         elif before := self.active.pop(finding.id, None):
             self._over[finding.rule] = before
-
-
-def _filled(link: str, finding: LiveFinding) -> str:
-    """Fill in what an address asks for; other braces stay as they are."""
-    known = {"run": finding.run, "step": finding.step, "trace": finding.trace_id, "rule": finding.rule}
-    for name, value in known.items():
-        link = link.replace(f"{{{name}}}", "" if value is None else str(value))
-    return link
 
 
 def _body(finding: LiveFinding) -> str:

@@ -36,13 +36,13 @@ def findings(source: Source, settings: RuleSettings) -> Findings:
     )
 
 
-def since_told(findings: Findings, told: Iterable[LiveFinding]) -> Findings:
+def with_begin(findings: Findings, told: Iterable[LiveFinding]) -> Findings:
     """Add to each finding since when it is told while the run goes on."""
     begun = {one.rule: one for one in told}
 
     def dated(one: Finding) -> Finding:
         before = begun.get(one.rule)
-        return one if before is None else replace(one, since_ns=before.time_ns, since_step=before.step)
+        return one if before is None else replace(one, told_ns=before.time_ns, told_step=before.step)
 
     of_kinds = {kind: [dated(one) for one in getattr(findings, kind)] for kind in ("time", "learn", "health")}
     return Findings(**of_kinds)

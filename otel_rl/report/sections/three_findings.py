@@ -32,10 +32,10 @@ def _lines(finding: Finding) -> list[Line]:
 
 
 def _since(finding: Finding) -> str:
-    if finding.since_ns is None:
+    if finding.told_ns is None:
         return ""
-    step = "" if finding.since_step is None else f"step {finding.since_step}, "
-    return f" (told since {step}{clock(finding.since_ns)})"
+    step = "" if finding.told_step is None else f"step {finding.told_step}, "
+    return f" (told since {step}{clock(finding.told_ns)})"
 
 
 def _by_label(report: Report) -> dict[str, list[Finding]]:
