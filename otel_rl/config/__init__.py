@@ -170,7 +170,7 @@ class Config:
         TRACES_URL,
         parsers.address,
         "",
-        "where a page and a finding of a run link its traces, such as `http://127.0.0.1:16686`; with `{trace_id}`, any page of one",
+        "where a page of a run links its traces, such as `http://127.0.0.1:16686`; with `{trace_id}`, any page of one",
     )
     rules: str = _setting("OTEL_RL_RULES", expanded, "", "settings of rules; else `otel_rl.toml` in the folder of runs")
     join_spans: bool = _setting(

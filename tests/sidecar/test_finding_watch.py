@@ -84,6 +84,15 @@ def test_a_finding_begins_and_ends(
     assert [heard, gone] == told(tmp_path)
 
 
+def test_it_is_told_in_the_attempt_that_goes_on(tmp_path: Path, watch: FindingWatch) -> None:
+    """Also where that has no step yet; meanwhile the run is judged sooner."""
+    turning = []
+    for _ in range(3):
+        watch.judge(found(), STEP, "b" * 16)
+        turning.append(watch.is_turning)
+    assert ([True, False, False], ["b" * 16]) == (turning, [one.attempt for one in told(tmp_path)])
+
+
 def test_what_is_no_alarm_and_no_warning_is_not_told(teller: FindingTeller, watch: FindingWatch) -> None:
     for _ in range(3):
         watch.judge(found("note"), STEP)
