@@ -84,7 +84,7 @@ class ReadAhead:
         self._judge(run, self._reading)
 
     def _judge(self, run: Run, reading: RunReading) -> None:
-        """Judge the run as its report does, if something is new; soon again where a rule has begun to hold, or ended."""
+        """Judge the run as its report does, if something is new; soon again where a rule has begun to hold or ended."""
         pause_s = PERIOD_S if self._findings is not None and self._findings.is_turning else JUDGE_S
         if monotonic() - self._judged_at < pause_s or reading.read_bytes() == self._judged_bytes or not run.alive():
             return
