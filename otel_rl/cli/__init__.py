@@ -15,6 +15,10 @@ from otel_rl.cli.console import EXIT_CODES, FAILED, complain, end_streams, prepa
 from otel_rl.version import __version__
 
 SENT: Final = "Exit code: 0 all was sent; 1 something remains; 2 wrong usage; 3 another sidecar does it."
+WATCHED: Final = (
+    "Exit code: 0 the run has ended without such a finding; 4 a warning; 5 an alarm; 1 failed; 2 wrong usage; 3 no "
+    "such run began; 130 interrupted."
+)
 COMMANDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "run": (
         "run",
@@ -26,6 +30,7 @@ COMMANDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     ),
     "demo": ("demo", {"epilog": EXIT_CODES}),
     "report": ("report", {"epilog": EXIT_CODES}),
+    "watch": ("watch", {"epilog": WATCHED}),
     "query": ("query", {"epilog": EXIT_CODES}),
     "stacks": ("stacks", {"epilog": EXIT_CODES}),
     "export": ("export", {"epilog": EXIT_CODES}),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from otel_rl.process.messages import Message, listen
+from otel_rl.process.messages import Inbox, Message, listen
 
 FINDING: Final = "finding"
 """The kind of these messages."""
@@ -41,7 +43,7 @@ class LiveFinding:
     trace_id: str = ""
     span_id: str = ""
     link: str = ""
-    """Where people look: ``OTEL_RL_LINK``, or the directory of the run."""
+    """Where people look: the trace of the step by ``OTEL_RL_TRACES_URL``, or else the directory of the run."""
 
     def to_json(self) -> Message:
         """Return it as the hook and the messages have it."""
@@ -70,3 +72,23 @@ def on_finding(function: F) -> F:
     """
     listen(FINDING, lambda message: function(LiveFinding.from_json(message)))
     return function
+
+
+def told(directory: Path, inbox: Inbox | None = None) -> list[LiveFinding]:
+    """Return what sidecars have told of a run, in order; with an inbox of an earlier call what they told since."""
+    found = []
+    for kind, content in (inbox or Inbox()).all(directory):
+        if kind == FINDING:
+            with suppress(TypeError):  # another version's
+                found.append(LiveFinding.from_json(content))
+    return sorted(found, key=lambda one: one.time_ns)
+
+
+def active(findings: Iterable[LiveFinding]) -> dict[str, LiveFinding]:
+    """Return those that have begun and are not over, by id."""
+    going: dict[str, LiveFinding] = {}
+    for one in findings:
+        going.pop(one.id, None)
+        if one.state == "begun":
+            going[one.id] = one
+    return going

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from otel_rl.config import expanded_path
+from otel_rl.config.parsers import expanded_path
 
 FILE: Final = "otel_rl.toml"
 VARIABLE: Final = "OTEL_RL_RULES"

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -15,9 +14,10 @@ from otel_rl import vocabulary as v
 from otel_rl.config import Config
 from otel_rl.guard import guard
 from otel_rl.probes.sample import Sample
-from otel_rl.process.messages import Inbox, send
-from otel_rl.process.on_finding import FINDING, LiveFinding
+from otel_rl.process.messages import send
+from otel_rl.process.on_finding import FINDING, LiveFinding, active, told
 from otel_rl.records import Log, Value
+from otel_rl.sidecar.call_actions import CallActions
 from otel_rl.sidecar.finding_hook import FindingHook
 
 NUMBERS: Final[dict[str, int]] = {"alarm": 17, "warning": 13}
@@ -29,6 +29,7 @@ STALLED: Final = OF_STALLS[0]
 CONFIRM_S: Final = 60.0
 """A stall that an earlier sidecar told is over if it is not seen again in this time."""
 CLOSE_S: Final = 5.0
+PLACE: Final = "{trace_id}"
 LOST: Final = "Over: {} It ended while no sidecar watched."
 
 
@@ -46,7 +47,7 @@ class FindingTeller:
         """
         self._directory = directory
         self._sender = sender
-        self._link = config.link or directory.absolute().as_uri()
+        self._traces_url = config.traces_url
         self._say = say
         self._lock = threading.Lock()
         self._logs: list[Log] = []
@@ -55,16 +56,13 @@ class FindingTeller:
         self.active: dict[str, LiveFinding] = {}
         """What goes on, by id."""
         self.hook = FindingHook(config, say)
+        self.calls = CallActions()
         self._unconfirmed: set[str] = set()
         self._since_s = time.monotonic()
 
     def adopt(self, is_mine: Callable[[LiveFinding], bool]) -> list[LiveFinding]:
         """Go on with what earlier sidecars have told and what is not over, so that nothing is told twice; return it."""
-        before: dict[str, LiveFinding] = {}
-        for one in told(self._directory):
-            before.pop(one.id, None)
-            if one.state == "begun" and is_mine(one):
-                before[one.id] = one
+        before = {number: one for number, one in active(told(self._directory)).items() if is_mine(one)}
         with self._lock:
             self.active = {**before, **self.active}
             self._unconfirmed |= {one.id for one in before.values() if one.rule == STALLED}
@@ -78,9 +76,9 @@ class FindingTeller:
                 return
             time_ns = finding.time_ns or time.time_ns()
             finding = replace(finding, run=finding.run or self._directory.name, time_ns=time_ns)
-            finding = replace(finding, link=_filled(self._link, finding))
+            finding = replace(finding, link=self._link(finding.trace_id))
             self._note(finding)
-            self._logs.append(_log(finding))
+            self._logs += [_log(finding), *self.calls.take(finding, self.hook)]
         if finding.rule != STALLED:
             self._say(f"{finding.kind} {finding.severity}: {_body(finding)}")
         with guard("tell the training processes of a finding"):
@@ -102,37 +100,26 @@ class FindingTeller:
         with self._lock:
             values = {_labels(one): 0.0 for one in self._over.values()}
             values |= {_labels(one): 1.0 for one in self.active.values()}
-            outcomes = Counter(self.hook.outcomes)
+            outcomes, called = Counter(self.hook.outcomes), self.calls.samples()
         found = [Sample(v.FINDING_ACTIVE, value, labels) for labels, value in values.items()]
-        return found + [Sample(v.FINDING_CALLS, number, ((v.OUTCOME, of),)) for of, number in outcomes.items()]
+        return found + called + [Sample(v.FINDING_CALLS, number, ((v.OUTCOME, of),)) for of, number in outcomes.items()]
 
     def close(self) -> None:
         """Give the hook a moment for what waits."""
         self.hook.close(CLOSE_S)
+
+    def _link(self, trace: str) -> str:
+        """Return where people look: at the trace of the step, else at the directory of the run."""
+        if not (self._traces_url and trace):
+            return self._directory.absolute().as_uri()
+        place = self._traces_url if PLACE in self._traces_url else f"{self._traces_url.rstrip('/')}/trace/{PLACE}"
+        return place.replace(PLACE, trace)
 
     def _note(self, finding: LiveFinding) -> None:
         if finding.state == "begun":
             self.active[finding.id] = finding
         elif before := self.active.pop(finding.id, None):
             self._over[finding.rule] = before
-
-
-def told(directory: Path) -> list[LiveFinding]:
-    """Return what sidecars have told of a run, in order."""
-    found = []
-    for kind, content in Inbox().all(directory):
-        if kind == FINDING:
-            with suppress(TypeError):  # another version's
-                found.append(LiveFinding.from_json(content))
-    return sorted(found, key=lambda one: one.time_ns)
-
-
-def _filled(link: str, finding: LiveFinding) -> str:
-    """Fill in what an address asks for; other braces stay as they are."""
-    known = {"run": finding.run, "step": finding.step, "trace": finding.trace_id, "rule": finding.rule}
-    for name, value in known.items():
-        link = link.replace(f"{{{name}}}", "" if value is None else str(value))
-    return link
 
 
 def _body(finding: LiveFinding) -> str:

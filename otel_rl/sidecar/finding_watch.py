@@ -37,8 +37,20 @@ class FindingWatch:
         self._teller = teller
         self._known = {one.rule: _Known(one) for one in teller.adopt(lambda one: one.rule not in OF_STALLS)}
 
-    def judge(self, findings: Findings, step: StepKey | None) -> None:
-        """Take over what the rules find now; ``step`` is the last one."""
+    @property
+    def is_turning(self) -> bool:
+        """Whether a rule has begun to hold, or ended, and has to be seen so once more."""
+        return any(known.turns for known in self._known.values())
+
+    def judge(self, findings: Findings, step: StepKey | None, attempt: str = "") -> None:
+        """Take over what the rules find now.
+
+        Args:
+            findings: of all rules.
+            step: the last one, if there is any.
+            attempt: the one that goes on, whose processes hear of it.
+        """
+        place = _place(step) | ({"attempt": attempt} if attempt else {})
         all_ = *findings.health, *findings.learn, *findings.time
         found = {one.rule: one for one in all_ if one.severity in TOLD and one.rule not in OF_STALLS}
         for rule in {**self._known, **found}:
@@ -47,10 +59,10 @@ class FindingWatch:
             if known.turns < TIMES:
                 continue
             if known.told is not None:
-                self._end(known.told, step)
-            self._known[rule] = _Known(None if finding is None else self._begin(finding, step))
+                self._end(known.told, place)
+            self._known[rule] = _Known(None if finding is None else self._begin(finding, place))
 
-    def _begin(self, finding: Finding, step: StepKey | None) -> LiveFinding:
+    def _begin(self, finding: Finding, place: dict[str, Any]) -> LiveFinding:
         now_ns = time.time_ns()
         begun = LiveFinding(
             rule=finding.rule,
@@ -62,14 +74,14 @@ class FindingWatch:
             evidence=dict(finding.values),
             id=f"{finding.rule}-{now_ns:x}",
             time_ns=now_ns,
-            **_place(step),
+            **place,
         )
         self._teller.tell(begun)
         return begun
 
-    def _end(self, begun: LiveFinding, step: StepKey | None) -> None:
+    def _end(self, begun: LiveFinding, place: dict[str, Any]) -> None:
         sentence = f"Over: {begun.sentence}"
-        over = replace(begun, state="over", sentence=sentence, advice="", evidence={}, time_ns=0, **_place(step))
+        over = replace(begun, state="over", sentence=sentence, advice="", evidence={}, time_ns=0, **place)
         self._teller.tell(over)
 
 

@@ -84,20 +84,23 @@ class ReadAhead:
         self._judge(run, self._reading)
 
     def _judge(self, run: Run, reading: RunReading) -> None:
-        """Judge the run as its report does, if something is new."""
-        if monotonic() - self._judged_at < JUDGE_S or reading.read_bytes() == self._judged_bytes or not run.alive():
+        """Judge the run as its report does, if something is new; soon again where a rule has begun to hold or ended."""
+        pause_s = PERIOD_S if self._findings is not None and self._findings.is_turning else JUDGE_S
+        if monotonic() - self._judged_at < pause_s or reading.read_bytes() == self._judged_bytes or not run.alive():
             return
         from otel_rl.report import cache
         from otel_rl.report.rows.evidence import findings
-        from otel_rl.report.rows.rule_file import rule_settings
+        from otel_rl.report.rows.rule_file import chosen_calls, rule_settings
         from otel_rl.report.source import Source
         from otel_rl.sidecar.finding_watch import FindingWatch
 
         if self._findings is None:
             self._findings = FindingWatch(self._teller)
+            self._teller.calls.chosen = chosen_calls(run.path.parent)
         source = Source(run, time_ns(), cache.restore(cache.dump(reading), run))
-        steps = source.found.steps
-        self._findings.judge(findings(source, rule_settings(run.path.parent)), steps[-1].key if steps else None)
+        steps, attempts = source.found.steps, source.attempts
+        found = findings(source, rule_settings(run.path.parent))
+        self._findings.judge(found, steps[-1].key if steps else None, attempts[-1].id if attempts else "")
         self._judged_at, self._judged_bytes = monotonic(), reading.read_bytes()
 
     def _leads(self, run: Run) -> bool:

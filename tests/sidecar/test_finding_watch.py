@@ -15,12 +15,12 @@ from otel_rl import vocabulary as v
 from otel_rl.config import Config
 from otel_rl.guard import shortages
 from otel_rl.journal.read import open_run
-from otel_rl.process.on_finding import LiveFinding
+from otel_rl.process.on_finding import LiveFinding, told
 from otel_rl.records import Log
 from otel_rl.report.build import build_report
 from otel_rl.report.data.finding import Finding, Findings, Severity
 from otel_rl.sidecar import finding_teller, read_ahead
-from otel_rl.sidecar.finding_teller import FindingTeller, told
+from otel_rl.sidecar.finding_teller import FindingTeller
 from otel_rl.sidecar.finding_watch import FindingWatch
 from otel_rl.sidecar.read_ahead import ReadAhead
 from tests.made_runs import BEGIN_NS, Plan, write_run
@@ -82,6 +82,15 @@ def test_a_finding_begins_and_ends(
     )  # fmt: skip
     gone = replace(heard, state="over", sentence="Over: The loss is NaN.", advice="")
     assert [heard, gone] == told(tmp_path)
+
+
+def test_it_is_told_in_the_attempt_that_goes_on(tmp_path: Path, watch: FindingWatch) -> None:
+    """Also where that has no step yet; meanwhile the run is judged sooner."""
+    turning = []
+    for _ in range(3):
+        watch.judge(found(), STEP, "b" * 16)
+        turning.append(watch.is_turning)
+    assert ([True, False, False], ["b" * 16]) == (turning, [one.attempt for one in told(tmp_path)])
 
 
 def test_what_is_no_alarm_and_no_warning_is_not_told(teller: FindingTeller, watch: FindingWatch) -> None:

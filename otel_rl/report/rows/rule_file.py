@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +19,7 @@ from otel_rl.report.findings.health import HEALTH
 from otel_rl.report.findings.learning import LEARN
 from otel_rl.report.findings.rule import Rule
 from otel_rl.report.findings.timing import TIME
-from otel_rl.runs.action_settings import action_settings
+from otel_rl.runs.action_settings import CALL, Action, action_settings
 from otel_rl.runs.settings_file import DEFAULTS, parsed, settings_path, strangers, table, why_unread
 
 TABLES: Final[tuple[Sequence[Rule[Any]], ...]] = TIME, LEARN, HEALTH
@@ -94,3 +95,11 @@ def _numbers(
         else:
             problems.append(f"{place}.{name} must be a number: the default {known[name]:g} holds.")
     return numbers
+
+
+def chosen_calls(root: Path) -> list[Action]:
+    """Return the actions of a file by which rules call; what is wrong with it ``rule_settings`` says."""
+    with suppress(OSError, ValueError, RecursionError):
+        path = settings_path(root)
+        return [one for one in action_settings(parsed(path), RULES, []) if one.do == CALL] if path is not None else []
+    return []
