@@ -186,6 +186,12 @@ AREAS: Final = (
         },
     ),
     Area(
+        "Actions",
+        "From every rank of a trainer with actions (docs/actions.md), and for calls from the sidecar.",
+        of((v.ACTIONS,)),
+        (v.ACTION_NAME, v.ACTION_KIND, v.ACTION_OUTCOME),
+    ),
+    Area(
         "otel_rl itself: recording",
         "From every process that records.",
         {
