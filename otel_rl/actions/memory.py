@@ -27,8 +27,8 @@ class Acting(Memory):
     """Those of the training loop that goes on; None while there are none: then hooks pass."""
     loops: int = 0
     """How many training loops had a plan before."""
-    first: int = 0
-    """The first step of the loop in this attempt."""
+    read: int = 0
+    """How many entries of the trainer's log were read."""
     is_saved: bool = False
     """Whether the trainer saves the step that ends itself."""
 

@@ -62,8 +62,6 @@ class Plan:
         """Those that hold, as the sidecar says."""
         self._has_rules = any(one.action.rule for one in self._watched)
         self._is_begun = self._is_noted = False
-        self._read = -1
-        """How many entries of the trainer's log were read; below 0 before the first look."""
         self._last = 0
         """The step after which this looked last; a trainer may come twice."""
 
@@ -72,22 +70,25 @@ class Plan:
         change = self._rules.discard if finding.state == "over" else self._rules.add
         change(finding.rule)
 
-    def after_step(self, step: int, log: list[dict[str, Any]], first: int) -> list[Due]:
+    def remember(self, before: Iterable[Mapping[str, Any]]) -> None:
+        """Take the best values from the log of a training that is resumed; its conditions begin anew."""
+        for entry in before:
+            for one in self._watched:
+                value, step = as_finite(entry.get(one.key)), int(entry.get("step", 0))
+                if isinstance(one.state, Best) and value is not None and step >= self._agreement.begins:
+                    one.state.look(value, step)
+
+    def after_step(self, step: int, logged: Iterable[Mapping[str, Any]]) -> list[Due]:
         """Return what is due now.
 
         Args:
             step: that has ended.
-            log: of the trainer, which a checkpoint has too: a resumed training knows the values before.
-            first: the first step of this attempt.
+            logged: what the trainer has logged since the last call.
         """
-        if self._read < 0:
-            self._read = len([one for one in log if one.get("step", 0) < first])
-            self._remember(one for one in log[: self._read] if one.get("step", 0) >= self._agreement.begins)
-        new, self._read = log[self._read :], len(log)
         noted, self._last = self._notes(step), step
         if not self._is_begun:
             return []
-        due = [one for entry in new for one in self._by_value(entry, step)]
+        due = [one for entry in logged for one in self._by_value(entry, step)]
         due += [Due(one.action) for one in self._watched if one.action.name in noted]
         stopped = {one.action.name for one in due if one.action.do == STOP}
         for watched in self._watched:
@@ -127,14 +128,6 @@ class Plan:
             elif one.state.look(value, step):
                 due.append(Due(one.action, value, one.state if isinstance(one.state, Best) else None))
         return due
-
-    def _remember(self, before: Iterable[Mapping[str, Any]]) -> None:
-        """Take the best values from the log of a training that is resumed; its conditions begin anew."""
-        for entry in before:
-            for one in self._watched:
-                value = as_finite(entry.get(one.key))
-                if isinstance(one.state, Best) and value is not None:
-                    one.state.look(value, int(entry.get("step", 0)))
 
 
 def record(action: Action, outcome: str, step: int, sentence: str, value: float | None = None) -> None:

@@ -1,15 +1,18 @@
-"""Where a process learns its actions: from the file of its node, or from rank 0."""
+"""The actions of a training loop that begins: from the file of its node, or from rank 0."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from otel_rl.actions import agree
 from otel_rl.actions.memory import acting
+from otel_rl.actions.plan import FAILED, NO_VALUE, Plan, record
 from otel_rl.guard import guard, say
+from otel_rl.process.on_finding import on_finding
 from otel_rl.process.state import state
-from otel_rl.runs.action_settings import Action, action_settings, packed, unpacked
+from otel_rl.runs.action_settings import CALL, CHECKPOINT, Action, action_settings, packed, unpacked
 from otel_rl.runs.settings_file import parsed, settings_path, why_unread
 
 
@@ -47,3 +50,36 @@ def share_actions(store: Any, rank: int) -> None:
                 agree.share(store, attempt, packed(acting.shared))
         else:
             acting.shared = unpacked(agree.shared(store, attempt))
+
+
+def make_plan(keys: Mapping[str, str], step: int, *, no_checkpoints: str = "") -> None:
+    """Make the plan of a training loop that begins, if its user chose actions.
+
+    Args:
+        keys: by name in the vocabulary, what the trainer calls a number in its log.
+        step: the last one before.
+        no_checkpoints: why none can be saved.
+    """
+    acting.plan = None
+    identity = state.identity
+    is_one_of_many = identity.world_size > 1
+    chosen = [one for one in (acting.shared if is_one_of_many else own_actions()) or () if one.do != CALL]
+    for one in chosen:
+        if no_checkpoints and one.do == CHECKPOINT:
+            record(one, FAILED, step, no_checkpoints)
+    chosen = [one for one in chosen if one.do != CHECKPOINT or not no_checkpoints]
+    if not chosen:
+        return
+    store, rank = (acting.store, identity.rank) if is_one_of_many else (None, 0)
+    agreement = agree.Agreement(store, identity.attempt_id, acting.loops, rank, identity.world_size)
+    acting.loops += 1
+    acting.plan = Plan(chosen, {**keys, **acting.keys}, agreement)
+    if agreement.leads and any(one.rule for one in chosen):
+        on_finding(acting.plan.hear)
+
+
+def end_plan(step: int) -> None:
+    """Record which actions had nothing to decide by; the loop ends after a step."""
+    plan, acting.plan = acting.plan, None
+    for action in plan.left() if plan is not None else ():
+        record(action, NO_VALUE, step, f"{action.metric} never came into the trainer's log: it decided nothing")

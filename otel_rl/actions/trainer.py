@@ -13,14 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_rl import vocabulary as v
-from otel_rl.actions.agree import Agreement
 from otel_rl.actions.memory import acting
-from otel_rl.actions.plan import DONE, FAILED, NO_VALUE, REHEARSED, Due, Plan, record
-from otel_rl.actions.read import own_actions
+from otel_rl.actions.plan import DONE, FAILED, REHEARSED, Due, record
+from otel_rl.actions.read import end_plan, make_plan
 from otel_rl.guard import guard
-from otel_rl.process.on_finding import on_finding
-from otel_rl.process.state import state
-from otel_rl.runs.action_settings import CALL, CHECKPOINT, STOP
+from otel_rl.runs.action_settings import CHECKPOINT
 from otel_rl.trace.stage import Stage
 from otel_rl.trace.training import training
 
@@ -40,24 +37,11 @@ FOLDER: Final = "best-{}"
 
 def begin_actions(trainer: Any) -> None:
     """Make the plan of a training loop that begins, if its user chose actions."""
-    acting.plan = None
-    identity = state.identity
-    actions = acting.shared if identity.world_size > 1 else own_actions()
-    chosen = [one for one in actions or () if one.do != CALL]
-    if not chosen:
-        return
-    if _is_sharded(trainer):
-        for one in chosen:
-            if one.do == CHECKPOINT:
-                record(one, FAILED, int(trainer.state.global_step), SHARDED)
-        chosen = [one for one in chosen if one.do == STOP]
-    store = acting.store if identity.world_size > 1 else None
-    rank = 0 if store is None else identity.rank
-    agreement = Agreement(store, identity.attempt_id, acting.loops, rank, identity.world_size)
-    acting.loops, acting.first = acting.loops + 1, trainer.state.global_step + 1
-    acting.plan = Plan(chosen, {**KEYS, **acting.keys}, agreement)
-    if agreement.leads and any(one.rule for one in chosen):
-        on_finding(acting.plan.hear)
+    reason = SHARDED if _is_sharded(trainer) else ""
+    make_plan(KEYS, int(trainer.state.global_step), no_checkpoints=reason)
+    if acting.plan is not None:
+        acting.read = len(trainer.state.log_history)
+        acting.plan.remember(trainer.state.log_history)
 
 
 def before_save(args: Args, kwargs: Kwargs) -> None:
@@ -71,18 +55,16 @@ def after_step(args: Args, kwargs: Kwargs, result: Any) -> None:
     trainer, plan = args[0], acting.plan
     if plan is None or training.inner:
         return
-    step = int(trainer.state.global_step)
-    for due in plan.after_step(step, trainer.state.log_history, acting.first):
+    step, log = int(trainer.state.global_step), trainer.state.log_history
+    new, acting.read = log[acting.read :], len(log)
+    for due in plan.after_step(step, new):
         do = _save_best if due.action.do == CHECKPOINT else _stop
         do(trainer, due, step, args[3:5])
 
 
 def end_actions(trainer: Any) -> None:
-    """Say which actions had nothing to decide by."""
-    plan, acting.plan = acting.plan, None
-    for action in plan.left() if plan is not None else ():
-        step = int(trainer.state.global_step)
-        record(action, NO_VALUE, step, f"{action.metric} never came into the trainer's log: it decided nothing")
+    """Record which actions had nothing to decide by."""
+    end_plan(int(trainer.state.global_step))
 
 
 def _save_best(trainer: Any, due: Due, step: int, model_and_trial: Args) -> None:

@@ -40,9 +40,8 @@ def alone(*actions: Action) -> Plan:
 
 def run(plan: Plan, values: list[Any], first: int = 1) -> list[tuple[int, str]]:
     """Return after which steps what is due."""
-    log: list[dict[str, Any]] = [{"step": first + i, "reward": value} for i, value in enumerate(values)]
-    steps = range(first, first + len(values))
-    return [(step, due.action.name) for step in steps for due in plan.after_step(step, log[: step - first + 1], first)]
+    entries = [(step, {"step": step, "reward": value}) for step, value in enumerate(values, first)]
+    return [(step, due.action.name) for step, entry in entries for due in plan.after_step(step, [entry])]
 
 
 def finding(state: str) -> LiveFinding:
@@ -71,7 +70,7 @@ def vars_of(action: Action) -> dict[str, Any]:
 def test_the_worst_of_those_kept_is_dropped() -> None:
     plan = alone(BEST)
     log = [{"step": i + 1, "reward": value} for i, value in enumerate([0.3, 0.2, 0.1, 0.9])]
-    *_, due = [due for step in range(1, 5) for due in plan.after_step(step, log[:step], 1)]
+    *_, due = [due for step in range(1, 5) for due in plan.after_step(step, log[step - 1 : step])]
     assert due.best is not None
     assert ([(0.9, 4), (0.3, 1)], [(0.2, 2)]) == (due.best.kept, due.best.dropped)
 
@@ -94,9 +93,8 @@ def test_a_stop_is_due_once(action: Action, values: list[float], expected: list[
 def test_a_resumed_training_knows_the_best_values_and_stops_anew() -> None:
     """The log of its checkpoint has them."""
     plan = alone(BEST, STOP)
-    log = [{"step": i + 1, "reward": value} for i, value in enumerate([0.9, 0.8, 0.7, 0.85])]
-    due = [(step, one.action.name) for step in (3, 4) for one in plan.after_step(step, log[:step], 3)]
-    assert [(4, "best"), (4, "enough")] == due
+    plan.remember([{"step": 1, "reward": 0.9}, {"step": 2, "reward": 0.8}, {"step": 2, "train_runtime": 1.0}])
+    assert [(4, "best"), (4, "enough")] == run(plan, [0.7, 0.85], first=3)
 
 
 def test_what_is_no_number_is_counted_and_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +122,7 @@ def test_ranks_begin_and_stop_after_the_same_step() -> None:
             for rank in order:
                 if step == 5:
                     plans[0].hear(finding("begun"))
-                due[rank] += [(step, one.action.name) for one in plans[rank].after_step(step, log[:step], 1)]
+                due[rank] += [(step, one.action.name) for one in plans[rank].after_step(step, log[step - 1 : step])]
         assert due[0] == due[1]
         assert [(3, "best"), (4, "best"), (8, "ill")] == [one for one in due[0] if one[1] == "ill" or one[0] < 5]
 
@@ -137,15 +135,15 @@ def test_ranks_do_nothing_until_all_have_the_settings() -> None:
     assert [] == run(plan, [0.1, 0.2, 0.3])
     agree.shared(store, "a")
     log = [{"step": step, "reward": float(step)} for step in range(1, 10)]
-    assert [6, 7] == [step for step in range(4, 8) for _ in plan.after_step(step, log[:step], 1)]
+    assert [6, 7] == [step for step in range(4, 8) for _ in plan.after_step(step, log[step - 1 : step])]
 
 
 def test_a_rule_that_is_over_stops_nothing() -> None:
     plan = alone(RULE)
     plan.hear(finding("begun"))
-    assert [] == plan.after_step(1, [], 1)
-    assert [] == plan.after_step(1, [], 1)  # the trainer comes twice where an epoch ends
+    assert [] == plan.after_step(1, [])
+    assert [] == plan.after_step(1, [])  # the trainer comes twice where an epoch ends
     plan.hear(finding("over"))
-    assert [] == [due for step in (2, 3, 4) for due in plan.after_step(step, [], 1)]
+    assert [] == [due for step in (2, 3, 4) for due in plan.after_step(step, [])]
     plan.hear(finding("begun"))
-    assert [6] == [step for step in (5, 6, 7) for _ in plan.after_step(step, [], 1)]
+    assert [6] == [step for step in (5, 6, 7) for _ in plan.after_step(step, [])]
