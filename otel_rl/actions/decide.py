@@ -17,7 +17,7 @@ class Saved(NamedTuple):
 
 
 @dataclass
-class Best:
+class BestSteps:
     """Which checkpoints are the best."""
 
     action: Action

@@ -10,7 +10,7 @@ from otel_rl.process.memory import Memory
 from otel_rl.runs.action_settings import Action
 
 if TYPE_CHECKING:
-    from otel_rl.actions.plan import Plan
+    from otel_rl.actions.action_plan import ActionPlan
 
 
 @dataclass(eq=False)
@@ -23,7 +23,7 @@ class Acting(Memory):
     """The store of the process group."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """By name in the vocabulary, what a trainer calls a number in its log."""
-    plan: Plan | None = None
+    plan: ActionPlan | None = None
     """Those of the training loop that goes on; None while there are none: then hooks pass."""
     loops: int = 0
     """How many training loops had a plan before."""

@@ -10,7 +10,7 @@ from otel_rl import vocabulary as v
 from otel_rl.config import ON_FINDING
 from otel_rl.probes.sample import Sample, SampleLabels
 from otel_rl.process.on_finding import LiveFinding
-from otel_rl.records import Log
+from otel_rl.records import Log, Value
 from otel_rl.runs.action_settings import Action
 from otel_rl.sidecar.finding_hook import FindingHook
 
@@ -37,7 +37,7 @@ class CallActions:
                 outcome, sentence = "failed", f"Nobody was called, as {ON_FINDING} is not set: {finding.sentence}"
             labels = (v.ACTION_NAME, action.name), (v.ACTION_KIND, action.do), (v.ACTION_OUTCOME, outcome)
             self._counts[labels] += 1
-            attributes = {**dict(labels), v.ACTION_STEP: finding.step or 0}
+            attributes: dict[str, Value] = {**dict(labels), v.ACTION_STEP: finding.step or 0}
             trace, span = (int(one or "0", 16) for one in (finding.trace_id, finding.span_id))
             severity = WARN if outcome == "failed" else INFO
             yield Log(v.ACTION_TAKEN, finding.time_ns or time.time_ns(), attributes, sentence, severity, trace, span)

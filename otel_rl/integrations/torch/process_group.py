@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from otel_rl.actions.read import share_actions
+from otel_rl.actions.chosen import share_actions
 from otel_rl.clock import monotonic_ns
 from otel_rl.comm import buffers
 from otel_rl.comm.memory import comm

@@ -14,7 +14,7 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.actions.memory import acting
-from otel_rl.actions.trainer import after_step, before_save, begin_actions, end_actions
+from otel_rl.actions.of_trainer import after_step, before_save, begin_actions, end_actions
 from otel_rl.clock import monotonic_ns
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, Attachment, CallbackHook, Integration, Kwargs, StageHook

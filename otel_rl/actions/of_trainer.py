@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_rl import vocabulary as v
+from otel_rl.actions.action_plan import DONE, FAILED, REHEARSED, Due, record
+from otel_rl.actions.chosen import end_plan, make_plan
 from otel_rl.actions.memory import acting
-from otel_rl.actions.plan import DONE, FAILED, REHEARSED, Due, record
-from otel_rl.actions.read import end_plan, make_plan
 from otel_rl.guard import guard
 from otel_rl.runs.action_settings import CHECKPOINT
 from otel_rl.trace.stage import Stage

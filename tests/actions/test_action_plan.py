@@ -9,8 +9,8 @@ import pytest
 
 from otel_rl import vocabulary as v
 from otel_rl.actions import agree
+from otel_rl.actions.action_plan import ActionPlan
 from otel_rl.actions.agree import Agreement
-from otel_rl.actions.plan import Plan
 from otel_rl.process.on_finding import LiveFinding
 from otel_rl.process.state import state
 from otel_rl.runs.action_settings import Action
@@ -34,11 +34,11 @@ class Store(dict[str, bytes]):
         return int(self[key])
 
 
-def alone(*actions: Action) -> Plan:
-    return Plan(actions, {}, Agreement(None, "a", 0, 0, 1))
+def alone(*actions: Action) -> ActionPlan:
+    return ActionPlan(actions, {}, Agreement(None, "a", 0, 0, 1))
 
 
-def run(plan: Plan, values: list[Any], first: int = 1) -> list[tuple[int, str]]:
+def run(plan: ActionPlan, values: list[Any], first: int = 1) -> list[tuple[int, str]]:
     """Return after which steps what is due."""
     entries = [(step, {"step": step, "reward": value}) for step, value in enumerate(values, first)]
     return [(step, due.action.name) for step, entry in entries for due in plan.after_step(step, [entry])]
@@ -116,7 +116,7 @@ def test_ranks_begin_and_stop_after_the_same_step() -> None:
         store, due = Store(), {0: [], 1: []}  # type: ignore[var-annotated]
         agree.share(store, "a", "settings")
         assert ("settings", "") == (agree.shared(store, "a"), agree.shared(store, "b"))
-        plans = [Plan([BEST, RULE], {}, Agreement(store, "a", 0, rank, 2)) for rank in (0, 1)]
+        plans = [ActionPlan([BEST, RULE], {}, Agreement(store, "a", 0, rank, 2)) for rank in (0, 1)]
         log = [{"step": step, "reward": float(step)} for step in range(1, 11)]
         for step in range(1, 11):
             for rank in order:
@@ -130,7 +130,7 @@ def test_ranks_begin_and_stop_after_the_same_step() -> None:
 def test_ranks_do_nothing_until_all_have_the_settings() -> None:
     store = Store()
     agree.share(store, "a", "settings")
-    plan = Plan([BEST], {}, Agreement(store, "a", 0, 0, 3))
+    plan = ActionPlan([BEST], {}, Agreement(store, "a", 0, 0, 3))
     agree.shared(store, "a")
     assert [] == run(plan, [0.1, 0.2, 0.3])
     agree.shared(store, "a")

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from otel_rl import vocabulary as v
 from otel_rl.actions.agree import Agreement
-from otel_rl.actions.decide import Best, Held, as_finite
+from otel_rl.actions.decide import BestSteps, Held, as_finite
 from otel_rl.guard import say
 from otel_rl.process.on_finding import LiveFinding
 from otel_rl.process.state import state
@@ -27,7 +27,7 @@ class Due(NamedTuple):
     action: Action
     value: float | None = None
     """Of its metric."""
-    best: Best | None = None
+    best: BestSteps | None = None
 
 
 @dataclass
@@ -37,13 +37,13 @@ class _Watched:
     action: Action
     key: str
     """What the trainer calls the metric in its log."""
-    state: Best | Held
+    state: BestSteps | Held
     values: int = 0
     """How many there were."""
     is_over: bool = False
 
 
-class Plan:
+class ActionPlan:
     """Decides after each step; on each rank the same.
 
     Args:
@@ -54,7 +54,7 @@ class Plan:
 
     def __init__(self, actions: Iterable[Action], keys: Mapping[str, str], agreement: Agreement) -> None:
         self._watched = [
-            _Watched(one, keys.get(one.metric, one.metric), Best(one) if one.do == CHECKPOINT else Held(one))
+            _Watched(one, keys.get(one.metric, one.metric), BestSteps(one) if one.do == CHECKPOINT else Held(one))
             for one in actions
         ]
         self._agreement = agreement
@@ -75,7 +75,7 @@ class Plan:
         for entry in before:
             for one in self._watched:
                 value, step = as_finite(entry.get(one.key)), int(entry.get("step", 0))
-                if isinstance(one.state, Best) and value is not None and step >= self._agreement.begins:
+                if isinstance(one.state, BestSteps) and value is not None and step >= self._agreement.begins:
                     one.state.look(value, step)
 
     def after_step(self, step: int, logged: Iterable[Mapping[str, Any]]) -> list[Due]:
@@ -126,7 +126,7 @@ class Plan:
             if value is None:
                 record(one.action, NO_VALUE, step, f"{one.action.metric} is {entry[one.key]}: it decides nothing")
             elif one.state.look(value, step):
-                due.append(Due(one.action, value, one.state if isinstance(one.state, Best) else None))
+                due.append(Due(one.action, value, one.state if isinstance(one.state, BestSteps) else None))
         return due
 
 

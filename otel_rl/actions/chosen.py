@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from otel_rl.actions import agree
+from otel_rl.actions.action_plan import FAILED, NO_VALUE, ActionPlan, record
 from otel_rl.actions.memory import acting
-from otel_rl.actions.plan import FAILED, NO_VALUE, Plan, record
 from otel_rl.guard import guard, say
 from otel_rl.process.on_finding import on_finding
 from otel_rl.process.state import state
@@ -73,7 +73,7 @@ def make_plan(keys: Mapping[str, str], step: int, *, no_checkpoints: str = "") -
     store, rank = (acting.store, identity.rank) if is_one_of_many else (None, 0)
     agreement = agree.Agreement(store, identity.attempt_id, acting.loops, rank, identity.world_size)
     acting.loops += 1
-    acting.plan = Plan(chosen, {**keys, **acting.keys}, agreement)
+    acting.plan = ActionPlan(chosen, {**keys, **acting.keys}, agreement)
     if agreement.leads and any(one.rule for one in chosen):
         on_finding(acting.plan.hear)
 
