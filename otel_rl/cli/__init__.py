@@ -19,6 +19,10 @@ COMPARED: Final = (
     "Exit code: 0 done; 1 a condition of --fail-on holds, or failed; 2 wrong usage; 3 no such run, or nothing was "
     "recorded; 4 a condition of --fail-on cannot be judged."
 )
+WATCHED: Final = (
+    "Exit code: 0 the run has ended without such a finding; 4 a warning; 5 an alarm; 1 failed; 2 wrong usage; 3 no "
+    "such run began; 130 interrupted."
+)
 COMMANDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "run": (
         "run",
@@ -31,6 +35,7 @@ COMMANDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "demo": ("demo", {"epilog": EXIT_CODES}),
     "report": ("report", {"epilog": EXIT_CODES}),
     "compare": ("comparison", {"epilog": COMPARED}),
+    "watch": ("watch", {"epilog": WATCHED}),
     "query": ("query", {"epilog": EXIT_CODES}),
     "stacks": ("stacks", {"epilog": EXIT_CODES}),
     "export": ("export", {"epilog": EXIT_CODES}),
