@@ -188,9 +188,18 @@ AREAS: Final = (
     ),
     Area(
         "Findings",
-        "From the sidecar that sees the whole run, every five seconds: for each rule that has found something.",
-        of((v.FINDING_ACTIVE,)),
-        (v.FINDING_RULE, v.FINDING_KIND, v.FINDING_SEVERITY),
+        "From the sidecar that sees the whole run, every five seconds: for each rule that has found something. For "
+        "stalls, and of calls, from that of each node.",
+        {
+            **of((v.FINDING_ACTIVE,), v.FINDING_RULE, v.FINDING_KIND, v.FINDING_SEVERITY, v.FINDING_SENTENCE),
+            **of((v.FINDING_CALLS,), v.OUTCOME),
+        },
+    ),
+    Area(
+        "Actions",
+        "From every rank of a trainer with actions (docs/actions.md), and for calls from the sidecar.",
+        of((v.ACTIONS,)),
+        (v.ACTION_NAME, v.ACTION_KIND, v.ACTION_OUTCOME),
     ),
     Area(
         "otel_rl itself: recording",
