@@ -124,7 +124,7 @@ class ActionPlan:
             one.values += 1
             value = as_finite(entry[one.key])
             if value is None:
-                record(one.action, NO_VALUE, step, f"{one.action.metric} is {entry[one.key]}: it decides nothing")
+                record(one.action, NO_VALUE, step, f"{one.action.metric} is {entry[one.key]}: it decides nothing.")
             elif one.state.look(value, step):
                 due.append(Due(one.action, value, one.state if isinstance(one.state, BestSteps) else None))
         return due

@@ -82,4 +82,4 @@ def end_plan(step: int) -> None:
     """Record which actions had nothing to decide by; the loop ends after a step."""
     plan, acting.plan = acting.plan, None
     for action in plan.left() if plan is not None else ():
-        record(action, NO_VALUE, step, f"{action.metric} never came into the trainer's log: it decided nothing")
+        record(action, NO_VALUE, step, f"{action.metric} never came into the trainer's log: it decided nothing.")
