@@ -99,6 +99,10 @@ class ActionPlan:
         """Return the actions whose metric never came."""
         return [one.action for one in self._watched if one.action.metric and not one.values and self._is_begun]
 
+    def never_begun(self) -> list[Action]:
+        """Return all actions if rank 0 has waited for the other ranks in vain."""
+        return [one.action for one in self._watched if self._agreement.leads and not self._is_begun and self._last]
+
     def _notes(self, step: int) -> list[str]:
         if not self._is_noted and self._agreement.leads and self._agreement.is_complete():
             self._is_noted = True
