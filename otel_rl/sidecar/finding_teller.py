@@ -14,7 +14,7 @@ from otel_rl import vocabulary as v
 from otel_rl.config import Config
 from otel_rl.guard import guard
 from otel_rl.probes.sample import Sample
-from otel_rl.process.messages import send
+from otel_rl.process.mailbox import send
 from otel_rl.process.on_finding import FINDING, LiveFinding, active, told
 from otel_rl.records import Log, Value
 from otel_rl.sidecar.finding_hook import FindingHook
