@@ -86,9 +86,11 @@ class FindingTeller:
 
     def logs(self) -> list[Log]:
         """Return the log records that were not returned yet."""
-        if self._unconfirmed and time.monotonic() - self._since_s > CONFIRM_S:
-            for one in [self.active[number] for number in self._unconfirmed]:
-                self.tell(replace(one, state="over", sentence=LOST.format(one.sentence), advice="", time_ns=0))
+        with self._lock:
+            is_late = time.monotonic() - self._since_s > CONFIRM_S
+            lost = [self.active[number] for number in self._unconfirmed] if is_late else []
+        for one in lost:
+            self.tell(replace(one, state="over", sentence=LOST.format(one.sentence), advice="", time_ns=0))
         with self._lock:
             logs, self._logs = self._logs, []
         return logs
