@@ -204,7 +204,8 @@ class Sidecar:
             with guard("watch for stalls"):
                 own.append_logs(self._watch.look(own.device_errors))
         if self._teller is not None and own is not None:
-            own.append_logs(self._teller.logs())
+            with guard("tell of findings"):
+                own.append_logs(self._teller.logs())
 
     def _end_watch(self) -> list[Log]:
         """Tell what is left to be told, and return what is to be journaled of it."""
