@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from otel_rl.config import expanded_path
+from otel_rl.config.parsers import expanded_path
 from otel_rl.report.data.rule_settings import KlRange, RuleSettings
 from otel_rl.report.findings.health import HEALTH
 from otel_rl.report.findings.learning import LEARN
