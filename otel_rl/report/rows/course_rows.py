@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -21,7 +20,6 @@ from otel_rl.report.data.course import (
     StepCourse,
     StepTimeline,
 )
-from otel_rl.report.data.finding import Finding
 from otel_rl.report.data.ranks import Rank, StepKey
 from otel_rl.report.data.report import MemoryKind, Report
 from otel_rl.report.fold.folded_spans import StepRecord
@@ -38,9 +36,6 @@ if TYPE_CHECKING:
 MOST_STEPS: Final = 12
 """Steps whose spans are kept."""
 SLOWEST: Final = 3
-STEP_VALUES: Final = ("step", "since", "first", "peak", "last")
-"""Values of findings that are numbers of steps."""
-IN_WORDS: Final = re.compile(r"\bsteps? (\d+)")
 
 
 def make_course(source: Source, report: Report) -> Course:
@@ -62,8 +57,9 @@ def chosen_steps(course: StepCourse, report: Report) -> dict[int, str]:
     """Return the steps whose spans are kept, each with the reason: what findings name, the slowest, median and last."""
     found: dict[int, str] = {}
     for finding in (*report.findings.health, *report.findings.learn, *report.findings.time):
-        for step in steps_named(finding)[:2]:
-            found.setdefault(step, "named by a finding")
+        for step in (finding.step, finding.since):
+            if step is not None:
+                found.setdefault(step, "named by a finding")
     by_time = sorted(range(len(course.steps)), key=lambda place: -course.time_s[place])
     reasons = [(place, "among the slowest") for place in by_time[:SLOWEST]]
     reasons += [(by_time[len(by_time) // 2], MEDIAN), (len(by_time) - 1, "the last")] if by_time else []
@@ -72,13 +68,6 @@ def chosen_steps(course: StepCourse, report: Report) -> dict[int, str]:
     known = {step: why for step, why in found.items() if step in set(course.steps)}
     kept = list(known)[: MOST_STEPS - len(reasons)] + [course.steps[place] for place, _ in reasons]
     return {step: known[step] for step in sorted(set(kept))}
-
-
-def steps_named(finding: Finding) -> list[int]:
-    """Return the steps that a finding names, in its values or else in its sentence."""
-    values = (finding.values.get(name) for name in STEP_VALUES)
-    found = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
-    return list(dict.fromkeys([*found, *map(int, IN_WORDS.findall(finding.sentence))]))
 
 
 def _of_last_loop(averaged: Averaged, attempts: Iterable[str]) -> dict[StepKey, list[StepRecord]]:

@@ -11,6 +11,7 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.series.robust import median
 from otel_rl.journal.read import PointView
 from otel_rl.report.data.finding import Findings
+from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.rule_settings import RuleSettings
 from otel_rl.report.findings.curves import Learning, Numbers
 from otel_rl.report.findings.judge import judge
@@ -64,7 +65,7 @@ def _last_loop(
     qualifiers: Mapping[str, str],
     steps: Sequence[int | None],
     values: Sequence[float | None],
-    rank: int | None = None,
+    rank: Rank | None = None,
 ) -> Numbers:
     """Return the numbers of the last training loop."""
     start = last_loop(steps)

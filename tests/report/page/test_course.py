@@ -13,7 +13,7 @@ from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_with_course
 from otel_rl.report.data.course import Course
 from otel_rl.report.data.report import Report
-from otel_rl.report.rows.course_rows import MOST_STEPS, chosen_steps, steps_named
+from otel_rl.report.rows.course_rows import MOST_STEPS, chosen_steps
 from tests.driver_runs import DrivenPlan, write_driven
 from tests.made_runs import BEGIN_NS, Plan, write_run
 from tests.report.test_stored_reports import recorded, restarted
@@ -125,7 +125,7 @@ def test_the_steps_that_findings_name_are_kept(tmp_path: Path) -> None:
     """With the slowest ones, a median one and the last."""
     report, course = made(write_run(tmp_path, Plan(steps=40, nan_loss_step=23)))
     chosen = chosen_steps(course.steps, report)
-    assert any(23 in steps_named(one) for one in report.findings.learn)
+    assert 23 in [one.step for one in report.findings.learn]
     assert chosen[23] == "named by a finding"
     assert 1 in chosen and 40 in chosen
     assert len(chosen) <= MOST_STEPS
