@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from otel_rl.cli.console import FAILED, RunName, leave, opened, stderr, stdout
+from otel_rl.config import traces_url
 from otel_rl.journal.read import JournalNotFound, Run
 from otel_rl.report import cache
 from otel_rl.report.build import build_report, build_with_course
@@ -91,7 +92,7 @@ def _write_page(found: Run, path: Path) -> None:
 
     if not is_drawable():
         leave("--html needs Bokeh: pip install 'otel-rl[view]'", FAILED)
-    page = to_html(*build_with_course(found, time.time_ns(), _read(found)))
+    page = to_html(*build_with_course(found, time.time_ns(), _read(found)), traces_url())
     try:
         path.write_text(page, "utf-8")
     except OSError as error:

@@ -37,6 +37,8 @@
     inSight.forEach(mark);
     showTimeline(timelines.has(step) ? step : shown ?? data.first);
     say(step);
+    const sampled = [...document.querySelectorAll("details[id^=samples-]")].filter((one) => Number(one.id.slice(8)) <= step).pop();
+    if (sampled) sampled.open = true;
     document.querySelectorAll("figure.here").forEach((one) => one.classList.remove("here"));
     const figure = said.figure && by("figure-" + said.figure);
     if (figure) figure.classList.add("here");
@@ -67,6 +69,9 @@
     else if (Number.isFinite(step) && timelines.size) parts.push("its spans are not in this page");
     by("selected").hidden = !parts.length;
     by("selected").firstElementChild.textContent = parts.join(" · ");
+    const link = by("selected").querySelector("a");
+    link.hidden = !one || !data.traces;
+    if (!link.hidden) link.href = data.traces.replace("{trace_id}", one.trace);
   };
 
   // --- the timeline ---------------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from otel_rl.report.findings.rule import SEVERITIES
 from otel_rl.report.findings.timing import TIME
 from otel_rl.report.findings.unmade import Making
 from otel_rl.report.page import learning_figures, request_figures, time_figures
-from otel_rl.report.page.figure import Figure, Heat, Mark, Panel
+from otel_rl.report.page.figure import Figure, Foldouts, Heat, Mark, Panel
+from otel_rl.report.page.sample_foldouts import sample_foldouts
 from otel_rl.report.section import Section, rank_name
 from otel_rl.report.sections.caveats import CAVEATS, DISAGREEMENTS, FAILURES, UNSEEN_STEPS
 from otel_rl.report.sections.flops_rates import FLOPS
@@ -45,6 +46,7 @@ class _Planned:
     label: str
     figures: Make
     sections: tuple[Section, ...] = ()
+    makes_folds: Callable[[Report, Course], Foldouts | None] = lambda *_: None
 
 
 PANELS: Final = (
@@ -53,6 +55,7 @@ PANELS: Final = (
     _Planned("steps", "Steps", time_figures.step_figures, (STEP, RATES, STAGES)),
     _Planned("ranks", "Ranks", time_figures.rank_figures, (RANKS, OWN_TIME, COLLECTIVES, ROLES)),
     _Planned("rollouts", "Rollouts", request_figures.request_figures, (TRAJECTORIES, REQUESTS)),
+    _Planned("samples", "Samples", lambda *_: [], makes_folds=sample_foldouts),
     _Planned("memory", "Memory", request_figures.memory_figures, (MEMORY, MEMORY_PARTS)),
     _Planned(
         "goodput", "Goodput and compute", lambda report, _: time_figures.goodput_figures(report), (GOODPUT, FLOPS, WORK)
@@ -101,16 +104,20 @@ def make_page(report: Report, course: Course, making: Making) -> PageContent:
 
 def _said(panel: Panel, found: Sequence[tuple[Finding, Evidence]]) -> Panel:
     """Give a panel the sentence of the worst finding that is seen in it as its title."""
-    seen = sorted((one for one, where in found if where.panel == panel.name), key=lambda one: SEVERITIES.index(one.severity))
+    seen = sorted(
+        (one for one, where in found if where.panel == panel.name), key=lambda one: SEVERITIES.index(one.severity)
+    )
     return replace(panel, title=seen[0].sentence) if seen else panel
 
 
 def _panel(planned: _Planned, report: Report, course: Course, making: Making) -> Panel | None:
     figures = making.make("section", planned.label, list[Figure](), planned.figures, report, course)
     shown = [one for one in planned.sections if making.make("section", one.title or one.name, [], one.blocks, report)]
-    if not figures and not shown:
+    folds = making.make("section", planned.label, None, planned.makes_folds, report, course)
+    if not figures and not shown and folds is None:
         return None
-    return Panel(name=planned.name, label=planned.label, title=planned.label, figures=figures, sections=shown)
+    title = planned.label if folds is None else folds.title
+    return Panel(name=planned.name, label=planned.label, title=title, figures=figures, sections=shown, folds=folds)
 
 
 def _all(findings: Findings) -> Iterator[Finding]:

@@ -28,6 +28,7 @@ from otel_rl.report.read.memory_course import StepMemory
 from otel_rl.report.read.step_spans import StepSpansRead, Window, lanes_of, read_steps, traces_of
 from otel_rl.report.read.step_stages import apart
 from otel_rl.report.rows.efficiency import compare_ranks
+from otel_rl.report.rows.sample_rows import make_samples
 from otel_rl.tables.calls import join
 
 if TYPE_CHECKING:
@@ -43,13 +44,18 @@ def make_course(source: Source, report: Report) -> Course:
     records = _of_last_loop(source.averaged, source.found.attempts)
     places = {key: place for place, key in enumerate(records)}
     steps = _steps(records, source.averaged)
-    read = read_steps(source.run)
+    read, chosen = read_steps(source.run), chosen_steps(steps, report)
+    windows = {
+        key: Window(key, min(one.step.begin_ns for one in of_step), max(one.step.end_ns for one in of_step))
+        for key, of_step in records.items()
+    }
     return Course(
         steps=steps,
         ranks=_ranks(source, places),
         memory=_memory(source.found.growth.ranks, source.found.attempts),
         requests=read.request_courses(places),
-        spans=_spans(source.run, records, chosen_steps(steps, report), read),
+        spans=_spans(source.run, {key: one for key, one in windows.items() if key[2] in chosen}, chosen, read),
+        samples=make_samples(source.run, windows, chosen),
     )
 
 
@@ -157,13 +163,8 @@ def _memory(growth: Mapping[tuple[str, Rank, MemoryKind], StepMemory], attempts:
 
 
 def _spans(
-    run: Run, records: Mapping[StepKey, Sequence[StepRecord]], chosen: Mapping[int, str], read: StepSpansRead
+    run: Run, windows: Mapping[StepKey, Window], chosen: Mapping[int, str], read: StepSpansRead
 ) -> list[StepTimeline]:
-    windows = {
-        key: Window(key, min(one.step.begin_ns for one in of_step), max(one.step.end_ns for one in of_step))
-        for key, of_step in records.items()
-        if key[2] in chosen
-    }
     traces = traces_of(read, windows)
     lanes = lanes_of(run, read, list(windows.values()))
     return [
