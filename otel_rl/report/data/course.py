@@ -90,6 +90,19 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Arrow:
+    """From a rollout to where it is trained on; what lies in another step begins or ends at the edge."""
+
+    label: str
+    begin: tuple[int, int] | None
+    """The lane and the place in it of the box that it leaves at its end; None: an earlier step."""
+    end: tuple[int, int] | None
+    """Likewise the box that it meets at its begin, or at its end if that took the rollout; None: a later step."""
+    is_taken: bool = False
+    """It meets the end of the box."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimeline:
     """The spans of one step."""
 
@@ -102,6 +115,7 @@ class StepTimeline:
     lanes: Sequence[Lane]
     processes: int
     """Number of processes that have spans, with a lane or without."""
+    arrows: Sequence[Arrow] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -233,4 +233,7 @@ def _timeline(report: Report, step: Any) -> dict[str, Any]:
         "attempt": step.attempt,
         "time_s": step.time_ns / 1e9,
     }
-    return {**head, "texts": list(texts), "lanes": lanes}
+    arrows = [
+        {"label": _short(one.label), "begin": one.begin, "end": one.end, "taken": one.is_taken} for one in step.arrows
+    ]
+    return {**head, "texts": list(texts), "lanes": lanes, "arrows": arrows}

@@ -97,6 +97,7 @@ def _timeline(spans: Sequence[StepTimeline]) -> Figure:
     all_lanes = "" if lanes == processes else f" {count(lanes)} of {count(processes)} processes have a lane."
     left_out = sum(lane.left_out for one in spans for lane in one.lanes)
     cut = f" {plural(left_out, 'short span')} were left out." if left_out else ""
+    arrows = " Arrows lead from a rollout to the step that trains on it." if any(one.arrows for one in spans) else ""
     which = listed([f"{one.step} ({one.why})" for one in spans], most=len(spans))
     return Figure(
         name="timeline",
@@ -104,7 +105,7 @@ def _timeline(spans: Sequence[StepTimeline]) -> Figure:
         x=Axis(label="time since the step began", unit="s"),
         y=Axis(label="process"),
         content=Timelines(steps=spans, first=first.step),
-        caption=f"One lane a process, each by its own clock; hatched: waits and collectives. "
+        caption=f"One lane a process, each by its own clock; hatched: waits and collectives.{arrows} "
         f"This page has the spans of {plural(len(spans), 'step')}: {which}.{all_lanes}{cut}",
     )
 

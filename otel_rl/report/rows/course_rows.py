@@ -29,6 +29,7 @@ from otel_rl.report.read.step_spans import StepSpansRead, Window, lanes_of, read
 from otel_rl.report.read.step_stages import apart
 from otel_rl.report.rows.efficiency import compare_ranks
 from otel_rl.report.rows.sample_rows import make_samples
+from otel_rl.report.rows.step_arrows import with_arrows
 from otel_rl.tables.calls import join
 
 if TYPE_CHECKING:
@@ -167,8 +168,8 @@ def _spans(
 ) -> list[StepTimeline]:
     traces = traces_of(read, windows)
     lanes = lanes_of(run, read, list(windows.values()))
-    return [
-        StepTimeline(
+    timelines = {
+        key: StepTimeline(
             step=key[2],
             attempt=key[0],
             trace=traces[key],
@@ -179,4 +180,5 @@ def _spans(
         )
         for key, window in windows.items()
         if key in lanes and key in traces
-    ]
+    }
+    return with_arrows(run, timelines, read.traces)

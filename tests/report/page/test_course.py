@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_with_course
-from otel_rl.report.data.course import Course
+from otel_rl.report.data.course import Course, Lane
 from otel_rl.report.data.report import Report
 from otel_rl.report.rows.course_rows import MOST_STEPS, chosen_steps
 from tests.driver_runs import DrivenPlan, write_driven
@@ -138,3 +139,34 @@ def test_recorded_drivers_have_a_course(name: str, tmp_path: Path) -> None:
     report, course = made(recorded(tmp_path, name))
     assert report.unmade == []
     assert course.steps.steps and course.spans and course.memory and course.ranks.ranks
+
+
+def arrows(course: Course) -> dict[int, set[tuple[str, str, str]]]:
+    """Return of each step the label of each arrow, and those of the boxes that it leaves and meets."""
+
+    def box(lanes: Sequence[Lane], at: tuple[int, int] | None) -> str:
+        return "" if at is None else f"{lanes[at[0]].role} {lanes[at[0]].rank} {lanes[at[0]].labels[at[1]]}"
+
+    return {
+        one.step: {(arrow.label, box(one.lanes, arrow.begin), box(one.lanes, arrow.end)) for arrow in one.arrows}
+        for one in course.spans
+    }
+
+
+def test_arrows_lead_to_the_step_that_trains_on_a_rollout(tmp_path: Path) -> None:
+    """Of two updates with one rollout the second is in another step: there it comes from the left, here it leaves."""
+    _, course = made(recorded(tmp_path, "trl_demo"))
+    found = arrows(course)
+    assert found[1] == {("step 2 trains on it", f"trainer {rank} {v.SAMPLE}", "") for rank in (0, 1)}
+    assert found[6] == {("trains on what step 5 sampled", "", f"trainer {rank} {v.FORWARD}") for rank in (0, 1)}
+
+
+def test_arrows_lead_from_groups_to_who_takes_them(tmp_path: Path) -> None:
+    """Of trajectories that outlive their step."""
+    _, course = made(recorded(tmp_path, "roll_async"))
+    found = arrows(course)
+    group, taken = "scheduler 0 rl.sample.group", "scheduler 0 rl.sample"
+    assert ("group math_rule-5 is trained on here", group, taken) in found[2]
+    assert ("trains on what an earlier step sampled", "", taken) in found[2]
+    assert ("step 3 trains on it", group, "") in found[2]
+    assert all(begin or end for of in found.values() for _, begin, end in of)
