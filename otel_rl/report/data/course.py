@@ -71,6 +71,17 @@ class RequestCourse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GaugeCourse:
+    """A gauge of rollouts or of an engine, by step."""
+
+    name: str
+    label: str
+    """What it is told apart by from others of its name: an outcome, a server; empty if it is the only one."""
+    steps: Sequence[int]
+    values: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
     """The spans of one process in one step, as columns."""
 
@@ -205,4 +216,5 @@ class Course:
     requests: Sequence[RequestCourse] = ()
     spans: Sequence[StepTimeline] = ()
     """The spans of chosen steps."""
+    gauges: Sequence[GaugeCourse] = ()
     samples: SampleCourse = field(default_factory=SampleCourse)

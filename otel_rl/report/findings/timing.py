@@ -155,7 +155,7 @@ def slower_since(rows: TimeRows, *, times: float = SLOWER) -> Found | None:
 
 @rule(
     "warning",
-    reads=(v.SAMPLE,),
+    reads=(v.TAIL, v.SAMPLE),
     condition=f"the slowest 1, 5 or 10 % of the requests alone take at least {whole(TAIL_STEP_SHARE)} of the "
     f"step, and of the rollout at least {TAIL_RATIO:.0f} times their number, and answers have one turn",
     window=AVERAGED,

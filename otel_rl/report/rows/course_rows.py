@@ -27,9 +27,10 @@ from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.memory_course import StepMemory
 from otel_rl.report.read.step_spans import StepSpansRead, Window, lanes_of, read_steps, traces_of
 from otel_rl.report.read.step_stages import apart
+from otel_rl.report.rows.course_parts.rollout_gauges import rollout_gauges
+from otel_rl.report.rows.course_parts.sample_rows import make_samples
+from otel_rl.report.rows.course_parts.step_arrows import with_arrows
 from otel_rl.report.rows.efficiency import compare_ranks
-from otel_rl.report.rows.sample_rows import make_samples
-from otel_rl.report.rows.step_arrows import with_arrows
 from otel_rl.tables.calls import join
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def make_course(source: Source, report: Report) -> Course:
         memory=_memory(source.found.growth.ranks, source.found.attempts),
         requests=read.request_courses(places),
         spans=_spans(source.run, {key: one for key, one in windows.items() if key[2] in chosen}, chosen, read),
+        gauges=rollout_gauges(source.run, windows),
         samples=make_samples(source.run, windows, chosen),
     )
 

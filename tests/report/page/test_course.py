@@ -170,3 +170,28 @@ def test_arrows_lead_from_groups_to_who_takes_them(tmp_path: Path) -> None:
     assert ("trains on what an earlier step sampled", "", taken) in found[2]
     assert ("step 3 trains on it", group, "") in found[2]
     assert all(begin or end for of in found.values() for _, begin, end in of)
+
+
+def test_gauges_of_rollouts_belong_to_their_step(tmp_path: Path) -> None:
+    """Outcomes, buffers and calls in flight; not those of evaluations."""
+    run = open_run(recorded(tmp_path, "roll_async"))
+    _, course = build_with_course(run, NOW_NS)
+    found = {(one.name, one.label): one for one in course.gauges}
+    assert {label for name, label in found if name == v.IN_FLIGHT} == {"0", "1"}
+    points = [one for one in run.points(v.GROUPS) if one.attributes[v.GROUP_STATE] == "finished"]
+    points = [one for one in points if one.attributes.get(v.MODE) != "eval"]
+    finished = found[v.GROUPS, "finished"]
+    assert min(one.value for one in points) <= min(finished.values)
+    assert max(finished.values) <= max(one.value for one in points)
+    assert set(finished.steps) <= set(course.steps.steps)
+
+
+def test_outcomes_of_requests_are_by_rollout(tmp_path: Path) -> None:
+    """As the recorder counted them: the mean of both ranks."""
+    run = open_run(recorded(tmp_path, "trl_demo"))
+    _, course = build_with_course(run, NOW_NS)
+    (cut,) = [one for one in course.gauges if (one.name, one.label) == (v.REQUEST_RATIO, "clipped")]
+    points = [one for one in run.points(v.REQUEST_RATIO) if one.attributes[v.OUTCOME_KIND] == "clipped"]
+    known = [one.value for one in points if one.attributes.get(v.MODE) != "eval"]
+    assert len(known) == 2 * len(cut.steps)
+    assert np.mean(cut.values) == pytest.approx(np.mean(known))

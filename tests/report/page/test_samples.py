@@ -24,8 +24,7 @@ from otel_rl.report.data.course import Course, SampleCourse, SampleRow
 from otel_rl.report.data.report import Report
 from otel_rl.report.page.document import to_html, trace_link
 from otel_rl.report.page.sample_foldouts import LEAST_TEXT, MOST_TEXT
-from otel_rl.report.read import sample_logs
-from otel_rl.report.rows import sample_rows
+from otel_rl.report.rows.course_parts import sample_logs, sample_rows
 from tests.made_runs import BEGIN_NS, MS, Plan, resource, write_run
 from tests.report.page.test_document import EVIL, Tags
 
@@ -54,16 +53,15 @@ def sample(step: int, number: int, **more: object) -> FinishedSample:
 def write_samples(root: Path, steps: dict[int, Sequence[FinishedSample]], plan: Plan = PLAN, rank: int = 0) -> Path:
     """Write a run, and the records of samples of some of its steps as a recorder writes them."""
     run = write_run(root, plan)
-    logs = []
+    writer = Writer(run, replace(WriterIdentity.current("trainer", rank, "0.1.0"), start_time=1), max_bytes=1 << 30)
+    encoder = SpanEncoder(resource(plan, rank), "0.1.0")
     for step, samples in steps.items():
         of_step = StepSamples(256, str(step))
         of_step.add(samples)
         said = {v.LOOP_NAME: "train", v.ITERATION: step}
-        made = records_of(of_step, Trace(77 + step, None), said, Redaction(""), 256)  # type: ignore[arg-type]
-        logs += [one for one in made if isinstance(one, Log)]
-    writer = Writer(run, replace(WriterIdentity.current("trainer", rank, "0.1.0"), start_time=1), max_bytes=1 << 30)
-    for request in SpanEncoder(resource(plan, rank), "0.1.0").encode_logs(logs):
-        writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)
+        found = records_of(of_step, Trace(77 + step, None), said, Redaction(""), 256)  # type: ignore[arg-type]
+        for request in encoder.encode_logs([one for one in found if isinstance(one, Log)]):
+            writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)
     writer.close()
     return run
 
@@ -121,15 +119,17 @@ def test_of_many_log_records_those_of_chosen_steps_are_read(tmp_path: Path, monk
     """As many of each process and step as the limit allows; the page says so."""
     monkeypatch.setattr(sample_logs, "MOST_BYTES", 0)
     monkeypatch.setattr(sample_logs, "MOST_READ", 0)
-    many = [sample(12, number) for number in range(100)]
-    report, course = made(write_samples(tmp_path, {12: many}))
-    assert course.samples.is_part and course.samples.count == sample_logs.FEWEST
+    last_ns = max(one.start_ns for one in open_run(write_run(tmp_path / "a", PLAN)).spans() if one.name == v.LOOP)
+    many = [sample(12, number, time_ns=last_ns + MS) for number in range(100)]
+    early = [sample(12, number, time_ns=BEGIN_NS) for number in range(100, 200)]
+    report, course = made(write_samples(tmp_path, {12: many, 11: early}))
+    assert course.samples.is_part and [step.count for step in course.samples.steps] == [sample_logs.FEWEST]
     assert "The run has more records than were read" in "".join(Tags(to_html(report, course)).text)
 
 
 def test_a_run_without_records_has_no_panel(tmp_path: Path) -> None:
     report, course = made(write_run(tmp_path, PLAN))
-    assert course.samples == SampleCourse()
+    assert not course.samples.count
     assert "panel-samples" not in to_html(report, course)
 
 

@@ -12,8 +12,8 @@ from otel_rl.analysis.summary import mean
 from otel_rl.journal.read import Run
 from otel_rl.report.data.course import SampleCourse, SampleRow, SampleStep
 from otel_rl.report.data.ranks import StepKey
-from otel_rl.report.read.sample_logs import StepSample, read_samples
 from otel_rl.report.read.step_spans import Window
+from otel_rl.report.rows.course_parts.sample_logs import StepSample, read_samples
 
 MOST_SAMPLES: Final = 1_000
 """Most samples that are kept, in equal parts of each step."""
