@@ -207,6 +207,17 @@ class SampleCourse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """How much of a run is on disk."""
+
+    records: Mapping[str, int] = field(default_factory=dict)
+    """By signal: `traces`, `metrics`, `logs`."""
+    bytes: int = 0
+    processes: int = 0
+    """Those that wrote a journal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
     """How a run went from step to step."""
 
@@ -218,3 +229,4 @@ class Course:
     """The spans of chosen steps."""
     gauges: Sequence[GaugeCourse] = ()
     samples: SampleCourse = field(default_factory=SampleCourse)
+    recorded: Recorded = field(default_factory=Recorded)

@@ -17,6 +17,7 @@ from otel_rl.report.findings.unmade import Making
 from otel_rl.report.page import learning_figures, request_figures, time_figures
 from otel_rl.report.page.figure import Figure, Foldouts, Heat, Mark, Panel
 from otel_rl.report.page.sample_foldouts import sample_foldouts
+from otel_rl.report.page.telemetry import recorded
 from otel_rl.report.section import Section, rank_name
 from otel_rl.report.sections.caveats import CAVEATS, DISAGREEMENTS, FAILURES, UNSEEN_STEPS
 from otel_rl.report.sections.flops_rates import FLOPS
@@ -60,7 +61,9 @@ PANELS: Final = (
     _Planned(
         "goodput", "Goodput and compute", lambda report, _: time_figures.goodput_figures(report), (GOODPUT, FLOPS, WORK)
     ),
-    _Planned("telemetry", "Telemetry", lambda *_: [], (DETAILS, UNSEEN_STEPS, DISAGREEMENTS, CAVEATS)),
+    _Planned(
+        "telemetry", "Telemetry", lambda *_: [], (DETAILS, UNSEEN_STEPS, DISAGREEMENTS, CAVEATS), makes_folds=recorded
+    ),
 )
 PANEL_OF: Final = {"time": ("steps",), "learn": ("learning",), "health": ("trouble", "telemetry")}
 """Where a finding leads that no figure shows: to the first of these panels that is there."""

@@ -35,6 +35,8 @@ MANY_PEERS: Final = 64
 ALIKE: Final = 1.01
 """Ranks are alike if that of the highest mean has at most so many times the lowest."""
 EXCESS: Final = "excess"
+LEAST: Final = 0.01
+"""A smaller share of the wall time is not in the title."""
 HEATS: Final[Mapping[str, tuple[str, Unit, str]]] = {
     EXCESS: (
         "works {} a step longer than its peers",
@@ -126,7 +128,7 @@ def _heats(report: Report, course: RankCourse, steps: StepCourse) -> Iterator[Fi
             continue
         yield Figure(
             name=f"rank-{name.replace('_', '-')}",
-            title=_extremes(name, names, mean),
+            title=_extremes(name, names, mean) + (_when(values[mean.argmax()], steps.steps) if name == EXCESS else ""),
             x=STEP,
             y=Axis(label="rank", unit=unit),
             content=Heat(
@@ -138,6 +140,13 @@ def _heats(report: Report, course: RankCourse, steps: StepCourse) -> Iterator[Fi
             caption=f"{caption} Two of a hundred values may be beyond the colours.",
             reads=(v.COMM,) if name in ("wait", "transfer") else (v.IDLE,) if name == "idle" else (),
         )
+
+
+def _when(values: Any, steps: Sequence[int]) -> str:
+    """Return in which steps a rank loses nine tenths of what it loses, if these are half of the run or fewer."""
+    lost = np.cumsum(np.nan_to_num(np.maximum(values, 0.0)))
+    first, last = (int(np.searchsorted(lost, share * lost[-1])) for share in (0.05, 0.95))
+    return f", above all in steps {steps[first]} to {steps[last]}" if 2 * (last - first + 1) <= len(steps) else ""
 
 
 def excess(course: RankCourse) -> Any:
@@ -183,12 +192,16 @@ def goodput_figures(report: Report) -> list[Figure]:
     rows = rows if len(rows) > 2 else rows[-1:]
     everything = rows[-1]
     order = {attempt.id: place for place, attempt in enumerate(report.attempts, 1)}
-    productive = next((part.share for part in everything.parts if part.kind == "productive"), 0.0)
+    shares = {part.kind: part.share for part in everything.parts}
+    productive = shares.pop("productive", 0.0)
+    rest = [
+        f"{percent(share)} {kind}" for kind, share in sorted(shares.items(), key=lambda one: -one[1]) if share > LEAST
+    ]
     kinds = [part.kind for part in everything.parts if part.time_ns]
     return [
         Figure(
             name="goodput",
-            title=f"{percent(productive)} of the wall time was productive",
+            title=", ".join([f"{percent(productive)} of the wall time was productive", *rest]),
             x=Axis(label="share of the wall time", unit="1"),
             y=Axis(label="attempt"),
             content=Bars(

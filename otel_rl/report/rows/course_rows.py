@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,7 @@ from otel_rl.report.data.course import (
     Course,
     MemoryCourse,
     RankCourse,
+    Recorded,
     StepCourse,
     StepTimeline,
 )
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 MOST_STEPS: Final = 12
 """Steps whose spans are kept."""
 SLOWEST: Final = 3
+SIGNALS: Final = ("traces", "metrics", "logs")
 
 
 def make_course(source: Source, report: Report) -> Course:
@@ -59,7 +61,16 @@ def make_course(source: Source, report: Report) -> Course:
         spans=_spans(source.run, {key: one for key, one in windows.items() if key[2] in chosen}, chosen, read),
         gauges=rollout_gauges(source.run, windows),
         samples=make_samples(source.run, windows, chosen),
+        recorded=_recorded(source.run),
     )
+
+
+def _recorded(run: Run) -> Recorded:
+    records: Counter[str] = Counter()
+    for journal in run.journals:
+        records.update(journal.records)
+    size = sum(segment.size for journal in run.journals for segment in journal.segments)
+    return Recorded(records={name: records[name] for name in SIGNALS}, bytes=size, processes=len(run.journals))
 
 
 def chosen_steps(course: StepCourse, report: Report) -> dict[int, str]:
