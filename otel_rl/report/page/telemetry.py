@@ -26,11 +26,8 @@ def recorded(report: Report, course: Course) -> Foldouts | None:
     said = " and ".join(filter(None, bad)) or "nothing lost"
     steps = report.steps.recorded
     each = f", {size(found.bytes / steps)} a step" if steps else ""
-    lines = [
-        Line(
-            f"{what} of {count(found.processes)} process{'es' * (found.processes != 1)}, {size(found.bytes)} on disk{each}."
-        )
-    ]
+    who = f"{count(found.processes)} process{'es' * (found.processes != 1)}"
+    lines = [Line(f"{what} of {who}, {size(found.bytes)} on disk{each}.")]
     if cut:
         lines.append(Line(f"{count(cut)} parts of records were cut, replaced or left out.", "warning"))
     lines.append(Line("What recording costs in time is not measured in a run: docs/recording.md says it.", "note"))

@@ -143,9 +143,9 @@ def _heats(report: Report, course: RankCourse, steps: StepCourse) -> Iterator[Fi
 
 
 def _when(values: Any, steps: Sequence[int]) -> str:
-    """Return in which steps a rank loses nine tenths of what it loses, if these are half of the run or fewer."""
+    """Return in which steps a rank loses most of what it loses, if these are half of the run or fewer."""
     lost = np.cumsum(np.nan_to_num(np.maximum(values, 0.0)))
-    first, last = (int(np.searchsorted(lost, share * lost[-1])) for share in (0.05, 0.95))
+    first, last = (int(np.searchsorted(lost, share * lost[-1])) for share in (0.1, 0.9))
     return f", above all in steps {steps[first]} to {steps[last]}" if 2 * (last - first + 1) <= len(steps) else ""
 
 
@@ -194,9 +194,8 @@ def goodput_figures(report: Report) -> list[Figure]:
     order = {attempt.id: place for place, attempt in enumerate(report.attempts, 1)}
     shares = {part.kind: part.share for part in everything.parts}
     productive = shares.pop("productive", 0.0)
-    rest = [
-        f"{percent(share)} {kind}" for kind, share in sorted(shares.items(), key=lambda one: -one[1]) if share > LEAST
-    ]
+    largest = sorted((kind for kind in shares if shares[kind] > LEAST), key=lambda kind: -shares[kind])
+    rest = [f"{percent(shares[kind])} {kind}" for kind in largest]
     kinds = [part.kind for part in everything.parts if part.time_ns]
     return [
         Figure(
