@@ -16,8 +16,8 @@ from otel_rl.report.findings.timing import TIME
 from otel_rl.report.findings.unmade import Making
 from otel_rl.report.page import learning_figures, request_figures, time_figures
 from otel_rl.report.page.figure import Figure, Foldouts, Heat, Mark, Panel
+from otel_rl.report.page.recorded_amounts import recorded
 from otel_rl.report.page.sample_foldouts import sample_foldouts
-from otel_rl.report.page.telemetry import recorded
 from otel_rl.report.section import Section, rank_name
 from otel_rl.report.sections.caveats import CAVEATS, DISAGREEMENTS, FAILURES, UNSEEN_STEPS
 from otel_rl.report.sections.flops_rates import FLOPS
