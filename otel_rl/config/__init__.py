@@ -25,7 +25,8 @@ from otel_rl.config.parsers import (
 from otel_rl.vocabulary import SERVICE_NAME
 
 PREFIX = "OTEL_RL_"
-ON_STALL = PREFIX + "ON_STALL"
+ON_FINDING = PREFIX + "ON_FINDING"
+ON_FINDING_SECRET = ON_FINDING + "_SECRET"
 FOREIGN = PREFIX + "FOREIGN_ENDPOINT"
 TRACES_URL = PREFIX + "TRACES_URL"
 LAUNCH = PREFIX + "LAUNCH"
@@ -136,8 +137,17 @@ class Config:
         (),
         "but not before this, s, by default 30: `30,rl.checkpoint=1800`, or `inf`",
     )
-    on_stall: str = _setting(
-        ON_STALL, str, "", "a command or an `https://` address that gets each stall, and its end, as JSON"
+    on_finding: str = _setting(
+        ON_FINDING, parsers.hook, "", "a command or an `https://` address that gets findings and stalls, as JSON"
+    )
+    on_finding_from: str = _setting(
+        "OTEL_RL_ON_FINDING_FROM", parsers.severity, "alarm", "the least severity of these: `alarm` or `warning`"
+    )
+    on_finding_secret: str = _setting(
+        ON_FINDING_SECRET, parsers.secret, "", "base64; signs what is posted, as standardwebhooks.com has it"
+    )
+    on_finding_format: str = _setting(
+        "OTEL_RL_ON_FINDING_FORMAT", parsers.body, "json", "what is posted: `json`, or `slack` for a webhook of Slack"
     )
     foreign_endpoint: str = _setting(FOREIGN, str, "", "OTLP endpoint of the program's own spans; ours do not go there")
     event_loop_lag: bool = _setting(
@@ -200,7 +210,7 @@ class Config:
         wrong = not_possible(PARSERS, environ)
         for variable, allowed in wrong.items():
             if variable.startswith(PREFIX):
-                text = environ[variable].strip()
+                text = "..." if variable in (ON_FINDING, ON_FINDING_SECRET) else environ[variable].strip()
                 raise ConfigurationError(f"{variable}={text!r} is not possible: it takes {allowed}")
         values: dict[str, Any] = {}
         for field in fields(cls):

@@ -6,16 +6,18 @@ import math
 import os
 import re
 import sys
+from base64 import b64decode
 from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 ProcessKind = Literal["driver", "rank", "worker", "engine"]
 """A driver holds the steps alone, or has workers; a rank holds them together with others. Workers, and engines that
 generate, belong to the run of a process that they work for, and emit no step's root."""
 MIB = 1 << 20
 EXPONENTIAL = "base2_exponential_bucket_histogram"
+SHORTEST_KEY = 16
 LONGEST_SHOWN = 256
 """The most characters of a value that are printed or logged."""
 
@@ -151,3 +153,38 @@ def by_stage(text: str) -> tuple[tuple[str, float], ...]:
             raise ValueError("a number above 0, and numbers of single stages, such as `30,rl.checkpoint=1800`")
         found.append((name.strip(), value))
     return tuple(found)
+
+
+def hook(text: str) -> str:
+    """Read a command, or an address to which may be posted."""
+    if "://" in text.split(maxsplit=1)[0]:
+        parts = urlsplit(text)
+        is_here = parts.scheme == "http" and parts.hostname in {"localhost", "127.0.0.1", "::1"}
+        if not (parts.scheme == "https" or is_here) or not parts.hostname or " " in text:
+            raise ValueError("a command, an https:// address, or an http:// address of this machine")
+    return text
+
+
+def severity(text: str) -> str:
+    return _one_of(text, "alarm", "warning")
+
+
+def body(text: str) -> str:
+    return _one_of(text, "json", "slack")
+
+
+def secret(text: str) -> str:
+    """Check a key of base64, with the prefix that some tools give it."""
+    try:
+        is_long = len(b64decode(text.removeprefix("whsec_"), validate=True)) >= SHORTEST_KEY
+    except ValueError:
+        is_long = False
+    if not is_long:
+        raise ValueError(f"base64 of {SHORTEST_KEY} bytes or more, as `openssl rand -base64 32` prints it")
+    return text
+
+
+def _one_of(text: str, *allowed: str) -> str:
+    if text.lower() not in allowed:
+        raise ValueError(" or ".join(allowed))
+    return text.lower()

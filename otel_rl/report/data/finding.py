@@ -36,6 +36,10 @@ class Finding:
     """The process that it is about, of several the worst; null if it is about all, or about none."""
     stage: str | None = None
     """The stage that it is about; null if there is none."""
+    told_ns: int | None = None
+    """When the sidecar told it while the run went on, ns since 1970; null if it did not, or told that it is over."""
+    told_step: int | None = None
+    """The last step then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

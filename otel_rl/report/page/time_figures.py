@@ -37,6 +37,7 @@ ALIKE: Final = 1.01
 EXCESS: Final = "excess"
 LEAST: Final = 0.01
 """A smaller share of the wall time is not in the title."""
+CLICK: Final = " Click a bar for its timeline."
 HEATS: Final[Mapping[str, tuple[str, Unit, str]]] = {
     EXCESS: (
         "works {} a step longer than its peers",
@@ -86,8 +87,8 @@ def _stacked(steps: StepCourse) -> Figure:
             right=[steps.steps[one.stop - 1] + 0.5 for one in of],
             parts=parts,
         ),
-        caption=f"Mean of the ranks; a bar is {what}; stages that overlap may add up to more than the step.{loops} "
-        "Click a bar for its timeline.",
+        caption=f"Mean of the ranks; a bar is {what}; stages that overlap may add up to more than the step.{loops}"
+        f"{CLICK}",
         reads=tuple({stage.partition(" ")[0] for stage in steps.stages}),
     )
 
