@@ -1,9 +1,9 @@
 """OpenTelemetry for reinforcement-learning post-training of language models.
 
 ``instrument()`` records every stage of every step on every rank; ``step``, ``stage``, ``request``, ``sample``,
-``record`` and ``observe`` do it by hand where no framework is known. ``read`` opens the tables of a run,
-``on_finding`` calls a function with what the rules find while it goes on. Importing this package loads neither torch,
-nor Ray, nor the OpenTelemetry SDK.
+``record`` and ``observe`` do it by hand where no framework is known, and ``trajectory``, ``turn`` and ``tool`` in an
+agent loop. ``read`` opens the tables of a run, ``on_finding`` calls a function with what the rules find while it goes
+on. Importing this package loads neither torch, nor Ray, nor the OpenTelemetry SDK.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from otel_rl.process.on_finding import on_finding
     from otel_rl.query.engine import read
     from otel_rl.requests.api import request
+    from otel_rl.trace.agent_loop import tool, trajectory, turn
     from otel_rl.trace.stage import stage
     from otel_rl.trace.steps import step
     from otel_rl.version import __version__
@@ -40,6 +41,9 @@ _HOME = {
     "sample": "otel_rl.layers.api",
     "stage": "otel_rl.trace.stage",
     "step": "otel_rl.trace.steps",
+    "tool": "otel_rl.trace.agent_loop",
+    "trajectory": "otel_rl.trace.agent_loop",
+    "turn": "otel_rl.trace.agent_loop",
     "uninstrument": "otel_rl.entry",
 }
 
@@ -58,6 +62,9 @@ __all__ = [
     "sample",
     "stage",
     "step",
+    "tool",
+    "trajectory",
+    "turn",
     "uninstrument",
 ]
 

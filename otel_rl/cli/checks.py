@@ -25,8 +25,9 @@ from otel_rl.journal.otlp import encode
 from otel_rl.journal.read import Journal, Run
 from otel_rl.report.data.rule_settings import KlRange
 from otel_rl.report.rows.losses import damage_rows, totals
-from otel_rl.report.rows.rule_file import FILE, RULES, kl_range, rule_settings
+from otel_rl.report.rows.rule_file import RULES, kl_range, rule_settings
 from otel_rl.runs.format import clock, count, plural, size
+from otel_rl.runs.settings_file import FILE
 from otel_rl.sidecar import settings as sending
 from otel_rl.sidecar.settings import SIGNALS
 from otel_rl.version import __version__
@@ -143,6 +144,7 @@ def rules_changed(root: Path) -> list[Check]:
         for name, of in found.bounds.items()
     ]
     rows += [Check("ok", name, f"advice: {text}") for name, text in found.advice.items()]
+    rows += [Check("ok", "action", action) for action in found.actions]
     if found.kl != KlRange():
         rows.append(Check("ok", "kl", kl_range(found.kl)))
     return (

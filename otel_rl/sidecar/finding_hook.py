@@ -69,6 +69,11 @@ class FindingHook:
         """Return whether findings of a severity are told."""
         return severity in self._severities
 
+    @property
+    def has_target(self) -> bool:
+        """Whether there is anybody to call."""
+        return bool(self._target)
+
     def call(self, body: Body) -> None:
         """Send a message; never waits.
 

@@ -17,6 +17,7 @@ from otel_rl.probes.sample import Sample
 from otel_rl.process.mailbox import send
 from otel_rl.process.on_finding import FINDING, LiveFinding, active, told
 from otel_rl.records import Log, Value
+from otel_rl.sidecar.call_actions import CallActions
 from otel_rl.sidecar.finding_hook import FindingHook
 
 NUMBERS: Final[dict[str, int]] = {"alarm": 17, "warning": 13}
@@ -55,6 +56,7 @@ class FindingTeller:
         self.active: dict[str, LiveFinding] = {}
         """What goes on, by id."""
         self.hook = FindingHook(config, say)
+        self.calls = CallActions()
         self._unconfirmed: set[str] = set()
         self._since_s = time.monotonic()
 
@@ -76,7 +78,7 @@ class FindingTeller:
             finding = replace(finding, run=finding.run or self._directory.name, time_ns=time_ns)
             finding = replace(finding, link=self._link(finding.trace_id))
             self._note(finding)
-            self._logs.append(_log(finding))
+            self._logs += [_log(finding), *self.calls.take(finding, self.hook)]
         if finding.rule != STALLED:
             self._say(f"{finding.kind} {finding.severity}: {_body(finding)}")
         with guard("tell the training processes of a finding"):
@@ -100,9 +102,9 @@ class FindingTeller:
         with self._lock:
             values = {_labels(one): 0.0 for one in self._over.values()}
             values |= {_labels(one): 1.0 for one in self.active.values()}
-            outcomes = Counter(self.hook.outcomes)
+            outcomes, called = Counter(self.hook.outcomes), self.calls.samples()
         found = [Sample(v.FINDING_ACTIVE, value, labels) for labels, value in values.items()]
-        return found + [Sample(v.FINDING_CALLS, number, ((v.OUTCOME, of),)) for of, number in outcomes.items()]
+        return found + called + [Sample(v.FINDING_CALLS, number, ((v.OUTCOME, of),)) for of, number in outcomes.items()]
 
     def close(self) -> None:
         """Give the hook a moment for what waits."""

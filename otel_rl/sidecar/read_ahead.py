@@ -90,12 +90,13 @@ class ReadAhead:
             return
         from otel_rl.report import cache
         from otel_rl.report.rows.evidence import findings
-        from otel_rl.report.rows.rule_file import rule_settings
+        from otel_rl.report.rows.rule_file import chosen_calls, rule_settings
         from otel_rl.report.source import Source
         from otel_rl.sidecar.finding_watch import FindingWatch
 
         if self._findings is None:
             self._findings = FindingWatch(self._teller)
+            self._teller.calls.chosen = chosen_calls(run.path.parent)
         source = Source(run, time_ns(), cache.restore(cache.dump(reading), run))
         steps, attempts = source.found.steps, source.attempts
         found = findings(source, rule_settings(run.path.parent))
