@@ -26,6 +26,7 @@ COMMANDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     ),
     "demo": ("demo", {"epilog": EXIT_CODES}),
     "report": ("report", {"epilog": EXIT_CODES}),
+    "view": ("view", {"epilog": EXIT_CODES}),
     "query": ("query", {"epilog": EXIT_CODES}),
     "stacks": ("stacks", {"epilog": EXIT_CODES}),
     "export": ("export", {"epilog": EXIT_CODES}),

@@ -196,6 +196,7 @@ def _data(report: Report, page: PageContent) -> dict[str, Any]:
     return {
         "ranks": [{"role": one.role, "rank": one.rank, "name": rank_name(report, one)} for one in report.ranks],
         "first": content.first if content else None,
+        "kept": sorted(one.step for one in content.steps) if content else [],
         "timelines": [_timeline(report, one) for one in content.steps] if content else [],
         "colours": {stage: colour_of(stage) for stage in _stages(content)},
         "panels": [one.name for one in page.panels],

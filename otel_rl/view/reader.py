@@ -1,0 +1,171 @@
+"""The process that reads a run which somebody looks at, and sends the parts of its page to the server.
+
+It reads what came since every two seconds. The report is made in a forked copy, as often as its share of a core allows:
+the copy may finish the reading, and the next report goes on from the one before.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic, sleep, thread_time, time_ns
+from typing import Any, BinaryIO, Final
+
+from otel_rl.guard import guard
+from otel_rl.journal.read import JournalNotFound, Run
+from otel_rl.report import cache
+from otel_rl.report.build import build_with_course
+from otel_rl.report.page.document import parts_of
+from otel_rl.report.reading import Progress, RunReading
+from otel_rl.runs.locate import open_whole
+
+PERIOD_S: Final = 2.0
+SHARE: Final = 0.035
+"""The most of a core that reports take, on average."""
+AGED_S: Final = 30.0
+"""A run in which nothing happens has a new page after this time, as it gets older."""
+NICENESS: Final = 10
+Send = Callable[[str, Any], None]
+
+
+class Snapshot:
+    """What a forked copy of this process makes: the copy may use up what it works on."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.result: Any = None
+        """None if it could not be made."""
+        self.cpu_s = 0.0
+        source, sink = os.pipe()
+        self._process = os.fork()
+        if not self._process:
+            os.close(source)
+            with guard("make a page"), open(sink, "wb") as file:
+                pickle.dump(make(), file, pickle.HIGHEST_PROTOCOL)
+            os._exit(0)
+        os.close(sink)
+        self._thread = threading.Thread(target=self._collect, args=(source,), daemon=True)
+        self._thread.start()
+
+    @property
+    def is_done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def _collect(self, source: int) -> None:
+        with open(source, "rb") as file:
+            data = file.read()
+        _, _, usage = os.wait4(self._process, 0)
+        self.cpu_s = usage.ru_utime + usage.ru_stime
+        with suppress(EOFError, pickle.UnpicklingError):
+            self.result = pickle.loads(data)
+
+
+class RunFollower:
+    """Reads a run again and again."""
+
+    def __init__(self, path: Path, send: Send) -> None:
+        self._path, self._send = path, send
+        self._reading: RunReading | None = None
+        self._snapshot: Snapshot | None = None
+        self._drawn: tuple[int, bool] = (-1, False)
+        """Bytes of the run, and whether it was alive, when the last page was begun."""
+        self._began_s = 0.0
+        self._due_s = 0.0
+
+    def look(self) -> None:
+        """Read what came since, and send what is made of it."""
+        try:
+            run = open_whole(self._path)
+        except JournalNotFound as error:
+            self._reading = None
+            self._send("said", str(error))
+            return
+        self._read(run)
+        self._draw(run)
+        self._send("said", "")
+
+    def _read(self, run: Run) -> None:
+        is_first = self._reading is None or not self._reading.fits(run)
+        if is_first:
+            self._reading = cache.load(run)
+        assert self._reading is not None
+        self._reading.attach(run)
+        progress, is_read = Progress(), threading.Event()
+        if is_first:
+            watch = threading.Thread(target=self._tell, args=(progress, is_read), daemon=True)
+            watch.start()
+        self._reading.read(progress)
+        is_read.set()
+        if is_first:
+            watch.join()
+
+    def _tell(self, progress: Progress, is_read: threading.Event) -> None:
+        while not is_read.wait(0.3):
+            self._send("progress", progress.share)
+        self._send("progress", 1.0)
+
+    def _draw(self, run: Run) -> None:
+        assert self._reading is not None
+        if self._snapshot is not None:
+            self._take()
+            return
+        now, state = monotonic(), (self._reading.read_bytes(), run.alive())
+        is_old = state[1] and now - self._began_s > AGED_S
+        if now < self._due_s or (state == self._drawn and not is_old):
+            return
+        reading = self._reading
+        self._drawn, self._began_s = state, now
+        self._snapshot = Snapshot(lambda: build_with_course(run, time_ns(), reading))
+        if not state[1] or not self._due_s:
+            while not self._snapshot.is_done:
+                sleep(0.02)
+            self._take()
+
+    def _take(self) -> None:
+        """Send the page of a report that is made."""
+        assert self._snapshot is not None
+        if not self._snapshot.is_done:
+            return
+        made, cpu_s, self._snapshot = self._snapshot.result, self._snapshot.cpu_s, None
+        before_s = thread_time()
+        if made is not None:
+            self._send("page", parts_of(*made))
+        self._due_s = self._began_s + (cpu_s + thread_time() - before_s) / SHARE
+
+
+def sender(sink: BinaryIO) -> Send:
+    """Return what sends a message to the server."""
+    lock = threading.Lock()
+
+    def send(kind: str, value: Any) -> None:
+        data = pickle.dumps((kind, value), pickle.HIGHEST_PROTOCOL)
+        with lock:
+            sink.write(len(data).to_bytes(8, "little") + data)
+            sink.flush()
+
+    return send
+
+
+def repeat(look: Callable[[], None]) -> None:
+    """Look again and again, until the server is gone."""
+    with suppress(OSError):
+        os.nice(NICENESS)
+    with suppress(BrokenPipeError, KeyboardInterrupt):
+        while True:
+            began = monotonic()
+            look()
+            sleep(max(0.1, PERIOD_S - (monotonic() - began)))
+
+
+def main(arguments: list[str]) -> None:
+    """Follow a run."""
+    send = sender(sys.stdout.buffer)
+    repeat(RunFollower(Path(arguments[0]), send).look)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
