@@ -19,7 +19,7 @@ from otel_rl.stalls.sentences import chain_of
 
 MOST_LANES: Final = 64
 LEAST_S: Final = 1.0
-"""A lane is at least so long."""
+"""A lane is at least so long, and so is what is open in it."""
 HALF: Final = 50
 """Per cent of a lane: of a bar that begins later, the text stands before it."""
 STATES: Final = {
@@ -83,7 +83,7 @@ def _lane(process: Process, stalls: Sequence[Stall], wide_s: float) -> str:
 
 def _rows(process: Process) -> list[dict[str, Any]]:
     """Return the open stages of a process, each once: a step's root says what the container of its rank says."""
-    rows = list(process.page.open)
+    rows = [row for row in process.page.open if _age_s(process, row) >= LEAST_S]
     inner = [row for row in rows if row["name"] != v.LOOP]
     return inner if any(map(_is_container, inner)) else rows
 
@@ -99,7 +99,8 @@ def _is_container(row: dict[str, Any]) -> bool:
 
 
 def _age_s(process: Process, row: dict[str, Any]) -> float:
-    return max(0.0, (process.now_ns - row["began"]) / 1e9)
+    began_ns: int = row["began"]
+    return max(0.0, (process.now_ns - began_ns) / 1e9)
 
 
 def _bar(process: Process, row: dict[str, Any], wide_s: float, *, is_stuck: bool) -> str:
@@ -111,7 +112,8 @@ def _bar(process: Process, row: dict[str, Any], wide_s: float, *, is_stuck: bool
     side = f"left:{left:.1f}%" if left < HALF else f"right:{100 - left:.1f}%"
     classes = ["stuck"] * is_stuck + ["waits"] * (row["name"] in WAITS) + ["outer"] * _is_container(row)
     return (
-        f'<div class="row {" ".join(classes)}"><i style="left:{left:.1f}%;background-color:{colour_of(row["name"])}"></i>'
+        f'<div class="row {" ".join(classes)}">'
+        f'<i style="left:{left:.1f}%;background-color:{colour_of(row["name"])}"></i>'
         f'<span style="{side}">{safe(f"{name}, {seconds(age_s)}{usually}")}</span></div>'
     )
 

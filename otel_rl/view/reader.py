@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic, sleep, thread_time, time_ns
+from time import monotonic, process_time, sleep, time_ns
 from typing import Any, BinaryIO, Final
 
 from otel_rl.guard import guard
@@ -25,8 +25,8 @@ from otel_rl.report.reading import Progress, RunReading
 from otel_rl.runs.locate import open_whole
 
 PERIOD_S: Final = 2.0
-SHARE: Final = 0.035
-"""The most of a core that reports take, on average."""
+SHARE: Final = 0.04
+"""The most of a core that this process and its copies take, on average since the first page."""
 AGED_S: Final = 30.0
 """A run in which nothing happens has a new page after this time, as it gets older."""
 NICENESS: Final = 10
@@ -39,7 +39,6 @@ class Snapshot:
     def __init__(self, make: Callable[[], Any]) -> None:
         self.result: Any = None
         """None if it could not be made."""
-        self.cpu_s = 0.0
         source, sink = os.pipe()
         self._process = os.fork()
         if not self._process:
@@ -55,11 +54,13 @@ class Snapshot:
     def is_done(self) -> bool:
         return not self._thread.is_alive()
 
+    def wait(self) -> None:
+        self._thread.join()
+
     def _collect(self, source: int) -> None:
         with open(source, "rb") as file:
             data = file.read()
-        _, _, usage = os.wait4(self._process, 0)
-        self.cpu_s = usage.ru_utime + usage.ru_stime
+        os.waitpid(self._process, 0)
         with suppress(EOFError, pickle.UnpicklingError):
             self.result = pickle.loads(data)
 
@@ -74,7 +75,8 @@ class RunFollower:
         self._drawn: tuple[int, bool] = (-1, False)
         """Bytes of the run, and whether it was alive, when the last page was begun."""
         self._began_s = 0.0
-        self._due_s = 0.0
+        self._paid: tuple[float, float] | None = None
+        """The time, and the CPU time that was used, when the first page was sent; None before."""
 
     def look(self) -> None:
         """Read what came since, and send what is made of it."""
@@ -115,14 +117,13 @@ class RunFollower:
             return
         now, state = monotonic(), (self._reading.read_bytes(), run.alive())
         is_old = state[1] and now - self._began_s > AGED_S
-        if now < self._due_s or (state == self._drawn and not is_old):
+        if not self._is_due(now) or (state == self._drawn and not is_old):
             return
         reading = self._reading
         self._drawn, self._began_s = state, now
         self._snapshot = Snapshot(lambda: build_with_course(run, time_ns(), reading))
-        if not state[1] or not self._due_s:
-            while not self._snapshot.is_done:
-                sleep(0.02)
+        if not state[1] or self._paid is None:
+            self._snapshot.wait()
             self._take()
 
     def _take(self) -> None:
@@ -130,11 +131,23 @@ class RunFollower:
         assert self._snapshot is not None
         if not self._snapshot.is_done:
             return
-        made, cpu_s, self._snapshot = self._snapshot.result, self._snapshot.cpu_s, None
-        before_s = thread_time()
+        made, self._snapshot = self._snapshot.result, None
         if made is not None:
             self._send("page", parts_of(*made))
-        self._due_s = self._began_s + (cpu_s + thread_time() - before_s) / SHARE
+        self._paid = self._paid or (monotonic(), _cpu_s())
+
+    def _is_due(self, now: float) -> bool:
+        """Return whether the share of a core that may be used is not used up."""
+        if self._paid is None:
+            return True
+        began_s, used_s = self._paid
+        return _cpu_s() - used_s <= SHARE * (now - began_s)
+
+
+def _cpu_s() -> float:
+    """Return the CPU time of this process and of its copies that have ended."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
 
 
 def sender(sink: BinaryIO) -> Send:
@@ -155,10 +168,12 @@ def repeat(look: Callable[[], None]) -> None:
     with suppress(OSError):
         os.nice(NICENESS)
     with suppress(BrokenPipeError, KeyboardInterrupt):
+        look()  # may take long
         while True:
-            began = monotonic()
+            sleep(PERIOD_S)
+            used_s = process_time()
             look()
-            sleep(max(0.1, PERIOD_S - (monotonic() - began)))
+            sleep(max(0.0, (process_time() - used_s) / SHARE - PERIOD_S))
 
 
 def main(arguments: list[str]) -> None:

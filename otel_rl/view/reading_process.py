@@ -50,7 +50,7 @@ class ReadingProcess:
         """Return the parts of a whole page, None if there is none yet, and its epoch and version."""
         with self._lock:
             self.asked_s = monotonic()
-            return self._parts, self._pieces.epoch, self._part_version
+            return self._parts, self._pieces.epoch if self._parts else "", self._part_version
 
     def state(self, epoch: str, version: int) -> dict[str, Any]:
         """Return what a browser does not know that has a page of some version."""

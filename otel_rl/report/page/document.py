@@ -70,7 +70,7 @@ def parts_of(report: Report, course: Course) -> PageParts:
 
 
 def write_page(parts: PageParts, *, live: str = "", live_script: str = "") -> str:
-    """Write a page as one HTML document; a live one has more in its body, and one more script, which may ask its server."""
+    """Write a page as one HTML document; a live one has more in its body, and a script that asks its server."""
     scripts = [library(), own_file("page.js"), *filter(None, [live_script])]
     body = [
         *parts.body.values(),
