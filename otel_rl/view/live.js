@@ -44,6 +44,7 @@
     const [low, high] = steps?.bounds ?? [];
     const isZoomed = steps && (steps.start !== low || steps.end !== high);
     const kept = events.filter((one) => !(isZoomed && one.model.id === "steps" && ["start", "end"].includes(one.attr)));
+    kept.sort((one, other) => (other.attr === "bounds") - (one.attr === "bounds")); // a range ends within its bounds
     doc.apply_json_patch({ events: kept });
   };
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from otel_rl.report.page.document import PageParts
@@ -49,9 +50,8 @@ class Pieces:
         timelines: list[Any] = []
         events: list[Any] = []
         told: set[str] = set()
-        for key, (changed, value) in self._values.items():
-            if changed <= version:
-                continue
+        changes = [(changed, key, value) for key, (changed, value) in self._values.items() if changed > version]
+        for _, key, value in sorted(changes, key=itemgetter(0)):  # a figure may be newer than its panel, or older
             if key[0] == "html":
                 html[key[1]] = value
             elif key[0] == "timeline":

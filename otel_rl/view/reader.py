@@ -16,13 +16,16 @@ from pathlib import Path
 from time import monotonic, process_time, sleep, time_ns
 from typing import Any, BinaryIO, Final
 
-from otel_rl.guard import guard
 from otel_rl.journal.read import JournalNotFound, Run
 from otel_rl.report import cache
 from otel_rl.report.build import build_with_course
+from otel_rl.report.findings.unmade import Making
 from otel_rl.report.page.document import parts_of
+from otel_rl.report.page.panels import make_page
 from otel_rl.report.reading import Progress, RunReading
 from otel_rl.runs.locate import open_whole
+from otel_rl.view.newest_steps import Mark, NewestSteps
+from otel_rl.view.snapshot import Snapshot
 
 PERIOD_S: Final = 2.0
 SHARE: Final = 0.04
@@ -33,45 +36,17 @@ NICENESS: Final = 10
 Send = Callable[[str, Any], None]
 
 
-class Snapshot:
-    """What a forked copy of this process makes: the copy may use up what it works on."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self.result: Any = None
-        """None if it could not be made."""
-        source, sink = os.pipe()
-        self._process = os.fork()
-        if not self._process:
-            os.close(source)
-            with guard("make a page"), open(sink, "wb") as file:
-                pickle.dump(make(), file, pickle.HIGHEST_PROTOCOL)
-            os._exit(0)
-        os.close(sink)
-        self._thread = threading.Thread(target=self._collect, args=(source,), daemon=True)
-        self._thread.start()
-
-    @property
-    def is_done(self) -> bool:
-        return not self._thread.is_alive()
-
-    def wait(self) -> None:
-        self._thread.join()
-
-    def _collect(self, source: int) -> None:
-        with open(source, "rb") as file:
-            data = file.read()
-        os.waitpid(self._process, 0)
-        with suppress(EOFError, pickle.UnpicklingError):
-            self.result = pickle.loads(data)
-
-
 class RunFollower:
     """Reads a run again and again."""
 
     def __init__(self, path: Path, send: Send) -> None:
         self._path, self._send = path, send
         self._reading: RunReading | None = None
+        self._newest = NewestSteps()
+        self._mark = Mark(0, {})
         self._snapshot: Snapshot | None = None
+        self._since = self._mark
+        """How much was read when it was made."""
         self._drawn: tuple[int, bool] = (-1, False)
         """Bytes of the run, and whether it was alive, when the last page was begun."""
         self._began_s = 0.0
@@ -88,12 +63,21 @@ class RunFollower:
             return
         self._read(run)
         self._draw(run)
+        assert self._reading is not None
+        if self._newest.is_wanted(self._reading):
+            pending = Snapshot(self._reading.end_pending)
+            pending.wait()
+            if parts := self._newest.add(self._reading, pending.result or []):
+                self._send("figures", parts)
         self._send("said", "")
 
     def _read(self, run: Run) -> None:
         is_first = self._reading is None or not self._reading.fits(run)
         if is_first:
-            self._reading = cache.load(run)
+            if self._snapshot is not None:
+                self._snapshot.wait()
+            self._snapshot = None
+            self._reading, self._newest = cache.load(run), NewestSteps()
         assert self._reading is not None
         self._reading.attach(run)
         progress, is_read = Progress(), threading.Event()
@@ -104,6 +88,7 @@ class RunFollower:
         is_read.set()
         if is_first:
             watch.join()
+        self._mark = self._newest.mark(self._reading)
 
     def _tell(self, progress: Progress, is_read: threading.Event) -> None:
         while not is_read.wait(0.3):
@@ -121,6 +106,7 @@ class RunFollower:
             return
         reading = self._reading
         self._drawn, self._began_s = state, now
+        self._since = self._mark
         self._snapshot = Snapshot(lambda: build_with_course(run, time_ns(), reading))
         if not state[1] or self._paid is None:
             self._snapshot.wait()
@@ -133,7 +119,11 @@ class RunFollower:
             return
         made, self._snapshot = self._snapshot.result, None
         if made is not None:
-            self._send("page", parts_of(*made))
+            making = Making()
+            report, course = made
+            page = make_page(report, course, making)
+            self._send("page", parts_of(report, page, making))
+            self._newest.take(report, course, page, self._since)
         self._paid = self._paid or (monotonic(), _cpu_s())
 
     def _is_due(self, now: float) -> bool:

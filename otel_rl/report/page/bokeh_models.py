@@ -24,9 +24,10 @@ SCRIPT: Final = ("static", "js", "bokeh.min.js")
 class Model:
     """A model of BokehJS, with the attributes that differ from its defaults."""
 
-    def __init__(self, kind: str, *, shared: str = "", **attributes: Any) -> None:
-        """Make a model; one that is shared by roots has an id of its own."""
-        self.kind, self.shared, self.attributes = kind, shared, attributes
+    def __init__(self, kind: str, **attributes: Any) -> None:
+        self.kind, self.attributes = kind, attributes
+        self.shared = ""
+        """The id of one that several roots have; empty if it is numbered as the others are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,13 +49,12 @@ class PageParts:
 
 def to_html(report: Report, course: Course) -> str:
     """Write a report as one HTML document."""
-    return write_page(parts_of(report, course))
-
-
-def parts_of(report: Report, course: Course) -> PageParts:
-    """Make the parts of a page."""
     making = Making()
-    page = make_page(report, course, making)
+    return write_page(parts_of(report, make_page(report, course, making), making))
+
+
+def parts_of(report: Report, page: PageContent, making: Making) -> PageParts:
+    """Return the parts of a page."""
     document, places = draw([figure for panel in page.panels for figure in panel.figures])
     unmade = [*report.unmade, *making.unmade]
     said = f'<p class="warning">{safe(counted(unmade))}</p>' if unmade else ""
@@ -67,6 +66,14 @@ def parts_of(report: Report, course: Course) -> PageParts:
         **{f"panel-{one.name}": _panel(one, report) for one in page.panels},
     }
     return PageParts(report.run, body, {"document": document, "places": places, **_data(report, page)})
+
+
+def parts_of_figures(run: str, figures: Sequence[Figure]) -> PageParts:
+    """Return the parts of some figures of a page."""
+    document, places = draw(figures)
+    return PageParts(
+        run, {f"figure-{one.name}": _figure(one) for one in figures}, {"document": document, "places": places}
+    )
 
 
 def write_page(parts: PageParts, *, live: str = "", live_script: str = "") -> str:

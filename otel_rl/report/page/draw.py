@@ -136,9 +136,9 @@ class _Drawer:
 
     def __init__(self, figures: Sequence[Figure]) -> None:
         low, high = _steps(figures)
-        self.steps = Model(
-            "Range1d", shared="steps", name="steps", start=low, end=high, bounds=[low, high], min_interval=1
-        )
+        self.steps = Model("Range1d", name="steps", start=low, end=high, bounds=[low, high], min_interval=1)
+
+        self.steps.shared = "steps"
 
     def plot(self, figure: Figure) -> Model:
         is_step = figure.x.unit == "step"

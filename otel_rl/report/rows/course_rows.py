@@ -58,6 +58,11 @@ def make_course(source: Source, report: Report) -> Course:
     )
 
 
+def step_course(averaged: Averaged, attempts: Iterable[str]) -> StepCourse:
+    """Return the steps of the last training loop."""
+    return _steps(_of_last_loop(averaged, attempts), averaged)
+
+
 def chosen_steps(course: StepCourse, report: Report) -> dict[int, str]:
     """Return the steps whose spans are kept, each with the reason: what findings name, the slowest, median and last."""
     found: dict[int, str] = {}
