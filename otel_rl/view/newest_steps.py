@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from otel_rl.report.data.course import Course, StepCourse
@@ -22,10 +23,10 @@ from otel_rl.report.reading import RunReading
 from otel_rl.report.rows.course_rows import step_course
 from otel_rl.report.rows.series import SeriesPoints
 
-KEPT: Final = 12
-"""Points are looked for since the oldest of so many marks: a trace is closed up to 12 s after its points were read."""
-RECENT: Final = 4
-"""Steps are made anew since the last so many marks: a rank's part of a step may come later than that of others."""
+WINDOW_NS: Final = 6_000_000_000
+"""Steps that ended within this time are made anew: a rank's part of a step may come later than that of others."""
+KEPT: Final = 5
+"""Points are looked for since the oldest of so many marks, which is longer ago."""
 
 
 class Mark(NamedTuple):
@@ -58,11 +59,11 @@ class NewestSteps:
         """Go on from a new report."""
         self._made, self._since = (report, course, page), since
 
-    def is_wanted(self, reading: RunReading) -> bool:
-        """Return whether there is a page, and something was read since it was added to."""
+    def window_ns(self, reading: RunReading) -> float:
+        """Return from which time steps are wanted; 0 if there is no page, or nothing was read since it was added to."""
         is_new = self._added_bytes != reading.read_bytes() or self._since is not None
         self._added_bytes = reading.read_bytes()
-        return is_new and self._made is not None
+        return 0.0 if self._made is None or not is_new else WINDOW_NS if self._since is None else inf
 
     def add(self, reading: RunReading, pending: Sequence[StepRecord]) -> PageParts | None:
         """Add what came since; return the figures that show it, None if nothing came.
@@ -73,8 +74,7 @@ class NewestSteps:
         """
         assert self._made is not None
         report, course, page = self._made
-        recent = self._marks[max(0, len(self._marks) - RECENT)].steps
-        since, self._since = self._since or Mark(recent, self._marks[0].points), None
+        since, self._since = self._since or Mark(len(reading.closed_steps), self._marks[0].points), None
         records = [*reading.closed_steps[since.steps :], *pending]
         newer, longer = extended(report, course, records, reading.points.numbers.after(since.points))
         if longer is course:
@@ -131,6 +131,10 @@ def _all(known: Sequence[Series], added: Mapping[Any, Series]) -> list[Series]:
 
 def _longer(known: Series, added: Series | None) -> Series:
     new = [] if added is None else [pair for pair in zip(added.steps, added.values, strict=True) if pair[0] is not None]
+    if not new:
+        return known
+    if new[0][0] in known.steps[-len(new) :]:
+        new = new[1:]  # some of its ranks' points may be older
     if not new:
         return known
     first = new[0][0] or 0

@@ -12,8 +12,9 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from time import monotonic, process_time, sleep, time_ns
+from time import monotonic, sleep, time_ns
 from typing import Any, BinaryIO, Final
 
 from otel_rl.journal.read import JournalNotFound, Run
@@ -28,8 +29,10 @@ from otel_rl.view.newest_steps import Mark, NewestSteps
 from otel_rl.view.snapshot import Snapshot
 
 PERIOD_S: Final = 2.0
-SHARE: Final = 0.04
+SHARE: Final = 0.045
 """The most of a core that this process and its copies take, on average since the first page."""
+LOOK_SHARE: Final = 0.025
+"""The part of it for what is read and added every few seconds; reports have the remainder."""
 AGED_S: Final = 30.0
 """A run in which nothing happens has a new page after this time, as it gets older."""
 NICENESS: Final = 10
@@ -64,8 +67,8 @@ class RunFollower:
         self._read(run)
         self._draw(run)
         assert self._reading is not None
-        if self._newest.is_wanted(self._reading):
-            pending = Snapshot(self._reading.end_pending)
+        if window_ns := self._newest.window_ns(self._reading):
+            pending = Snapshot(partial(self._reading.end_pending, window_ns))
             pending.wait()
             if parts := self._newest.add(self._reading, pending.result or []):
                 self._send("figures", parts)
@@ -124,17 +127,17 @@ class RunFollower:
             page = make_page(report, course, making)
             self._send("page", parts_of(report, page, making))
             self._newest.take(report, course, page, self._since)
-        self._paid = self._paid or (monotonic(), _cpu_s())
+        self._paid = self._paid or (monotonic(), cpu_s())
 
     def _is_due(self, now: float) -> bool:
         """Return whether the share of a core that may be used is not used up."""
         if self._paid is None:
             return True
         began_s, used_s = self._paid
-        return _cpu_s() - used_s <= SHARE * (now - began_s)
+        return cpu_s() - used_s <= SHARE * (now - began_s)
 
 
-def _cpu_s() -> float:
+def cpu_s() -> float:
     """Return the CPU time of this process and of its copies that have ended."""
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system
@@ -161,9 +164,9 @@ def repeat(look: Callable[[], None]) -> None:
         look()  # may take long
         while True:
             sleep(PERIOD_S)
-            used_s = process_time()
+            before_s = cpu_s()
             look()
-            sleep(max(0.0, (process_time() - used_s) / SHARE - PERIOD_S))
+            sleep(max(0.0, (cpu_s() - before_s) / LOOK_SHARE - PERIOD_S))
 
 
 def main(arguments: list[str]) -> None:
