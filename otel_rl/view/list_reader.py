@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from time import monotonic, time_ns
+from time import monotonic, process_time, time_ns
 from typing import Final
 from urllib.parse import quote
 
@@ -37,6 +37,7 @@ HEADS: Final = (
     ("run", "name"), ("state", "fact"), ("framework", "fact"), ("steps", "number"), ("reward", "number"),
     ("step time", "number"), ("alarms", "fact"),
 )  # fmt: skip
+HEAD: Final = '<header id="head"><h1>Runs</h1></header>'
 UNREAD: Final = Line("not read yet", "note")
 
 
@@ -70,8 +71,9 @@ class ListReader:
         self._known: dict[Path, _Known] = {}
         self._sent_s = 0.0
 
-    def look(self) -> None:
-        """Send the list, and again as more of it is known."""
+    def look(self) -> float:
+        """Send the list, and again as more of it is known; return the CPU time that it took, without that of copies."""
+        before_s = process_time()
         runs = sorted(recorded_below(self._root), key=recency, reverse=True)
         self._known = {path: self._known.get(path) or _Known() for path in runs[:MOST_RUNS]}
         left = len(runs) - len(self._known)
@@ -80,6 +82,7 @@ class ListReader:
             if self._clock() >= known.due_s and self._refresh(path, known) and self._clock() - self._sent_s > SENT_S:
                 self._tell(left)
         self._tell(left)
+        return process_time() - before_s
 
     def _refresh(self, path: Path, known: _Known) -> bool:
         """Read a run if it has grown or ended; return whether that was so."""
@@ -105,7 +108,7 @@ class ListReader:
         for path, known in self._known.items():
             stalled = _stalls(path) if known.is_alive else ()
             rows.append((self._key(path), replace(known.line, alarms=(*stalled, *known.line.alarms))))
-        self._send("page", PageParts("runs", {"runs": list_html(self._root, rows, left)}, {}))
+        self._send("page", PageParts("runs", {"head": HEAD, "runs": list_html(self._root, rows, left)}, {}))
         self._sent_s = self._clock()
 
     def _key(self, path: Path) -> str:

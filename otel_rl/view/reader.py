@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from time import monotonic, sleep, time_ns
+from time import monotonic, process_time, sleep, time_ns
 from typing import Any, BinaryIO, Final
 
 from otel_rl.journal.read import JournalNotFound, Run
@@ -56,23 +56,26 @@ class RunFollower:
         self._paid: tuple[float, float] | None = None
         """The time, and the CPU time that was used, when the first page was sent; None before."""
 
-    def look(self) -> None:
-        """Read what came since, and send what is made of it."""
+    def look(self) -> float:
+        """Read what came since, and send what is made of it; return the CPU time that it took, without a report's."""
+        before_s, copy_s = process_time(), 0.0
         try:
             run = open_whole(self._path)
         except JournalNotFound as error:
             self._reading = None
             self._send("said", str(error))
-            return
+            return process_time() - before_s
         self._read(run)
         self._draw(run)
         assert self._reading is not None
         if window_ns := self._newest.window_ns(self._reading):
             pending = Snapshot(partial(self._reading.end_pending, window_ns))
             pending.wait()
+            copy_s = pending.cpu_s
             if parts := self._newest.add(self._reading, pending.result or []):
                 self._send("figures", parts)
         self._send("said", "")
+        return process_time() - before_s + copy_s
 
     def _read(self, run: Run) -> None:
         is_first = self._reading is None or not self._reading.fits(run)
@@ -105,7 +108,7 @@ class RunFollower:
             return
         now, state = monotonic(), (self._reading.read_bytes(), run.alive())
         is_old = state[1] and now - self._began_s > AGED_S
-        if not self._is_due(now) or (state == self._drawn and not is_old):
+        if (state == self._drawn and not is_old) or (state[1] and not self._is_due(now)):
             return
         reading = self._reading
         self._drawn, self._began_s = state, now
@@ -156,17 +159,15 @@ def sender(sink: BinaryIO) -> Send:
     return send
 
 
-def repeat(look: Callable[[], None]) -> None:
-    """Look again and again, until the server is gone."""
+def repeat(look: Callable[[], float]) -> None:
+    """Look again and again, until the server is gone; less often if that takes more of a core than it may."""
     with suppress(OSError):
         os.nice(NICENESS)
     with suppress(BrokenPipeError, KeyboardInterrupt):
         look()  # may take long
         while True:
             sleep(PERIOD_S)
-            before_s = cpu_s()
-            look()
-            sleep(max(0.0, (cpu_s() - before_s) / LOOK_SHARE - PERIOD_S))
+            sleep(max(0.0, look() / LOOK_SHARE - PERIOD_S))
 
 
 def main(arguments: list[str]) -> None:

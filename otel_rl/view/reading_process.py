@@ -44,7 +44,6 @@ class ReadingProcess:
 
     def close(self) -> None:
         self._child.terminate()
-        self._thread.join()
 
     def page(self) -> tuple[PageParts | None, str, int]:
         """Return the parts of a whole page, None if there is none yet, and its epoch and version."""
@@ -63,7 +62,7 @@ class ReadingProcess:
 
     def _progress(self) -> str:
         if self._share is None:
-            return "Opening the run"
+            return "Looking for what was recorded"
         return f"Reading: {self._share:.0%}" if self._share < 1 else "Read; drawing its page"
 
     def _receive(self) -> None:

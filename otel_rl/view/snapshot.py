@@ -18,11 +18,12 @@ class Snapshot:
     def __init__(self, make: Callable[[], Any]) -> None:
         self.result: Any = None
         """None if it could not be made."""
+        self.cpu_s = 0.0
         source, sink = os.pipe()
         self._process = os.fork()
         if not self._process:
             os.close(source)
-            with guard("make a page"), open(sink, "wb") as file:
+            with guard("make a page"), suppress(BrokenPipeError), open(sink, "wb") as file:
                 pickle.dump(make(), file, pickle.HIGHEST_PROTOCOL)
             os._exit(0)
         os.close(sink)
@@ -39,6 +40,7 @@ class Snapshot:
     def _collect(self, source: int) -> None:
         with open(source, "rb") as file:
             data = file.read()
-        os.waitpid(self._process, 0)
+        _, _, usage = os.wait4(self._process, 0)
+        self.cpu_s = usage.ru_utime + usage.ru_stime
         with suppress(EOFError, pickle.UnpicklingError):
             self.result = pickle.loads(data)
