@@ -63,7 +63,8 @@
     }
     if (state.now !== undefined) put("now", state.now);
     const age = Math.round((Date.now() - changed) / 1000);
-    say(state.said || (page.epoch && state.isLive !== false ? `Live; last news ${age < 2 ? "now" : `${age} s ago`}.` : ""), Boolean(state.said && page.epoch));
+    const news = document.getElementById("now")?.hidden ? "Up to date." : `Live; last news ${age < 2 ? "now" : `${age} s ago`}.`;
+    say(state.said || news, Boolean(state.said && page.epoch));
   };
   const say = (text, isLost) => {
     status.textContent = text;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hmac
 import json
+import os
 import threading
 from functools import cache
 from http import HTTPStatus
@@ -21,7 +22,7 @@ from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
 from otel_rl.guard import guard
 from otel_rl.report.page.blocks import safe
 from otel_rl.report.page.document import PageParts, to_script, write_document, write_page
-from otel_rl.runs.locate import recorded_below
+from otel_rl.runs.locate import PENDING, is_run
 from otel_rl.view.now import now_html
 from otel_rl.view.reading_process import ReadingProcess, with_part
 
@@ -33,6 +34,7 @@ NOW_S: Final = 0.5
 EVERYWHERE: Final = ("0.0.0.0", "::")
 COOKIE: Final = "otel_rl_token"
 ZIPPED: Final = 2_000
+GONE: Final = "This run is gone: its directory is not there any more. What was read of it is still shown."
 LIST: Final = ""
 """The key of the list of runs."""
 HEADERS: Final = {
@@ -68,9 +70,12 @@ class Viewer:
             return str(path)
 
     def path_of(self, key: str) -> Path | None:
-        """Return the run with a key, or what was opened as one; None if no run is called so."""
-        known = [*recorded_below(self.root), *filter(None, [self.run])]
-        return next((path for path in known if self.key_of(path) == key), None)
+        """Return the run with a key, or what was opened as one; None if there is no such run now."""
+        path = self.root / key
+        if path == self.run:
+            return path if path.exists() else None
+        is_below = path.parent in (self.root, self.root / PENDING) and path.name != os.pardir and "\0" not in key
+        return path if is_below and is_run(path) else None
 
     def reader(self, key: str) -> ReadingProcess | None:
         """Return what reads a run, or the list; None if there is no such run and none was read."""
@@ -129,9 +134,11 @@ def state_of(viewer: Viewer, key: str, epoch: str, version: int) -> dict[str, An
     """Return what a browser does not know yet."""
     reader = viewer.reader(key)
     if reader is None:
-        return {"epoch": "", "said": "This run is gone: its directory is not there any more."}
+        return {"epoch": "", "said": GONE}
     state = reader.state(epoch, version)
-    return state if key == LIST else state | {"now": viewer.now(key)}
+    if key == LIST:
+        return state
+    return state | {"now": viewer.now(key)} | ({} if viewer.path_of(key) else {"said": GONE})
 
 
 @cache
