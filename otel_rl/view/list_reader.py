@@ -27,7 +27,7 @@ from otel_rl.stalls.bounds import StallBounds
 from otel_rl.stalls.chain import Situation
 from otel_rl.stalls.finder import newest_attempt
 from otel_rl.stalls.members import find_here
-from otel_rl.view.reader import SHARE, Send, repeat, sender
+from otel_rl.view.run_reader import SHARE, Send, repeat, sender
 from otel_rl.view.snapshot import Snapshot
 
 MOST_RUNS: Final = 200

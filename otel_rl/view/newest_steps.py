@@ -29,14 +29,14 @@ KEPT: Final = 5
 """Points are looked for since the oldest of so many marks, which is longer ago."""
 
 
-class Mark(NamedTuple):
+class ReadMark(NamedTuple):
     """How much of a run was read at a time."""
 
     steps: int
     points: Mapping[Any, int]
 
     @classmethod
-    def of(cls, reading: RunReading) -> Mark:
+    def of(cls, reading: RunReading) -> ReadMark:
         return cls(len(reading.closed_steps), reading.points.numbers.counts())
 
 
@@ -44,18 +44,18 @@ class NewestSteps:
     """A report, and what came since."""
 
     def __init__(self) -> None:
-        self._marks: deque[Mark] = deque(maxlen=KEPT)
-        self._since: Mark | None = None
+        self._marks: deque[ReadMark] = deque(maxlen=KEPT)
+        self._since: ReadMark | None = None
         """How much was read when the report was made; None once what came since was added."""
         self._made: tuple[Report, Course, PageContent] | None = None
         self._added_bytes = -1
 
-    def mark(self, reading: RunReading) -> Mark:
+    def mark(self, reading: RunReading) -> ReadMark:
         """Remember how much is read; return since when a report that is made now has to be added to."""
-        self._marks.append(Mark.of(reading))
-        return Mark(self._marks[-1].steps, self._marks[0].points)
+        self._marks.append(ReadMark.of(reading))
+        return ReadMark(self._marks[-1].steps, self._marks[0].points)
 
-    def take(self, report: Report, course: Course, page: PageContent, since: Mark) -> None:
+    def take(self, report: Report, course: Course, page: PageContent, since: ReadMark) -> None:
         """Go on from a new report."""
         self._made, self._since = (report, course, page), since
 
@@ -74,7 +74,7 @@ class NewestSteps:
         """
         assert self._made is not None
         report, course, page = self._made
-        since, self._since = self._since or Mark(len(reading.closed_steps), self._marks[0].points), None
+        since, self._since = self._since or ReadMark(len(reading.closed_steps), self._marks[0].points), None
         records = [*reading.closed_steps[since.steps :], *pending]
         newer, longer = extended(report, course, records, reading.points.numbers.after(since.points))
         if longer is course:

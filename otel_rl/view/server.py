@@ -89,7 +89,7 @@ class Viewer:
                 return None
             by_age = sorted(self._readers, key=lambda one: self._readers[one].asked_s)
             self._close([key] if known else by_age[: max(0, len(by_age) - MOST_RUNS + 1)])
-            module = "list_reader" if key == LIST else "reader"
+            module = "list_reader" if key == LIST else "run_reader"
             return self._readers.setdefault(key, ReadingProcess(module, str(path)))
 
     def now(self, key: str) -> str:

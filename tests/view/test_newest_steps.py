@@ -14,7 +14,7 @@ from otel_rl.report.data.report import Report, Series
 from otel_rl.report.findings.unmade import Making
 from otel_rl.report.page.panels import make_page
 from otel_rl.report.reading import RunReading
-from otel_rl.view.newest_steps import Mark, NewestSteps
+from otel_rl.view.newest_steps import ReadMark, NewestSteps
 from tests.made_runs import BEGIN_NS, Plan, write_run
 
 NOW_NS = BEGIN_NS + 3_600_000_000_000
@@ -57,7 +57,7 @@ def test_what_is_added_equals_the_report_of_the_whole(tmp_path: Path) -> None:
     newest = NewestSteps()
     newest.mark(reading)
     before = older(whole, course)
-    newest.take(*before, make_page(*before, Making()), Mark(0, {}))
+    newest.take(*before, make_page(*before, Making()), ReadMark(0, {}))
     assert newest.window_ns(reading) == inf
     parts = newest.add(reading, reading.end_pending(inf))
     assert parts is not None and newest._made is not None

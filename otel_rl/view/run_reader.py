@@ -25,7 +25,7 @@ from otel_rl.report.page.document import parts_of
 from otel_rl.report.page.panels import make_page
 from otel_rl.report.reading import Progress, RunReading
 from otel_rl.runs.locate import open_whole
-from otel_rl.view.newest_steps import Mark, NewestSteps
+from otel_rl.view.newest_steps import ReadMark, NewestSteps
 from otel_rl.view.snapshot import Snapshot
 
 PERIOD_S: Final = 2.0
@@ -46,7 +46,7 @@ class RunFollower:
         self._path, self._send = path, send
         self._reading: RunReading | None = None
         self._newest = NewestSteps()
-        self._mark = Mark(0, {})
+        self._mark = ReadMark(0, {})
         self._snapshot: Snapshot | None = None
         self._since = self._mark
         """How much was read when it was made."""
