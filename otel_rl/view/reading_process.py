@@ -29,7 +29,7 @@ class ReadingProcess:
         self._lock = threading.Lock()
         self._said = ""
         self._share: float | None = None
-        self.asked_s = monotonic()
+        self.started_s = self.asked_s = monotonic()
         """When somebody wanted to know something of it last."""
         self._child = subprocess.Popen(
             [sys.executable, "-m", f"otel_rl.view.{module}", *arguments],

@@ -25,7 +25,7 @@ from otel_rl.report.page.document import parts_of
 from otel_rl.report.page.panels import make_page
 from otel_rl.report.reading import Progress, RunReading
 from otel_rl.runs.locate import open_whole
-from otel_rl.view.newest_steps import ReadMark, NewestSteps
+from otel_rl.view.newest_steps import NewestSteps, ReadMark
 from otel_rl.view.snapshot import Snapshot
 
 PERIOD_S: Final = 2.0

@@ -6,7 +6,9 @@ import gzip
 import hmac
 import json
 import os
+import re
 import threading
+from contextlib import suppress
 from functools import cache
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
@@ -28,11 +30,14 @@ from otel_rl.view.reading_process import ReadingProcess, with_part
 
 UNASKED_S: Final = 60.0
 """A run that nobody has asked for so long is no longer read."""
+AGAIN_S: Final = 10.0
+"""A process that ended by an error is started again after this time."""
 MOST_RUNS: Final = 4
 """Runs that are read at the same time; the one that nobody has asked for longest goes."""
 NOW_S: Final = 0.5
 EVERYWHERE: Final = ("0.0.0.0", "::")
 COOKIE: Final = "otel_rl_token"
+NUMBER: Final = re.compile(r"[0-9]{1,15}")
 ZIPPED: Final = 2_000
 GONE: Final = "This run is gone: its directory is not there any more. What was read of it is still shown."
 LIST: Final = ""
@@ -80,9 +85,8 @@ class Viewer:
     def reader(self, key: str) -> ReadingProcess | None:
         """Return what reads a run, or the list; None if there is no such run and none was read."""
         with self._lock:
-            self._close([one for one, of in self._readers.items() if monotonic() - of.asked_s > UNASKED_S])
             known = self._readers.get(key)
-            if known is not None and not (known.has_ended and monotonic() - known.asked_s > NOW_S):
+            if known is not None and not (known.has_ended and monotonic() - known.started_s > AGAIN_S):
                 return known
             path = self.root if key == LIST else self.path_of(key)
             if path is None:
@@ -102,6 +106,11 @@ class Viewer:
                 html = now_html(path) if path is not None else html
             self._now[key] = monotonic(), html
         return html
+
+    def sweep(self) -> None:
+        """End what reads for nobody."""
+        with self._lock:
+            self._close([key for key, one in self._readers.items() if monotonic() - one.asked_s > UNASKED_S])
 
     def close(self) -> None:
         with self._lock:
@@ -158,6 +167,13 @@ class Server(ThreadingHTTPServer):
         self.address_family = AF_INET6 if ":" in host else AF_INET
         super().__init__((host, port), Handler)
 
+    def service_actions(self) -> None:
+        """Do what is to be done every half second."""
+        self.viewer.sweep()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a browser that went away; errors of ours are caught where they happen."""
+
     def url(self, path: str = "/") -> str:
         host, port = str(self.server_address[0]), self.server_address[1]
         name = gethostname() if host in EVERYWHERE else f"[{host}]" if ":" in host else host
@@ -184,18 +200,21 @@ class Handler(BaseHTTPRequestHandler):
         elif "token" in query:
             self._leave_token(address)
         else:
-            with guard("answer a browser"):
+            with guard("answer a browser"), suppress(ConnectionError):
                 self._route(address.path, query)
                 return
             self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "An error in otel_rl, which standard error has.")
 
     def _route(self, path: str, query: dict[str, str]) -> None:
-        _, place, *rest = path.split("/", 2)
-        key, viewer = unquote(rest[0]) if rest else LIST, self.server.viewer
+        place, _, name = path.removeprefix("/").partition("/")
+        key, since, viewer = unquote(name), query.get("since", ""), self.server.viewer
         if place == "state":
-            known = query.get("epoch", ""), int(query.get("since", "0"))
-            self._answer(HTTPStatus.OK, json.dumps(state_of(viewer, key, *known)), "application/json")
-        elif (place == "" and not rest) or (place == "run" and key and viewer.reader(key) is not None):
+            version = int(since) if NUMBER.fullmatch(since) else 0
+            state = state_of(viewer, key, query.get("epoch", ""), version)
+            self._answer(HTTPStatus.OK, json.dumps(state), "application/json")
+        elif path == "/":
+            self._answer(HTTPStatus.OK, page_of(viewer, LIST), "text/html")
+        elif place == "run" and key and viewer.reader(key) is not None:
             self._answer(HTTPStatus.OK, page_of(viewer, key), "text/html")
         else:
             self._answer(HTTPStatus.NOT_FOUND, "There is no such run. All runs are listed at /")

@@ -14,7 +14,7 @@ from otel_rl.report.data.report import Report, Series
 from otel_rl.report.findings.unmade import Making
 from otel_rl.report.page.panels import make_page
 from otel_rl.report.reading import RunReading
-from otel_rl.view.newest_steps import ReadMark, NewestSteps
+from otel_rl.view.newest_steps import NewestSteps, ReadMark
 from tests.made_runs import BEGIN_NS, Plan, write_run
 
 NOW_NS = BEGIN_NS + 3_600_000_000_000
