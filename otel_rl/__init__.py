@@ -1,7 +1,8 @@
 """OpenTelemetry for reinforcement-learning post-training of language models.
 
 ``instrument()`` records every stage of every step on every rank; ``step``, ``stage``, ``request``, ``sample``,
-``record`` and ``observe`` do it by hand where no framework is known. ``read`` opens the tables of a run. Importing this
+``record`` and ``observe`` do it by hand where no framework is known, and ``trajectory``, ``turn`` and ``tool`` in an
+agent loop. ``read`` opens the tables of a run. Importing this
 package loads neither torch, nor Ray, nor the OpenTelemetry SDK.
 """
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from otel_rl.process.carrier import Carrier
     from otel_rl.query.engine import read
     from otel_rl.requests.api import request
+    from otel_rl.trace.agent_loop import tool, trajectory, turn
     from otel_rl.trace.stage import stage
     from otel_rl.trace.steps import step
     from otel_rl.version import __version__
@@ -37,6 +39,9 @@ _HOME = {
     "sample": "otel_rl.layers.api",
     "stage": "otel_rl.trace.stage",
     "step": "otel_rl.trace.steps",
+    "tool": "otel_rl.trace.agent_loop",
+    "trajectory": "otel_rl.trace.agent_loop",
+    "turn": "otel_rl.trace.agent_loop",
     "uninstrument": "otel_rl.entry",
 }
 
@@ -54,6 +59,9 @@ __all__ = [
     "sample",
     "stage",
     "step",
+    "tool",
+    "trajectory",
+    "turn",
     "uninstrument",
 ]
 

@@ -90,7 +90,8 @@ def records_of(
 def _attributes(sample: FinishedSample) -> dict[str, Value]:
     known = ((key, getattr(sample, field)) for field, key in FIELDS.items())
     attributes: dict[str, Value] = {key: value for key, value in known if value is not None and value != ""}
-    attributes[v.SAMPLE_USED] = not sample.discarded
+    if sample.discarded is not None:
+        attributes[v.SAMPLE_USED] = not sample.discarded
     if sample.discarded:
         attributes[v.SAMPLE_DISCARDED] = sample.discarded
     attributes |= {f"{v.SAMPLE_REWARD}.{name}": reward for name, reward in sample.rewards.items()}

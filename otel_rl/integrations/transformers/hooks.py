@@ -30,7 +30,6 @@ from otel_rl.trace.tree import say_of_setup
 
 TRAINER = "transformers.trainer:Trainer"
 GLOBAL = ((vocabulary.SCOPE_KEY, "global"),)
-DATA = ((vocabulary.IDLE_REASON, "data"),)
 MADE = ("system", "system_version", "algorithm", "model_name")
 """What the resource gets from a trainer when it is made."""
 
@@ -51,7 +50,7 @@ def _begin_loop(args: Args, kwargs: Kwargs) -> None:
     loop.said.update(_unlike(training_of(trainer)))
     throughput = Throughput()
     loop.at_end.append(throughput.end_step)
-    tracing.loop, training.throughput = loop, throughput
+    tracing.loop, training.throughput, training.waits_for = loop, throughput, "data"
 
 
 def _unlike(trained: dict[str, str]) -> dict[str, Value]:
@@ -107,6 +106,10 @@ def _begin_step(args: Args, kwargs: Kwargs) -> None:
         if tracing.phase is not None:
             attempt("read", "the settings of a trainer", _say_settings, args[0])
         tracing.loop.begin(args[0].state.global_step + 1)
+
+
+def _say_wait(args: Args, kwargs: Kwargs) -> dict[str, Value]:
+    return {vocabulary.IDLE_REASON: training.waits_for}
 
 
 def _say_settings(trainer: Any) -> None:
@@ -178,7 +181,7 @@ HOOKS = (
     CallbackHook(target=f"{TRAINER}.train", before=_asked_to_train),
     CallbackHook(target=f"{TRAINER}._inner_training_loop", before=_begin_loop, after=_loop_over, failed=_loop_failed),
     CallbackHook(target=f"{TRAINER}._finalize_training", before=_end_loop, optional=True),
-    StageHook(target=f"{TRAINER}.get_batch_samples", stage=vocabulary.IDLE, before=_begin_step, attributes=DATA),
+    StageHook(target=f"{TRAINER}.get_batch_samples", stage=vocabulary.IDLE, before=_begin_step, attributes=_say_wait),
     StageHook(target=f"{TRAINER}.compute_loss", stage=vocabulary.FORWARD),
     StageHook(target=f"{TRAINER}._clip_grad_norm", stage=vocabulary.CLIP, after=_keep_norm, optional=True),
     StageHook(target=f"{TRAINER}._get_grad_norm", stage=_norm_stage, after=_keep_measured, by_name=True, optional=True),

@@ -15,7 +15,7 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, CallbackHook, CollectiveHook, Hook, Integration, Kwargs, StageHook
-from otel_rl.integrations.trl import generating, models, rewards, scored
+from otel_rl.integrations.trl import async_grpo, generating, models, online_dpo, rewards, scored
 from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.integrations.trl.models import hides_collectives, is_reference
 from otel_rl.integrations.trl.rollouts import (
@@ -395,6 +395,8 @@ INTEGRATION = Integration(
     needs=("torch", "accelerate", "transformers", "transformers_generate"),
     hooks=(
         *(hook for module, trainer in TRAINERS.items() for hook in _hooks(module, trainer)),
+        *async_grpo.HOOKS,
+        *online_dpo.HOOKS,
         *rewards.HOOKS,
         generating.VLLM,
         StageHook(
