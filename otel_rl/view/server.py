@@ -172,7 +172,7 @@ class Server(ThreadingHTTPServer):
         self.viewer.sweep()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a browser that went away; errors of ours are caught where they happen."""
+        """Keep silent about a browser that went away; errors of ours are caught where they happen."""
 
     def url(self, path: str = "/") -> str:
         host, port = str(self.server_address[0]), self.server_address[1]
