@@ -7,6 +7,8 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from email.message import Message
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,16 @@ class FakeReader:
         pass
 
 
-Ask = Callable[..., http.client.HTTPResponse]
+@dataclass
+class Answer:
+    """What the server says."""
+
+    status: int
+    headers: Message
+    body: str
+
+
+Ask = Callable[..., Answer]
 
 
 @pytest.fixture
@@ -56,10 +67,13 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         started.append(server)
 
-        def ask(path: str, **headers: str) -> http.client.HTTPResponse:
+        def ask(path: str, **headers: str) -> Answer:
             connection = http.client.HTTPConnection("127.0.0.1", server.server_port)
             connection.request("GET", path, headers=headers)
-            return connection.getresponse()
+            answer = connection.getresponse()
+            body = answer.read().decode()
+            connection.close()
+            return Answer(answer.status, answer.headers, body)
 
         return ask
 
@@ -76,13 +90,13 @@ def run_of(tmp_path: Path) -> str:
 
 def test_it_has_a_list_pages_and_what_changes(serve: Callable[..., Ask], tmp_path: Path) -> None:
     ask = serve()
-    assert "the page" in ask("/").read().decode()
+    assert "the page" in ask("/").body
     name = run_of(tmp_path)
     answer = ask(f"/run/{name}")
-    page = answer.read().decode()
+    page = answer.body
     assert answer.status == 200 and '<a href="/">all runs</a>' in page and "<title>&lt;script&gt;" in page
     assert "connect-src 'self'" in page and "'unsafe-inline'" not in page.partition("script-src")[2].partition(";")[0]
-    state = json.loads(ask(f"/state/{name}?epoch=&since=0").read())
+    state = json.loads(ask(f"/state/{name}?epoch=&since=0").body)
     assert state["html"] == {"head": '<header id="head">the page</header>'} and state["now"].startswith("<section")
 
 
@@ -92,7 +106,7 @@ def test_what_is_no_run_is_not_found(serve: Callable[..., Ask], path: str) -> No
 
 
 def test_a_run_that_is_gone_has_a_sentence(serve: Callable[..., Ask]) -> None:
-    assert "gone" in json.loads(serve()("/state/gone?epoch=&since=0").read())["said"]
+    assert "gone" in json.loads(serve()("/state/gone?epoch=&since=0").body)["said"]
 
 
 def test_a_token_is_asked_for_and_kept_by_the_browser(serve: Callable[..., Ask]) -> None:
@@ -116,7 +130,7 @@ def test_a_foreign_name_of_this_machine_is_refused(serve: Callable[..., Ask]) ->
 
 def test_nonsense_is_answered(serve: Callable[..., Ask], tmp_path: Path) -> None:
     ask = serve()
-    assert json.loads(ask(f"/state/{run_of(tmp_path)}?since=-1x&epoch=%00").read())["version"] == 1
+    assert json.loads(ask(f"/state/{run_of(tmp_path)}?since=-1x&epoch=%00").body)["version"] == 1
 
 
 def test_which_addresses_are_of_this_machine() -> None:
