@@ -36,6 +36,7 @@ COMMANDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "report": ("report", {"epilog": EXIT_CODES}),
     "compare": ("comparison", {"epilog": COMPARED}),
     "watch": ("watch", {"epilog": WATCHED}),
+    "view": ("view", {"epilog": EXIT_CODES}),
     "query": ("query", {"epilog": EXIT_CODES}),
     "stacks": ("stacks", {"epilog": EXIT_CODES}),
     "export": ("export", {"epilog": EXIT_CODES}),

@@ -105,6 +105,13 @@ def make_page(report: Report, course: Course, making: Making) -> PageContent:
     return PageContent([_said(_marked(panel, found), found) for panel in panels], found)
 
 
+def newer_figures(page: PageContent, report: Report, course: Course) -> list[Figure]:
+    """Return the curves and the stages of a page with the numbers of a newer report, and the marks that they had."""
+    known = {one.name: one for panel in page.panels for one in panel.figures}
+    found = [*learning_figures.figures(report), *time_figures.step_figures(report, replace(course, spans=()))]
+    return [replace(one, marks=known[one.name].marks) for one in found if one.name in known]
+
+
 def _said(panel: Panel, found: Sequence[tuple[Finding, Evidence]]) -> Panel:
     """Give a panel the sentence of the worst finding that is seen in it as its title."""
     seen = sorted(

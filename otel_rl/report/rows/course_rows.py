@@ -73,6 +73,11 @@ def _recorded(run: Run) -> Recorded:
     return Recorded(records={name: records[name] for name in SIGNALS}, bytes=size, processes=len(run.journals))
 
 
+def step_course(averaged: Averaged, attempts: Iterable[str]) -> StepCourse:
+    """Return the steps of the last training loop."""
+    return _steps(_of_last_loop(averaged, attempts), averaged)
+
+
 def chosen_steps(course: StepCourse, report: Report) -> dict[int, str]:
     """Return the steps whose spans are kept, each with the reason: what findings name, the slowest, median and last."""
     found: dict[int, str] = {}
