@@ -15,6 +15,8 @@ from otel_rl.runs.spans import text
 
 KEYS: Final = (v.ROLLOUT_ID, v.MODE)
 TRAINING: Final = frozenset({v.TRAIN, v.MINI_BATCH, v.FORWARD})
+MADE: Final = (v.SAMPLE, v.SAMPLE_GROUP, v.TRAJECTORY)
+"""Stages that make a rollout, the outer ones first. Of a step the arrows are from the outermost that it has."""
 EVALUATION: Final = "eval"
 
 
@@ -51,34 +53,39 @@ class _Rollouts:
         self._linked = linked
         self._begins: dict[bytes, _Begin] = {}
         """Of the spans that others link to."""
-        self._made: defaultdict[tuple[str, bytes], list[_Begin]] = defaultdict(list)
-        """By the id of the rollout and its trace; the id is empty if no stage names it."""
+        self._named: dict[str, _Begin] = {}
+        """By the id of the rollout."""
+        self._made: defaultdict[bytes, defaultdict[str, list[_Begin]]] = defaultdict(lambda: defaultdict(list))
+        """By trace and by stage, if they have no id."""
         self._trained: dict[tuple[str, bytes], _Begin] = {}
         self._first: dict[bytes, _Begin] = {}
 
     def add(self, span: SpanView) -> None:
         begin = _Begin(span.start_ns, span.span_id)
+        rollout = text(span.attributes, v.ROLLOUT_ID)
         if span.span_id in self._linked:
             self._begins[span.span_id] = begin
-        if span.name == v.SAMPLE:
-            self._made[text(span.attributes, v.ROLLOUT_ID), span.trace_id].append(begin)
+        if span.name in MADE and rollout:
+            self._named[rollout] = begin
+        elif span.name in MADE:
+            self._made[span.trace_id][span.name].append(begin)
         elif span.name in TRAINING:
             self._first[span.trace_id] = min(begin, self._first.get(span.trace_id, begin))
-            if rollout := text(span.attributes, v.ROLLOUT_ID):
+            if rollout:
                 key = rollout, span.trace_id
                 self._trained[key] = min(begin, self._trained.get(key, begin))
 
     def arrows(self, linked: list[tuple[bytes, bytes]]) -> Iterator[Arrow | None]:
-        sources = {rollout: begins[0] for (rollout, _), begins in self._made.items() if rollout}
         for (rollout, _), training in self._trained.items():
-            yield _arrow(sources.get(rollout), training)
-        named = {trace for _, trace in self._trained} | {trace for _, trace in linked}
+            yield _arrow(self._named.get(rollout), training)
+        known = {begin.span_id for begin in self._named.values()}
         for source, trace in linked:
-            yield _arrow(self._begins.get(source), self._first.get(trace))
-        for (rollout, trace), begins in self._made.items():
-            if not rollout and trace not in named:
-                for begin in begins:
-                    yield _arrow(begin, self._first.get(trace))
+            if source not in known:
+                yield _arrow(self._begins.get(source), self._first.get(trace))
+        told = {trace for _, trace in self._trained} | {trace for _, trace in linked}
+        for trace, stages in self._made.items():
+            for begin in next(stages[name] for name in MADE if name in stages) if trace not in told else ():
+                yield _arrow(begin, self._first.get(trace))
 
 
 def _arrow(source: _Begin | None, target: _Begin | None) -> Arrow | None:

@@ -6,14 +6,15 @@ import math
 from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_rl import vocabulary as v
 from otel_rl.exports.arrows import arrows
-from otel_rl.journal.read import Journal, OpenView, PointView, Run, SpanView
+from otel_rl.journal.read import Journal, PointView, Run, SpanView, span_columns
+from otel_rl.query.columns_as_arrays import text_of
 from otel_rl.records import Attributes, Value
 from otel_rl.report.read.span_attributes import ERROR, rank_of
-from otel_rl.runs.spans import iteration_of, label, text
+from otel_rl.runs.spans import iteration_of, label
 
 if TYPE_CHECKING:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackDescriptor
@@ -63,11 +64,13 @@ class _Packets:
         yield self._head()
         for journal in self._run.journals:
             yield self._process(journal)
-        for span in self._run.closed_spans(None, opened):
-            yield self._slice(span, span.end_ns)
+        for journal in self._run.journals:
+            for columns in span_columns(journal):
+                for span in sorted(columns.views(journal, None), key=attrgetter("start_ns", "end_ns")):
+                    yield self._slice(span, span.end_ns)
         for stage in opened:
-            if stage.alive:
-                yield self._slice(stage, None)
+            span = stage.closed()
+            yield self._slice(span, None if stage.alive else span.end_ns)
         for point in self._run.points():
             if _is_counter(point):
                 yield self._point(point)
@@ -90,7 +93,7 @@ class _Packets:
         descriptor.description = f"{journal.identity.writer}, host {journal.identity.host}"
         return _bytes(trace)
 
-    def _slice(self, span: SpanView | OpenView, end_ns: int | None) -> bytes:
+    def _slice(self, span: SpanView, end_ns: int | None) -> bytes:
         trace = self._new()
         name = label(span.name, span.attributes)
         end_ns = None if end_ns is None else max(end_ns, span.start_ns)
@@ -105,14 +108,14 @@ class _Packets:
         event.terminating_flow_ids.extend(self._in.get(span.span_id, ()))
         _annotate(event, span.attributes)
         _annotate(event, {"trace_id": span.trace_id.hex(), "span_id": span.span_id.hex()})
-        if isinstance(span, SpanView) and span.status_code == ERROR:
+        if span.status_code == ERROR:
             _annotate(event, {"status": "error"})
         if end_ns is not None:
             packet = _packet(trace, end_ns)
             packet.track_event.type, packet.track_event.track_uuid = event.TYPE_SLICE_END, track
         return _bytes(trace)
 
-    def _lane(self, trace: Trace, span: SpanView | OpenView, name: str, end_ns: float) -> int:
+    def _lane(self, trace: Trace, span: SpanView, name: str, end_ns: float) -> int:
         """Return a track on which nothing overlaps the span; the first of them that was used last.
 
         Perfetto shows tracks of one name and one process as one.
@@ -134,7 +137,7 @@ class _Packets:
         key = point.journal, point.name, point.unit, tuple(sorted(point.attributes.items()))
         if key not in self._counters:
             self._counters[key] = self._next()
-            labels = ", ".join(f"{name} {value}" for name, value in key[3])
+            labels = ", ".join(f"{name} {text_of(value)}" for name, value in key[3])
             name = f"{point.name} ({labels})" if labels else point.name
             descriptor = self._track(trace, self._counters[key], self._numbers[point.journal], name)
             descriptor.counter.unit_name = point.unit
@@ -179,7 +182,7 @@ def _annotate(event: Any, attributes: Attributes) -> None:
         elif isinstance(value, float):
             note.double_value = value
         else:
-            note.string_value = value if isinstance(value, str) else ", ".join(map(str, value))
+            note.string_value = text_of(value)
 
 
 def _is_counter(point: PointView) -> bool:

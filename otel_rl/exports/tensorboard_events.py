@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Journal, PointView, Run
 from otel_rl.journal.read import points_of as points_of_writer
+from otel_rl.query.columns_as_arrays import text_of
 from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.runs.spans import iteration_of, text
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import HistogramProto
 
 MISSING: Final = "TensorBoard's files need its package, which is not installed: pip install 'otel-rl[export]'"
-WHOLE: Final = (v.SCOPE_KEY, "global")
-"""What goes without saying."""
 Ends = Sequence[tuple[int, int]]
 """End and number of each step."""
 
@@ -53,8 +52,8 @@ def write_events(run: Run, directory: Path) -> None:
             summaries = _Summaries()
             for point in chain([first], points):
                 event = Event(wall_time=point.time_ns / 1e9, step=steps.at(point))
-                summaries.add(event, point)
-                writer.write(event.SerializeToString())
+                if summaries.add(event, point):
+                    writer.write(event.SerializeToString())
 
 
 class _Steps:
@@ -85,42 +84,50 @@ class _Summaries:
 
     def __init__(self) -> None:
         self._before: dict[str, PointView] = {}
+        self._scopes: dict[str, str] = {}
 
-    def add(self, event: Any, point: PointView) -> None:
-        """Add the value of a point to an event."""
-        value = event.summary.value.add(tag=_tag(point))
+    def add(self, event: Any, point: PointView) -> bool:
+        """Add the value of a point to an event; return whether it has one: not a histogram that stayed the same."""
+        tag, scope = _tag(point), text(point.attributes, v.SCOPE_KEY)
+        if self._scopes.setdefault(tag, scope) != scope:  # a rank's own beside that of all ranks
+            tag = f"{tag}/{v.SCOPE_KEY}={scope}"
+        value = event.summary.value.add(tag=tag)
         if point.kind == "histogram":
-            self._fill(value.histo, point, self._before.get(value.tag))
-            self._before[value.tag] = point
-        else:
-            value.simple_value = point.value
+            _fill(value.histo, point, self._before.get(tag))
+            self._before[tag] = point
+            return bool(value.histo.num)
+        value.simple_value = point.value
+        return True
 
-    def _fill(self, histo: HistogramProto, point: PointView, before: PointView | None) -> None:
-        counts, total = point.counts, point.sum
-        if before is not None and (before.start_ns, before.boundaries) == (point.start_ns, point.boundaries):
-            counts = tuple(now - then for now, then in zip(counts, before.counts, strict=True))
-            total -= before.sum
-        if not any(counts):
-            return
-        first = next(index for index, count in enumerate(counts) if count)
-        last = next(index for index in reversed(range(len(counts))) if counts[index])
-        bounds = point.boundaries
-        histo.min = max(point.min, bounds[first - 1]) if first else min(point.min, *bounds[:1])
-        histo.max = min(point.max, bounds[last]) if last < len(bounds) else max(point.max, *bounds[-1:])
-        histo.num, histo.sum = sum(counts), total
-        for index in range(first, last + 1):
-            histo.bucket.append(counts[index])
-            histo.bucket_limit.append(bounds[index] if index < last else histo.max)
+
+def _fill(histo: HistogramProto, point: PointView, before: PointView | None) -> None:
+    """Set what a histogram has counted since the point before; its buckets are those between the extremes."""
+    bounds, counts, total = point.boundaries, list(point.counts), point.sum
+    if before is not None and before.start_ns == point.start_ns:
+        total -= before.sum
+        for index, count in enumerate(before.counts):  # exponential ones join buckets while they grow
+            upper = before.boundaries[index] if index < len(before.boundaries) else math.inf
+            counts[bisect_left(bounds, upper)] -= count
+    used = [index for index, count in enumerate(counts) if count > 0]
+    if not used:
+        return
+    first, last = used[0], used[-1]
+    histo.min = max(point.min, bounds[first - 1]) if first else min(point.min, *bounds[:1])
+    histo.max = min(point.max, bounds[last]) if last < len(bounds) else max(point.max, *bounds[-1:])
+    histo.num, histo.sum = sum(counts), total
+    histo.bucket.extend(counts[first : last + 1])
+    histo.bucket_limit.extend([*bounds[first:last], histo.max])
 
 
 def _tag(point: PointView) -> str:
-    """Return the name under which TensorBoard shows a series; it makes a group of what begins alike."""
-    known = dict(point.attributes)
+    """Return the name of a series in TensorBoard, which makes a group of what has the same text before a slash."""
+    labels = {key: value for key, value in point.attributes.items() if key != v.SCOPE_KEY}
     name = point.name.removeprefix(v.USER)
     if point.name not in v.METRICS:
-        name = str(known.pop(v.METRIC_NAME, name))
-    labels = [f"{key}={value}" for key, value in sorted(known.items()) if (key, value) != WHOLE]
-    return "/".join([name, *labels])
+        name = str(labels.pop(v.METRIC_NAME, name))
+    group, _, _ = name.rpartition(".")
+    groups = [".".join(group.split(".")[:2])] if group and "/" not in name else []
+    return "/".join([*groups, name, *(f"{key}={text_of(value)}" for key, value in sorted(labels.items()))])
 
 
 def _folder(point: PointView, names: Counter[str]) -> str:
@@ -130,4 +137,3 @@ def _folder(point: PointView, names: Counter[str]) -> str:
     name = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name)
     names[name] += 1
     return name if names[name] == 1 else f"{name}.{names[name]}"
-

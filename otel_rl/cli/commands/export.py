@@ -57,8 +57,8 @@ def export(
             "-o",
             parser=expanded_path,
             metavar="PATH",
-            help="What to write: a file, or a directory for `parquet` and `tensorboard`. Without it, or with `-`, lines "
-            "go to standard output.",
+            help="What to write: a file, or a directory for `parquet` and `tensorboard`. Without it, or with `-`, "
+            "lines go to standard output.",
         ),
     ] = None,
     close_open: Annotated[
@@ -72,9 +72,9 @@ def export(
 ) -> None:
     """Write a run for other tools.
 
-    `otlp-json` is spans, metrics and logs exactly as they were recorded: each line is one object {"resourceSpans": ...},
-    {"resourceMetrics": ...} or {"resourceLogs": ...}. Jaeger opens such a file by upload, the Collector's otlpjsonfile
-    receiver reads it. Spans whose parent is not among them are counted on standard error at the end.
+    `otlp-json` is spans, metrics and logs exactly as they were recorded: each line is one object {"resourceSpans":
+    ...}, {"resourceMetrics": ...} or {"resourceLogs": ...}. Jaeger opens such a file by upload, the Collector's
+    otlpjsonfile receiver reads it. Spans whose parent is not among them are counted on standard error at the end.
 
     `perfetto`, `tensorboard` and `parquet` need packages: pip install 'otel-rl[export]'. The project's docs/exports.md
     says what each format has.
