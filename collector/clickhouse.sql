@@ -31,7 +31,7 @@ SELECT
     toUnixTimestamp64Nano(Timestamp) AS begin_ns,
     begin_ns + toInt64(Duration) AS end_ns,
     lower(toString(StatusCode)) AS status,
-    ScopeName = 'otel_rl' AS is_own,
+    ScopeName = 'otel_rl' AND SpanAttributes['rl.submission'] = '' AS is_own,
     SpanAttributes AS said
 FROM otel_traces;
 
@@ -161,7 +161,7 @@ INNER JOIN rl_trace AS t ON c.trace_id = t.trace_id
 WHERE startsWith(c.name, 'rl.rank ');
 
 -- What is inside the containers: `ids`, `labels` and `idle` (1 a wait, 2 one for data) from the outermost stage to the span.
--- A span of another library, and an asynchronous checkpoint, is as if what is in it were in the stage around.
+-- A span of another library, a request, and an asynchronous checkpoint, is as if what is in it were in the stage around.
 CREATE OR REPLACE VIEW rl_inside AS
 WITH RECURSIVE tree AS (
     SELECT key, begin_ns AS from_ns, end_ns AS to_ns, writer, trace_id, span_id, name, is_background, false AS is_shown,
@@ -307,3 +307,200 @@ FROM (
     ) AS i ON c.key = i.key
 ) AS t
 INNER JOIN rl_step AS c ON t.key = c.key;
+
+-- --- calls and waits -------------------------------------------------------------------------------------------------
+
+-- The waits in a call that is none itself.
+CREATE OR REPLACE VIEW rl_call_wait AS
+SELECT
+    key, ids[1] AS call,
+    sum(comm) AS waiting, sum(wait_ns - comm) AS idle_ns, sum(if(is_loading, wait_ns - comm, 0)) AS loading_ns
+FROM (
+    SELECT
+        key, ids, any(label) = 'rl.idle data' AS is_loading, max(wait) AS wait_ns, least(wait_ns, sum(direct_ns)) AS comm
+    FROM (
+        SELECT
+            key, direct_ns,
+            arrayFirstIndex(one -> one > 0, idle) AS place,
+            arraySlice(w.ids, 1, place) AS ids,
+            labels[place] AS label,
+            if(level = place, greatest(0, greatest(part_begin, least(end_ns, to_ns)) - part_begin), 0) AS wait
+        FROM rl_work AS w
+        WHERE idle[1] = 0 AND has(arrayMap(one -> one > 0, idle), 1)
+    )
+    GROUP BY key, ids
+)
+GROUP BY key, call;
+
+-- What is directly in a step; calls of a stage do not overlap.
+CREATE OR REPLACE VIEW rl_head AS
+SELECT
+    *,
+    until - greatest(since, least(until, max(until) OVER (PARTITION BY key, stage ORDER BY begin_ns, span_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING))) AS duration
+FROM (
+    SELECT key, span_id, stage, begin_ns, is_comm, is_host, device_ns, part_begin AS since, greatest(part_begin, least(end_ns, to_ns)) AS until
+    FROM rl_work WHERE level = 1
+);
+
+CREATE OR REPLACE VIEW rl_call_alone AS
+SELECT
+    h.key AS key, h.span_id AS call, h.stage AS stage, h.begin_ns AS begin_ns, h.is_comm AS is_comm,
+    h.duration AS duration,
+    if(h.is_comm, h.duration, least(h.duration, w.direct)) AS comm,
+    if(h.is_comm, 1, w.collectives) AS count,
+    greatest(0, count - w.seen) AS omitted,
+    w.apart AS apart,
+    w.hides OR w.is_of_host AS is_hidden,
+    if(h.is_host AND NOT w.hides AND count = 0, h.device_ns, -1) AS device,
+    i.waiting AS waiting,
+    least(i.idle_ns, greatest(0, h.duration - comm)) AS idle_ns,
+    least(i.loading_ns, greatest(0, h.duration - comm)) AS loading_ns
+FROM rl_head AS h
+INNER JOIN (
+    SELECT
+        key, ids[1] AS call, sum(direct_ns) AS direct, sum(direct_count) AS collectives, toInt64(countIf(is_comm)) AS seen,
+        sum(if(is_comm AND NOT is_met AND NOT (idle[1] = 0 AND is_in_idle), end_ns - begin_ns, 0)) AS apart,
+        max(is_hidden) AS hides, max(is_host) AS is_of_host
+    FROM rl_work
+    GROUP BY key, call
+) AS w ON h.key = w.key AND h.span_id = w.call
+LEFT JOIN rl_call_wait AS i ON h.key = i.key AND h.span_id = i.call;
+
+-- Collectives under no stage: one call, if not all are spans, or if the peers have different numbers of them.
+CREATE OR REPLACE VIEW rl_bare AS
+SELECT
+    *,
+    max(bare) OVER peers > 0 AND (is_cut OR min(num) OVER peers != max(num) OVER peers) AS is_joined
+FROM (
+    SELECT
+        c.key AS key, attempt, loop, step, role, pipeline,
+        toInt64(s.seen) AS bare,
+        if(c.summed_ns != -1, c.summed_count, bare) AS whole_count,
+        if(c.summed_ns != -1, c.summed_ns, s.seen_ns) AS whole_ns,
+        whole_count != bare AS is_cut,
+        if(is_cut, 1, bare) AS num
+    FROM rl_container AS c
+    LEFT JOIN (SELECT * FROM rl_seen WHERE around = '') AS s ON c.key = s.key
+    WHERE c.is_whole
+)
+WINDOW peers AS (PARTITION BY attempt, loop, step, role, pipeline);
+
+CREATE OR REPLACE VIEW rl_call AS
+SELECT
+    c.attempt AS attempt, c.loop AS loop, c.step AS step, c.role AS role, c.rank AS rank, c.pipeline AS pipeline,
+    c.is_averaged AS is_averaged, t.key AS key, t.* EXCEPT (key),
+    toInt64(row_number() OVER (PARTITION BY t.key, t.stage ORDER BY t.begin_ns, t.call)) - 1 AS turn,
+    NOT t.is_hidden OR t.device >= 0 AS is_separable,
+    if(is_separable, least(t.duration, greatest(0, t.comm - t.waiting - t.apart)), 0) AS met_ns,
+    rl_word(t.stage) = 'rl.idle' AS is_idle
+FROM (
+    SELECT a.* FROM rl_call_alone AS a
+    LEFT JOIN rl_bare AS b ON a.key = b.key
+    WHERE NOT (a.is_comm AND b.is_joined)
+    UNION ALL
+    SELECT
+        b.key, '', 'rl.train.comm', 0, true,
+        if(any(b.is_cut), any(b.whole_ns), sum(a.duration)) AS whole, whole,
+        if(any(b.is_cut), any(b.whole_count), sum(a.count)),
+        if(any(b.is_cut), greatest(0, any(b.whole_count) - any(b.bare)), sum(a.omitted)),
+        sum(a.apart), false, -1, 0, 0, 0
+    FROM rl_bare AS b
+    LEFT JOIN (SELECT * FROM rl_call_alone WHERE is_comm) AS a ON a.key = b.key
+    WHERE b.is_joined
+    GROUP BY b.key
+) AS t
+INNER JOIN rl_step AS c ON t.key = c.key
+WHERE c.is_whole;
+
+-- Collectives that show who waited, by the call that each is in.
+CREATE OR REPLACE VIEW rl_met AS
+SELECT
+    w.key AS key, if(w.level = 1 AND b.is_joined, '', w.ids[1]) AS call, w.meeting AS meeting, w.operation AS operation,
+    w.meeting_size AS meeting_size, w.sequence AS sequence, greatest(0, w.end_ns - w.begin_ns) AS met_duration
+FROM rl_work AS w
+INNER JOIN rl_bare AS b ON w.key = b.key
+WHERE w.shows_waits AND NOT (w.idle[1] = 0 AND w.is_in_idle);
+
+-- What all ranks of a collective say of it: the one that was in it for the shortest time came last.
+CREATE OR REPLACE VIEW rl_seen_wait AS
+SELECT key, call, sum(if(NOT is_twice AND ranks <= size, met_duration - least_ns, 0)) AS seen_wait, max(is_twice OR ranks != size) AS is_partly
+FROM (
+    SELECT
+        key, call, met_duration,
+        min(met_duration) OVER one AS least_ns,
+        length(groupUniqArray(rank) OVER one) != count() OVER one AS is_twice,
+        length(groupUniqArray(rank) OVER one) AS ranks,
+        any(meeting_size) OVER one AS size
+    FROM (
+        SELECT m.key AS key, m.call AS call, attempt, loop, step, role, rank, meeting, operation, sequence, meeting_size, met_duration,
+            if(sequence = 0, (stage, turn), ('', -1)) AS place
+        FROM rl_met AS m
+        INNER JOIN rl_call AS c ON m.key = c.key AND m.call = c.call
+    )
+    WINDOW one AS (PARTITION BY attempt, loop, step, role, meeting, operation, sequence, place)
+)
+GROUP BY key, call;
+
+CREATE OR REPLACE VIEW rl_waited AS
+SELECT
+    *,
+    present = ranks AND least_count = most_count AND length(signs) <= 1 AND NOT (least_size < present)
+        AND (NOT is_cut OR (NOT has_smaller AND (is_nothing_else OR others <= least_duration))) AS is_alike,
+    least_count = 1 AND most_count = 1 AND (most_size = 0 OR (least_size = present AND most_size = present)) AS is_single,
+    if(is_separable, least(met_ns, greatest(if(is_alike, met_ns - least_met, 0), seen_wait)), 0) AS wait_ns,
+    NOT (is_alike AND is_single) AND is_separable AND (is_partly OR (omitted > 0 AND has_others)) AS is_least
+FROM (
+    SELECT
+        *,
+        min(call_smaller) OVER part < ranks AS has_smaller,
+        count() OVER peers AS present,
+        min(count) OVER peers AS least_count,
+        max(count) OVER peers AS most_count,
+        arrayFilter(one -> length(one) > 0, groupUniqArray(meetings) OVER peers) AS signs,
+        min(call_least) OVER peers AS least_size,
+        max(call_most) OVER peers AS most_size,
+        max(omitted > 0 AND count > 1) OVER peers AS is_cut,
+        max(duration <= comm) OVER peers AS is_nothing_else,
+        max(if(met_rows > 0 AND omitted + met_rows = count, least(duration, greatest(0, comm - waiting - apart)) - longest, -1)) OVER peers AS most_others,
+        greatest(0, most_others) AS others,
+        min(duration) OVER peers AS least_duration,
+        min(if(is_separable, met_ns, 9223372036854775807)) OVER peers AS least_met
+    FROM (
+        SELECT
+            c.key AS key, c.call AS call, c.* EXCEPT (key, call),
+            length(groupUniqArray(rank) OVER (PARTITION BY attempt, loop, step, role, pipeline)) AS ranks,
+            m.meetings AS meetings, toInt64(m.met_rows) AS met_rows, m.longest AS longest,
+            if(m.met_rows = 0, 9223372036854775807, m.call_least) AS call_least, m.call_most AS call_most,
+            if(m.met_rows = 0, 9223372036854775807, m.call_smaller) AS call_smaller,
+            c.count > 0 AND NOT (m.met_rows > 0 AND m.is_alone) AS has_others,
+            s.seen_wait AS seen_wait, s.is_partly AS is_partly
+        FROM rl_call AS c
+        LEFT JOIN (
+            SELECT
+                key, call, arraySort(groupUniqArray(meeting)) AS meetings, count() AS met_rows, max(met_duration) AS longest,
+                min(if(meeting_size > 0, meeting_size, 9223372036854775807)) AS call_least,
+                max(meeting_size) AS call_most,
+                min(if(meeting_size > 1, meeting_size, 9223372036854775807)) AS call_smaller,
+                min(meeting_size = 1) AS is_alone
+            FROM rl_met
+            GROUP BY key, call
+        ) AS m ON c.key = m.key AND c.call = m.call
+        LEFT JOIN rl_seen_wait AS s ON c.key = s.key AND c.call = s.call
+    )
+    WINDOW
+        part AS (PARTITION BY attempt, loop, step, role, pipeline),
+        peers AS (PARTITION BY attempt, loop, step, role, pipeline, stage, turn)
+);
+
+CREATE OR REPLACE VIEW calls AS
+SELECT
+    attempt, loop, step, role, rank, stage, turn, duration / 1e9 AS duration_s,
+    multiIf(device >= 0, device, is_hidden, 0, greatest(0, duration - comm - idle_ns) + loading_ns) / 1e9 AS own_s,
+    comm / 1e9 AS comm_s, wait_ns / 1e9 AS wait_s, is_least, is_averaged
+FROM rl_waited;
+
+CREATE OR REPLACE VIEW waits AS
+SELECT attempt, loop, step, role, rank, stage, sum(wait_ns) / 1e9 AS wait_s, max(w.is_least) AS is_least, any(w.is_averaged) AS is_averaged
+FROM rl_waited AS w
+WHERE NOT is_idle
+GROUP BY key, attempt, loop, step, role, rank, stage;
