@@ -189,23 +189,23 @@ FROM tree AS t
 INNER JOIN rl_stage AS s ON s.writer = t.writer AND s.trace_id = t.trace_id AND s.span_id = t.span_id
 WHERE t.is_shown;
 
--- Collectives that are spans, by what they are directly in; '' is the container.
-CREATE OR REPLACE VIEW rl_seen AS
-SELECT key, if(level = 1, '', ids[level - 1]) AS around, count() AS seen,
-    toInt64(intervalLengthSumIf(begin_ns, end_ns, end_ns > begin_ns)) AS seen_ns
-FROM rl_inside
-WHERE is_comm
-GROUP BY key, around;
-
+-- With the collectives directly in each: as the process has summed them up, or else those that are spans.
 CREATE OR REPLACE VIEW rl_work AS
 SELECT
-    i.*,
-    multiIf(is_comm, 0, summed_ns != -1, summed_count, toInt64(s.seen)) AS direct_count,
-    multiIf(is_comm, 0, summed_ns != -1, summed_ns, s.seen_ns) AS direct_ns,
-    if(NOT is_comm AND summed_ns > 0, greatest(0, summed_ns - s.seen_ns), 0) AS unplaced_ns,
-    arrayExists(one -> one > 0, arrayPopBack(idle)) AS is_in_idle
-FROM rl_inside AS i
-LEFT JOIN rl_seen AS s ON i.key = s.key AND i.span_id = s.around;
+    *,
+    multiIf(is_comm, 0, summed_ns != -1, summed_count, seen) AS direct_count,
+    multiIf(is_comm, 0, summed_ns != -1, summed_ns, seen_ns) AS direct_ns,
+    if(NOT is_comm AND summed_ns > 0, greatest(0, summed_ns - seen_ns), 0) AS unplaced_ns,
+    toInt64(arrayFirstIndex(one -> one > 0, idle)) AS wait_level,
+    wait_level > 0 AND wait_level < level AS is_in_idle
+FROM (
+    SELECT
+        *,
+        toInt64(countIf(is_comm) OVER near) AS seen,
+        toInt64(intervalLengthSumIf(begin_ns, end_ns, is_comm AND end_ns > begin_ns) OVER near) AS seen_ns
+    FROM rl_inside
+    WINDOW near AS (PARTITION BY key, if(is_comm, arrayPopBack(ids), ids))
+);
 
 -- --- steps and stages ------------------------------------------------------------------------------------------------
 
@@ -310,182 +310,138 @@ INNER JOIN rl_step AS c ON t.key = c.key;
 
 -- --- calls and waits -------------------------------------------------------------------------------------------------
 
--- The waits in a call that is none itself.
-CREATE OR REPLACE VIEW rl_call_wait AS
-SELECT
-    key, ids[1] AS call,
-    sum(comm) AS waiting, sum(wait_ns - comm) AS idle_ns, sum(if(is_loading, wait_ns - comm, 0)) AS loading_ns
-FROM (
-    SELECT
-        key, ids, any(label) = 'rl.idle data' AS is_loading, max(wait) AS wait_ns, least(wait_ns, sum(direct_ns)) AS comm
-    FROM (
-        SELECT
-            key, direct_ns,
-            arrayFirstIndex(one -> one > 0, idle) AS place,
-            arraySlice(w.ids, 1, place) AS ids,
-            labels[place] AS label,
-            if(level = place, greatest(0, greatest(part_begin, least(end_ns, to_ns)) - part_begin), 0) AS wait
-        FROM rl_work AS w
-        WHERE idle[1] = 0 AND has(arrayMap(one -> one > 0, idle), 1)
-    )
-    GROUP BY key, ids
-)
-GROUP BY key, call;
-
--- What is directly in a step; calls of a stage do not overlap.
+-- What is directly in a step, with the sums of what is inside it, and the collectives that show who waited.
 CREATE OR REPLACE VIEW rl_head AS
 SELECT
-    *,
-    until - greatest(since, least(until, max(until) OVER (PARTITION BY key, stage ORDER BY begin_ns, span_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING))) AS duration
+    key, ids[1] AS call, any(labels[1]) AS stage, minIf(begin_ns, level = 1) AS began_ns, maxIf(is_comm, level = 1) AS is_bare,
+    minIf(part_begin, level = 1) AS since,
+    maxIf(greatest(part_begin, least(end_ns, to_ns)), level = 1) AS until,
+    maxIf(is_host, level = 1) AS is_launch,
+    maxIf(device_ns, level = 1) AS timed_ns,
+    sum(direct_ns) AS direct, sum(direct_count) AS collectives, toInt64(countIf(is_comm)) AS seen,
+    sum(if(is_comm AND NOT is_met AND NOT is_in_wait, end_ns - begin_ns, 0)) AS apart,
+    max(is_hidden) AS hides, max(is_host) AS is_of_host,
+    sum(wait_comm) AS waiting, sum(wait_ns - wait_comm) AS idle_ns, sumIf(wait_ns - wait_comm, is_loading) AS loading_ns,
+    groupArrayIf((meeting, operation, meeting_size, sequence, greatest(0, end_ns - begin_ns)), shows_waits AND NOT is_in_wait) AS met
 FROM (
-    SELECT key, span_id, stage, begin_ns, is_comm, is_host, device_ns, part_begin AS since, greatest(part_begin, least(end_ns, to_ns)) AS until
-    FROM rl_work WHERE level = 1
-);
-
-CREATE OR REPLACE VIEW rl_call_alone AS
-SELECT
-    h.key AS key, h.span_id AS call, h.stage AS stage, h.begin_ns AS begin_ns, h.is_comm AS is_comm,
-    h.duration AS duration,
-    if(h.is_comm, h.duration, least(h.duration, w.direct)) AS comm,
-    if(h.is_comm, 1, w.collectives) AS count,
-    greatest(0, count - w.seen) AS omitted,
-    w.apart AS apart,
-    w.hides OR w.is_of_host AS is_hidden,
-    if(h.is_host AND NOT w.hides AND count = 0, h.device_ns, -1) AS device,
-    i.waiting AS waiting,
-    least(i.idle_ns, greatest(0, h.duration - comm)) AS idle_ns,
-    least(i.loading_ns, greatest(0, h.duration - comm)) AS loading_ns
-FROM rl_head AS h
-INNER JOIN (
     SELECT
-        key, ids[1] AS call, sum(direct_ns) AS direct, sum(direct_count) AS collectives, toInt64(countIf(is_comm)) AS seen,
-        sum(if(is_comm AND NOT is_met AND NOT (idle[1] = 0 AND is_in_idle), end_ns - begin_ns, 0)) AS apart,
-        max(is_hidden) AS hides, max(is_host) AS is_of_host
+        *,
+        idle[1] = 0 AND is_in_idle AS is_in_wait,
+        if(idle[1] = 0 AND wait_level = level, greatest(0, greatest(part_begin, least(end_ns, to_ns)) - part_begin), 0) AS wait_ns,
+        least(wait_ns, sum(direct_ns) OVER (PARTITION BY key, arraySlice(ids, 1, wait_level))) AS wait_comm
     FROM rl_work
-    GROUP BY key, call
-) AS w ON h.key = w.key AND h.span_id = w.call
-LEFT JOIN rl_call_wait AS i ON h.key = i.key AND h.span_id = i.call;
-
--- Collectives under no stage: one call, if not all are spans, or if the peers have different numbers of them.
-CREATE OR REPLACE VIEW rl_bare AS
-SELECT
-    *,
-    max(bare) OVER peers > 0 AND (is_cut OR min(num) OVER peers != max(num) OVER peers) AS is_joined
-FROM (
-    SELECT
-        c.key AS key, attempt, loop, step, role, pipeline,
-        toInt64(s.seen) AS bare,
-        if(c.summed_ns != -1, c.summed_count, bare) AS whole_count,
-        if(c.summed_ns != -1, c.summed_ns, s.seen_ns) AS whole_ns,
-        whole_count != bare AS is_cut,
-        if(is_cut, 1, bare) AS num
-    FROM rl_container AS c
-    LEFT JOIN (SELECT * FROM rl_seen WHERE around = '') AS s ON c.key = s.key
-    WHERE c.is_whole
-)
-WINDOW peers AS (PARTITION BY attempt, loop, step, role, pipeline);
-
-CREATE OR REPLACE VIEW rl_call AS
-SELECT
-    c.attempt AS attempt, c.loop AS loop, c.step AS step, c.role AS role, c.rank AS rank, c.pipeline AS pipeline,
-    c.is_averaged AS is_averaged, t.key AS key, t.* EXCEPT (key),
-    toInt64(row_number() OVER (PARTITION BY t.key, t.stage ORDER BY t.begin_ns, t.call)) - 1 AS turn,
-    NOT t.is_hidden OR t.device >= 0 AS is_separable,
-    if(is_separable, least(t.duration, greatest(0, t.comm - t.waiting - t.apart)), 0) AS met_ns,
-    rl_word(t.stage) = 'rl.idle' AS is_idle
-FROM (
-    SELECT a.* FROM rl_call_alone AS a
-    LEFT JOIN rl_bare AS b ON a.key = b.key
-    WHERE NOT (a.is_comm AND b.is_joined)
-    UNION ALL
-    SELECT
-        b.key, '', 'rl.train.comm', 0, true,
-        if(any(b.is_cut), any(b.whole_ns), sum(a.duration)) AS whole, whole,
-        if(any(b.is_cut), any(b.whole_count), sum(a.count)),
-        if(any(b.is_cut), greatest(0, any(b.whole_count) - any(b.bare)), sum(a.omitted)),
-        sum(a.apart), false, -1, 0, 0, 0
-    FROM rl_bare AS b
-    LEFT JOIN (SELECT * FROM rl_call_alone WHERE is_comm) AS a ON a.key = b.key
-    WHERE b.is_joined
-    GROUP BY b.key
-) AS t
-INNER JOIN rl_step AS c ON t.key = c.key
-WHERE c.is_whole;
-
--- Collectives that show who waited, by the call that each is in.
-CREATE OR REPLACE VIEW rl_met AS
-SELECT
-    w.key AS key, if(w.level = 1 AND b.is_joined, '', w.ids[1]) AS call, w.meeting AS meeting, w.operation AS operation,
-    w.meeting_size AS meeting_size, w.sequence AS sequence, greatest(0, w.end_ns - w.begin_ns) AS met_duration
-FROM rl_work AS w
-INNER JOIN rl_bare AS b ON w.key = b.key
-WHERE w.shows_waits AND NOT (w.idle[1] = 0 AND w.is_in_idle);
-
--- What all ranks of a collective say of it: the one that was in it for the shortest time came last.
-CREATE OR REPLACE VIEW rl_seen_wait AS
-SELECT key, call, sum(if(NOT is_twice AND ranks <= size, met_duration - least_ns, 0)) AS seen_wait, max(is_twice OR ranks != size) AS is_partly
-FROM (
-    SELECT
-        key, call, met_duration,
-        min(met_duration) OVER one AS least_ns,
-        length(groupUniqArray(rank) OVER one) != count() OVER one AS is_twice,
-        length(groupUniqArray(rank) OVER one) AS ranks,
-        any(meeting_size) OVER one AS size
-    FROM (
-        SELECT m.key AS key, m.call AS call, attempt, loop, step, role, rank, meeting, operation, sequence, meeting_size, met_duration,
-            if(sequence = 0, (stage, turn), ('', -1)) AS place
-        FROM rl_met AS m
-        INNER JOIN rl_call AS c ON m.key = c.key AND m.call = c.call
-    )
-    WINDOW one AS (PARTITION BY attempt, loop, step, role, meeting, operation, sequence, place)
 )
 GROUP BY key, call;
+
+-- The calls of each step. Those of a stage do not overlap.
+CREATE OR REPLACE VIEW rl_calls AS
+SELECT
+    key, countIf(is_bare) AS num_bare,
+    groupArray((call, stage, began_ns, is_bare, duration, comm, count, greatest(0, count - seen), apart, hides OR is_of_host,
+        if(is_launch AND NOT hides AND count = 0, timed_ns, -1), waiting, least(idle_ns, greatest(0, duration - comm)),
+        least(loading_ns, greatest(0, duration - comm)), met)) AS alone,
+    arrayFilter(one -> one.4, alone) AS bares
+FROM (
+    SELECT
+        *,
+        until - greatest(since, least(until, max(until) OVER (PARTITION BY key, stage ORDER BY began_ns, call ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING))) AS duration,
+        if(is_bare, duration, least(duration, direct)) AS comm,
+        if(is_bare, 1, collectives) AS count
+    FROM rl_head
+)
+GROUP BY key;
+
+-- Collectives under no stage are one call, if not all are spans, or if the peers have different numbers of them.
+CREATE OR REPLACE VIEW rl_call AS
+SELECT
+    * EXCEPT (one, calls),
+    one.1 AS call, one.2 AS stage, one.5 AS duration, one.6 AS comm, one.7 AS count, one.8 AS omitted, one.9 AS apart,
+    one.10 AS is_hidden, one.11 AS device, one.12 AS waiting, one.13 AS idle_ns, one.14 AS loading_ns, one.15 AS met,
+    toInt64(row_number() OVER (PARTITION BY key, stage ORDER BY one.3, call)) - 1 AS turn,
+    NOT is_hidden OR device >= 0 AS is_separable,
+    least(duration, greatest(0, comm - waiting - apart)) AS shared_ns,
+    if(is_separable, shared_ns, 0) AS met_ns,
+    toInt64(length(met)) AS num_met,
+    arraySort(arrayDistinct(met.1)) AS meetings,
+    arraySort(met.3) AS sizes,
+    arrayMax(arrayPushBack(met.5, 0)) AS longest,
+    rl_word(stage) = 'rl.idle' AS is_idle
+FROM (
+    SELECT
+        key, attempt, loop, step, role, rank, pipeline, is_averaged,
+        if(is_joined, arrayConcat(arrayFilter(one -> NOT one.4, alone), [(
+            '', 'rl.train.comm', toInt64(0), true,
+            if(is_cut, whole_ns, arraySum(bares.5)), if(is_cut, whole_ns, arraySum(bares.5)),
+            if(is_cut, whole_count, arraySum(bares.7)), if(is_cut, greatest(0, whole_count - toInt64(num_bare)), arraySum(bares.8)),
+            arraySum(bares.9), false, toInt64(-1), toInt64(0), toInt64(0), toInt64(0), arrayFlatten(bares.15))]), alone) AS calls
+    FROM (
+        SELECT
+            *,
+            max(num_bare) OVER peers > 0 AND (is_cut OR min(num) OVER peers != max(num) OVER peers) AS is_joined
+        FROM (
+            SELECT
+                c.key AS key, attempt, loop, step, role, rank, pipeline, is_averaged, alone, num_bare, bares,
+                if(c.summed_ns != -1, c.summed_count, toInt64(num_bare)) AS whole_count,
+                if(c.summed_ns != -1, c.summed_ns, arraySum(bares.5)) AS whole_ns,
+                whole_count != num_bare AS is_cut,
+                if(is_cut, 1, num_bare) AS num
+            FROM rl_step AS c
+            LEFT JOIN rl_calls AS a ON c.key = a.key
+            WHERE c.is_whole
+        )
+        WINDOW peers AS (PARTITION BY attempt, loop, step, role, pipeline)
+    )
+)
+ARRAY JOIN calls AS one;
+
+-- What the ranks of each collective say of it: the one that was in it for the shortest time came last.
+CREATE OR REPLACE VIEW rl_call_seen AS
+SELECT
+    * EXCEPT (met, collective, met_duration, least_ns, is_twice, num_ranks, size),
+    sum(if(size >= 0 AND NOT is_twice AND num_ranks <= size, met_duration - least_ns, 0)) AS seen_wait,
+    max(size >= 0 AND (is_twice OR num_ranks != size)) AS is_partly
+FROM (
+    SELECT
+        *,
+        min(met_duration) OVER same AS least_ns,
+        length(groupUniqArray(rank) OVER same) AS num_ranks,
+        num_ranks != count() OVER same AS is_twice,
+        if(length(met) = 0, -1, any(collective.3) OVER same) AS size
+    FROM (
+        SELECT * EXCEPT (collective), collective, collective.5 AS met_duration
+        FROM rl_call
+        LEFT ARRAY JOIN met AS collective
+    )
+    WINDOW same AS (PARTITION BY attempt, loop, step, role, length(met) = 0, collective.1, collective.2, collective.4, if(collective.4 = 0, (stage, turn), ('', -1)))
+)
+GROUP BY ALL;
 
 CREATE OR REPLACE VIEW rl_waited AS
 SELECT
     *,
     present = ranks AND least_count = most_count AND length(signs) <= 1 AND NOT (least_size < present)
-        AND (NOT is_cut OR (NOT has_smaller AND (is_nothing_else OR others <= least_duration))) AS is_alike,
+        AND (NOT is_cut OR (NOT has_smaller AND (is_nothing_else OR greatest(0, most_others) <= least_duration))) AS is_alike,
     least_count = 1 AND most_count = 1 AND (most_size = 0 OR (least_size = present AND most_size = present)) AS is_single,
     if(is_separable, least(met_ns, greatest(if(is_alike, met_ns - least_met, 0), seen_wait)), 0) AS wait_ns,
     NOT (is_alike AND is_single) AND is_separable AND (is_partly OR (omitted > 0 AND has_others)) AS is_least
 FROM (
     SELECT
         *,
-        min(call_smaller) OVER part < ranks AS has_smaller,
+        min(arrayMin(arrayPushBack(arrayFilter(size -> size > 1, sizes), 9223372036854775807))) OVER part < ranks AS has_smaller,
         count() OVER peers AS present,
         min(count) OVER peers AS least_count,
         max(count) OVER peers AS most_count,
-        arrayFilter(one -> length(one) > 0, groupUniqArray(meetings) OVER peers) AS signs,
-        min(call_least) OVER peers AS least_size,
-        max(call_most) OVER peers AS most_size,
+        arrayFilter(sign -> length(sign) > 0, groupUniqArray(meetings) OVER peers) AS signs,
+        min(arrayMin(arrayPushBack(arrayFilter(size -> size > 0, sizes), 9223372036854775807))) OVER peers AS least_size,
+        max(arrayMax(arrayPushBack(sizes, 0))) OVER peers AS most_size,
         max(omitted > 0 AND count > 1) OVER peers AS is_cut,
         max(duration <= comm) OVER peers AS is_nothing_else,
-        max(if(met_rows > 0 AND omitted + met_rows = count, least(duration, greatest(0, comm - waiting - apart)) - longest, -1)) OVER peers AS most_others,
-        greatest(0, most_others) AS others,
+        max(if(num_met > 0 AND omitted + num_met = count, shared_ns - longest, -1)) OVER peers AS most_others,
         min(duration) OVER peers AS least_duration,
-        min(if(is_separable, met_ns, 9223372036854775807)) OVER peers AS least_met
+        min(if(is_separable, met_ns, 9223372036854775807)) OVER peers AS least_met,
+        count > 0 AND NOT (num_met > 0 AND arrayAll(size -> size = 1, sizes)) AS has_others
     FROM (
-        SELECT
-            c.key AS key, c.call AS call, c.* EXCEPT (key, call),
-            length(groupUniqArray(rank) OVER (PARTITION BY attempt, loop, step, role, pipeline)) AS ranks,
-            m.meetings AS meetings, toInt64(m.met_rows) AS met_rows, m.longest AS longest,
-            if(m.met_rows = 0, 9223372036854775807, m.call_least) AS call_least, m.call_most AS call_most,
-            if(m.met_rows = 0, 9223372036854775807, m.call_smaller) AS call_smaller,
-            c.count > 0 AND NOT (m.met_rows > 0 AND m.is_alone) AS has_others,
-            s.seen_wait AS seen_wait, s.is_partly AS is_partly
-        FROM rl_call AS c
-        LEFT JOIN (
-            SELECT
-                key, call, arraySort(groupUniqArray(meeting)) AS meetings, count() AS met_rows, max(met_duration) AS longest,
-                min(if(meeting_size > 0, meeting_size, 9223372036854775807)) AS call_least,
-                max(meeting_size) AS call_most,
-                min(if(meeting_size > 1, meeting_size, 9223372036854775807)) AS call_smaller,
-                min(meeting_size = 1) AS is_alone
-            FROM rl_met
-            GROUP BY key, call
-        ) AS m ON c.key = m.key AND c.call = m.call
-        LEFT JOIN rl_seen_wait AS s ON c.key = s.key AND c.call = s.call
+        SELECT *, length(groupUniqArray(rank) OVER (PARTITION BY attempt, loop, step, role, pipeline)) AS ranks FROM rl_call_seen
     )
     WINDOW
         part AS (PARTITION BY attempt, loop, step, role, pipeline),
