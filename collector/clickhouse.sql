@@ -460,3 +460,90 @@ SELECT attempt, loop, step, role, rank, stage, sum(wait_ns) / 1e9 AS wait_s, max
 FROM rl_waited AS w
 WHERE NOT is_idle
 GROUP BY key, attempt, loop, step, role, rank, stage;
+
+-- What a rank does at each moment of a step, and what it handled; evaluations do not count.
+CREATE OR REPLACE VIEW rl_done AS
+SELECT
+    *,
+    least(of_hidden - of_comm, hidden_unplaced) AS hidden_moved,
+    least(of_active - of_hidden, active_unplaced) AS active_moved
+FROM (
+    SELECT
+        key,
+        toInt64(intervalLengthSumIf(part_begin, part_end, part_end > part_begin AND place = 0)) AS of_idle,
+        toInt64(intervalLengthSumIf(part_begin, part_end, part_end > part_begin AND place <= 1)) AS of_comm,
+        toInt64(intervalLengthSumIf(part_begin, part_end, part_end > part_begin AND place <= 2)) AS of_hidden,
+        toInt64(intervalLengthSumIf(part_begin, part_end, part_end > part_begin)) AS of_active,
+        sumIf(unplaced_ns, NOT is_in_idle AND place = 2) AS hidden_unplaced,
+        sumIf(unplaced_ns, NOT is_in_idle AND place = 3) AS active_unplaced,
+        toInt64(countIf(is_comm AND level = 1)) AS seen,
+        toInt64(intervalLengthSumIf(begin_ns, end_ns, end_ns > begin_ns AND is_comm AND level = 1)) AS seen_ns,
+        sumIf(if(batch != 0, batch, toInt64OrZero(said['rl.batch_size'])), is_sample) AS samples,
+        sumIf(prompt, is_sample) AS prompt_tokens,
+        sumIf(response, is_sample) AS response_tokens,
+        sumIf(environment, is_sample) AS environment_tokens,
+        countIf(is_sample AND (said['rl.sample.batch_size'] != '' OR said['rl.batch_size'] != '')) AS has_samples,
+        countIf(is_sample AND said['rl.tokens.prompt'] != '') AS has_prompts,
+        countIf(is_sample AND said['rl.tokens.response'] != '') AS has_responses,
+        countIf(is_sample AND said['rl.tokens.environment'] != '') AS has_environment,
+        countIf(is_forward AND has_tokens) > 0 AS has_forwards,
+        (sumIf(padding, is_forward AND said['rl.tokens'] != ''), sumIf(padding, is_train AND said['rl.tokens'] != '')) AS paddings,
+        (sumIf(tokens, is_forward AND said['rl.tokens.padding'] != ''), sumIf(tokens, is_train AND said['rl.tokens.padding'] != '')) AS padded,
+        (sumIf(tokens, is_forward), sumIf(tokens, is_train)) AS handled,
+        (sumIf(used, is_forward), sumIf(used, is_train)) AS trained,
+        (countIf(is_forward AND has_tokens), countIf(is_train AND has_tokens)) AS has_trained
+    FROM (
+        SELECT
+            *,
+            multiIf(is_comm, 1, is_idle, 0, is_hidden, 2, 3) AS place,
+            NOT has(arrayPopBack(labels), 'rl.evaluate') AND said['rl.mode'] != 'eval' AND status != 'error'
+                AND NOT mapContains(said, 'rl.truncated') AS counts,
+            counts AND name = 'rl.sample' AS is_sample,
+            counts AND name = 'rl.train.forward' AS is_forward,
+            counts AND name = 'rl.train' AS is_train,
+            toInt64OrZero(said['rl.sample.batch_size']) AS batch,
+            toInt64OrZero(said['rl.tokens']) AS tokens,
+            toInt64OrZero(said['rl.tokens.prompt']) AS prompt,
+            toInt64OrZero(said['rl.tokens.response']) AS response,
+            toInt64OrZero(said['rl.tokens.environment']) AS environment,
+            toInt64OrZero(said['rl.tokens.padding']) AS padding,
+            said['rl.tokens'] != '' OR said['rl.tokens.response'] != '' AS has_tokens,
+            if(response != 0, response, greatest(0, tokens - prompt - environment)) AS used
+        FROM rl_work
+    )
+    GROUP BY key
+);
+
+CREATE OR REPLACE VIEW steps AS
+SELECT
+    attempt, loop, step, role, rank,
+    fromUnixTimestamp64Nano(begin_ns, 'UTC') AS begin_time,
+    fromUnixTimestamp64Nano(until_ns, 'UTC') AS end_time,
+    (until_ns - begin_ns) / 1e9 AS duration_s,
+    active / 1e9 AS active_s, wait / 1e9 AS wait_s, (comm - wait) / 1e9 AS transfer_s, inseparable / 1e9 AS inseparable_s,
+    of_idle / 1e9 AS idle_s,
+    greatest(0, until_ns - begin_ns - of_idle - comm - inseparable - active) / 1e9 AS other_s,
+    is_least,
+    if(has_samples > 0, samples, NULL) AS samples,
+    if(has_prompts > 0, prompt_tokens, NULL) AS prompt_tokens,
+    if(has_responses > 0, response_tokens, NULL) AS response_tokens,
+    if(has_environment > 0, environment_tokens, NULL) AS environment_tokens,
+    if(padded_sum = handled_sum AND padded_sum + padding_sum != 0, padding_sum, NULL) AS padding_tokens,
+    if(has_trained.1 + if(has_forwards, 0, has_trained.2) > 0, trained.1 + if(has_forwards, 0, trained.2), NULL) AS train_tokens,
+    is_whole, is_averaged, false AS is_guest
+FROM (
+    SELECT
+        c.* EXCEPT (key, said), c.key AS key, d.* EXCEPT (key), w.wait AS waited, w.is_least AS is_least,
+        if(summed_ns > 0, greatest(0, summed_ns - seen_ns), 0) AS bare_unplaced,
+        least(greatest(0, end_ns - begin_ns) - of_active, bare_unplaced) AS bare_moved,
+        of_comm - of_idle + hidden_moved + active_moved + bare_moved AS comm,
+        of_hidden - of_comm - hidden_moved AS inseparable,
+        of_active - of_hidden - active_moved AS active,
+        least(waited, comm) AS wait,
+        paddings.1 + if(has_forwards, 0, paddings.2) AS padding_sum,
+        padded.1 + if(has_forwards, 0, padded.2) AS padded_sum,
+        handled.1 + if(has_forwards, 0, handled.2) AS handled_sum
+    FROM rl_step AS c
+    LEFT JOIN rl_done AS d ON c.key = d.key
+    LEFT JOIN (SELECT key, sum(wait_ns) AS wait, max(is_least) AS is_least FROM rl_waited WHERE NOT is_idle GROUP BY key) AS w ON c.key = w.key
+);
