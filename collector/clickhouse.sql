@@ -1,16 +1,19 @@
 -- The tables of docs/tables.md over those of the Collector's ClickHouse exporter 0.159, in the database where these are:
 --   clickhouse-client --database otel --queries-file clickhouse.sql
 -- `spans`, `points`, `requests` and `logs` are what was sent. `steps`, `stages`, `waits` and `calls` are computed as by
--- otel_rl itself, of the processes that run a loop; the workers of a driver have none. ClickHouse 24.12 or newer.
--- Before a question: SET cast_keep_nullable = 1. Names that begin with `rl_` are only for the views below them.
+-- otel_rl itself, of the processes that run a loop; the workers of a driver have none. Before a question:
+--   SET cast_keep_nullable = 1, SQL_rl_run = 'my-run'      without the second: all runs
+-- Names that begin with `rl_` are only for the views below them. Needs ClickHouse 24.12 or newer; 26.9 is tested.
 CREATE OR REPLACE FUNCTION quantile_cont AS (x, q) -> quantileExactInclusive(q)(x);
 CREATE OR REPLACE FUNCTION bool_or AS (x) -> max(x);
 CREATE OR REPLACE FUNCTION rl_nullable AS (attributes) -> mapApply((key, value) -> (toString(key), toNullable(value)), attributes);
 CREATE OR REPLACE FUNCTION rl_ns AS (text) -> if(toFloat64OrNull(text) >= 0 AND toFloat64OrNull(text) < 1e9, toInt64(round(assumeNotNull(toFloat64OrNull(text)) * 1e9)), -1);
+CREATE OR REPLACE FUNCTION rl_is_asked AS (resource) -> getSettingOrDefault('SQL_rl_run', '') IN ('', resource['rl.run.id']);
 CREATE OR REPLACE FUNCTION rl_role AS (resource) -> if(resource['rl.role'] = '', 'trainer', resource['rl.role']);
 
 -- --- what was sent ---------------------------------------------------------------------------------------------------
 
+-- A span that was sent twice is there once.
 CREATE OR REPLACE VIEW rl_span AS
 SELECT
     ResourceAttributes['rl.attempt.id'] AS attempt,
@@ -33,7 +36,9 @@ SELECT
     lower(toString(StatusCode)) AS status,
     ScopeName = 'otel_rl' AND SpanAttributes['rl.submission'] = '' AS is_own,
     SpanAttributes AS said
-FROM otel_traces;
+FROM otel_traces
+WHERE rl_is_asked(ResourceAttributes)
+LIMIT 1 BY ResourceAttributes['service.instance.id'], TraceId, SpanId;
 
 -- A root or a container says the step of its trace.
 CREATE OR REPLACE VIEW rl_trace AS
@@ -43,7 +48,7 @@ FROM (
         TraceId AS trace_id,
         argMin((SpanAttributes['rl.loop.name'], toInt64(SpanAttributes['rl.loop.iteration'])), SpanAttributes['rl.loop.name'] = '') AS known
     FROM otel_traces
-    WHERE toInt64OrNull(SpanAttributes['rl.loop.iteration']) IS NOT NULL
+    WHERE toInt64OrNull(SpanAttributes['rl.loop.iteration']) IS NOT NULL AND rl_is_asked(ResourceAttributes)
     GROUP BY TraceId
 );
 
@@ -103,7 +108,8 @@ FROM (
     SELECT MetricName, 'histogram', MetricUnit, TimeUnix, NULL, toInt64(Count), Sum, Attributes, ResourceAttributes FROM otel_metrics_histogram
     UNION ALL
     SELECT MetricName, 'histogram', MetricUnit, TimeUnix, NULL, toInt64(Count), Sum, Attributes, ResourceAttributes FROM otel_metrics_exponential_histogram
-);
+)
+WHERE rl_is_asked(ResourceAttributes);
 
 CREATE OR REPLACE VIEW logs AS
 SELECT
@@ -117,7 +123,8 @@ SELECT
     TraceId AS trace_id,
     SpanId AS span_id,
     rl_nullable(LogAttributes) AS attributes
-FROM otel_logs;
+FROM otel_logs
+WHERE rl_is_asked(ResourceAttributes);
 
 -- --- who is inside whom ----------------------------------------------------------------------------------------------
 

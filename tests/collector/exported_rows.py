@@ -78,31 +78,37 @@ def _spans(group: Any) -> Iterator[tuple[str, Row]]:
     for scope in group["scopeSpans"]:
         for span in scope["spans"]:
             begin, end = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
-            yield "otel_traces", {
-                "Timestamp": decimal(begin),
-                "TraceId": span["traceId"],
-                "SpanId": span["spanId"],
-                "ParentSpanId": span.get("parentSpanId", ""),
-                "SpanName": span.get("name", ""),
-                "ScopeName": scope.get("scope", {}).get("name", ""),
-                "SpanAttributes": texts(span),
-                "Duration": (end - begin) % 2**64,
-                "StatusCode": STATUS[span.get("status", {}).get("code", 0)],
-            }
+            yield (
+                "otel_traces",
+                {
+                    "Timestamp": decimal(begin),
+                    "TraceId": span["traceId"],
+                    "SpanId": span["spanId"],
+                    "ParentSpanId": span.get("parentSpanId", ""),
+                    "SpanName": span.get("name", ""),
+                    "ScopeName": scope.get("scope", {}).get("name", ""),
+                    "SpanAttributes": texts(span),
+                    "Duration": (end - begin) % 2**64,
+                    "StatusCode": STATUS[span.get("status", {}).get("code", 0)],
+                },
+            )
 
 
 def _logs(group: Any) -> Iterator[tuple[str, Row]]:
     for scope in group["scopeLogs"]:
         for log in scope["logRecords"]:
-            yield "otel_logs", {
-                "Timestamp": decimal(int(log.get("timeUnixNano", 0))),
-                "TraceId": log.get("traceId", ""),
-                "SpanId": log.get("spanId", ""),
-                "SeverityNumber": log.get("severityNumber", 0),
-                "Body": text(log.get("body", {})),
-                "LogAttributes": texts(log),
-                "EventName": log.get("eventName", ""),
-            }
+            yield (
+                "otel_logs",
+                {
+                    "Timestamp": decimal(int(log.get("timeUnixNano", 0))),
+                    "TraceId": log.get("traceId", ""),
+                    "SpanId": log.get("spanId", ""),
+                    "SeverityNumber": log.get("severityNumber", 0),
+                    "Body": text(log.get("body", {})),
+                    "LogAttributes": texts(log),
+                    "EventName": log.get("eventName", ""),
+                },
+            )
 
 
 def _points(group: Any) -> Iterator[tuple[str, Row]]:
@@ -115,14 +121,17 @@ def _points(group: Any) -> Iterator[tuple[str, Row]]:
                 for point in metric.get(kind, {}).get("dataPoints", ()):
                     value = point.get("asDouble", point.get("asInt", 0))
                     counted = {"Count": int(point.get("count", 0)), "Sum": float(point.get("sum", 0))}
-                    yield f"otel_metrics_{name}", {
-                        "MetricName": metric["name"],
-                        "MetricUnit": metric.get("unit", ""),
-                        "Attributes": texts(point),
-                        "StartTimeUnix": int(point.get("startTimeUnixNano", 0)) // 10**9,
-                        "TimeUnix": int(point["timeUnixNano"]) // 10**9,
-                        **(counted if "istogram" in name else {"Value": number(value)}),
-                    }
+                    yield (
+                        f"otel_metrics_{name}",
+                        {
+                            "MetricName": metric["name"],
+                            "MetricUnit": metric.get("unit", ""),
+                            "Attributes": texts(point),
+                            "StartTimeUnix": int(point.get("startTimeUnixNano", 0)) // 10**9,
+                            "TimeUnix": int(point["timeUnixNano"]) // 10**9,
+                            **(counted if "istogram" in name else {"Value": number(value)}),
+                        },
+                    )
 
 
 READ: Final = {"resourceSpans": _spans, "resourceMetrics": _points, "resourceLogs": _logs}
@@ -135,7 +144,9 @@ def texts(record: Any) -> dict[str, str]:
 
 def text(value: Any) -> str:
     if "arrayValue" in value:
-        return json.dumps([next(iter(one.values())) for one in value["arrayValue"].get("values", ())], separators=(",", ":"))
+        return json.dumps(
+            [next(iter(one.values())) for one in value["arrayValue"].get("values", ())], separators=(",", ":")
+        )
     (found,) = value.values() or ("",)
     return str(found).lower() if isinstance(found, bool) else str(found)
 
