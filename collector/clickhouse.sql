@@ -358,7 +358,7 @@ FROM (
 )
 GROUP BY key;
 
--- Collectives under no stage are one call, if not all are spans, or if the peers have different numbers of them.
+-- A driver waits for its workers, who are not here. Collectives under no stage are one call, if not all are spans, or if the peers have different numbers of them.
 CREATE OR REPLACE VIEW rl_call AS
 SELECT
     * EXCEPT (one, calls),
@@ -394,7 +394,7 @@ FROM (
                 if(is_cut, 1, num_bare) AS num
             FROM rl_step AS c
             LEFT JOIN rl_calls AS a ON c.key = a.key
-            WHERE c.is_whole
+            WHERE c.is_whole AND c.role != 'driver'
         )
         WINDOW peers AS (PARTITION BY attempt, loop, step, role, pipeline)
     )
