@@ -47,8 +47,8 @@ run.spans.filter("status = 'error'").fetchall()
 - **Times** are in UTC. What ends in `_s` is in seconds.
 - **Ranks** are unique within a role; a step is one of an attempt and a loop.
 
-[exports.md](exports.md) has other ways out of a run: Parquet, Perfetto, TensorBoard, JSON. If your Collector sends to ClickHouse, views
-have these names and columns there, and the [ten questions](#ten-questions) run word for word
+[exports.md](exports.md) has other ways out of a run: Parquet, Perfetto, TensorBoard, JSON. If your Collector sends to
+ClickHouse, views have these names and columns there, and the [ten questions](#ten-questions) run word for word
 ([collector/README.md](../collector/README.md#questions-by-sql-in-clickhouse)).
 """
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Final
@@ -98,19 +97,17 @@ def export(
 
 def _export_lines(run: Run, to: Format, output: Path | None, close_open: bool) -> list[str]:
     """Write a format of lines; return what is to be said of spans without a parent."""
+    orphans = Orphans(run)
     if to is Format.JSONL:
-        texts: Iterable[str] = log_lines(run)
-        remarks = list[str]
+        texts = log_lines(run)
     else:
-        orphans = Orphans(run)
         requests = chain(lines(run), orphans.lines() if close_open else ())
         texts = _with_progress(run, requests) if output else (line for line, _ in requests)
-        remarks = partial(orphans.remarks, close_open)
     if output is not None:
         write_file(output, texts)
     elif not write_stdout(texts):
         raise typer.Exit
-    return remarks()
+    return orphans.remarks(close_open) if to is Format.OTLP_JSON else []
 
 
 def _export_files(run: Run, to: Format, output: Path) -> None:
