@@ -1,8 +1,9 @@
 """OpenTelemetry for reinforcement-learning post-training of language models.
 
 ``instrument()`` records every stage of every step on every rank; ``step``, ``stage``, ``request``, ``sample``,
-``record`` and ``observe`` do it by hand where no framework is known. ``read`` opens the tables of a run. Importing this
-package loads neither torch, nor Ray, nor the OpenTelemetry SDK.
+``record`` and ``observe`` do it by hand where no framework is known, and ``trajectory``, ``turn`` and ``tool`` in an
+agent loop. ``read`` opens the tables of a run, ``on_finding`` calls a function with what the rules find while it goes
+on. Importing this package loads neither torch, nor Ray, nor the OpenTelemetry SDK.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     from otel_rl.metrics.record import record
     from otel_rl.observing.api import observe
     from otel_rl.process.carrier import Carrier
+    from otel_rl.process.on_finding import on_finding
     from otel_rl.query.engine import read
     from otel_rl.requests.api import request
+    from otel_rl.trace.agent_loop import tool, trajectory, turn
     from otel_rl.trace.stage import stage
     from otel_rl.trace.steps import step
     from otel_rl.version import __version__
@@ -31,12 +34,16 @@ _HOME = {
     "flush": "otel_rl.entry",
     "instrument": "otel_rl.entry",
     "observe": "otel_rl.observing.api",
+    "on_finding": "otel_rl.process.on_finding",
     "read": "otel_rl.query.engine",
     "record": "otel_rl.metrics.record",
     "request": "otel_rl.requests.api",
     "sample": "otel_rl.layers.api",
     "stage": "otel_rl.trace.stage",
     "step": "otel_rl.trace.steps",
+    "tool": "otel_rl.trace.agent_loop",
+    "trajectory": "otel_rl.trace.agent_loop",
+    "turn": "otel_rl.trace.agent_loop",
     "uninstrument": "otel_rl.entry",
 }
 
@@ -48,12 +55,16 @@ __all__ = [
     "flush",
     "instrument",
     "observe",
+    "on_finding",
     "read",
     "record",
     "request",
     "sample",
     "stage",
     "step",
+    "tool",
+    "trajectory",
+    "turn",
     "uninstrument",
 ]
 

@@ -27,6 +27,9 @@ PUBLIC = [
     "sample",
     "stage",
     "step",
+    "tool",
+    "trajectory",
+    "turn",
     "uninstrument",
 ]
 PACKAGE = Path(otel_rl.__file__).parent

@@ -43,7 +43,7 @@ def sample(  # noqa: PLR0913  a sample has that many properties, all by keyword
     finish: str = "",
     error: BaseException | type[BaseException] | str | None = None,
     policy_version: int | None = None,
-    discarded: str = "",
+    discarded: str | None = "",
     prompt: Any = None,
     response: Any = None,
 ) -> None:
@@ -68,7 +68,8 @@ def sample(  # noqa: PLR0913  a sample has that many properties, all by keyword
         finish: ``stop``, ``length``, ``abort``, ``timeout``, ``error``, or your own word.
         error: the exception that it failed with, its class, or the name of that.
         policy_version: optimizer updates in the weights that made it.
-        discarded: why it is not trained on: ``stale``, ``filtered``, ``failed``, ``surplus``, or your own word.
+        discarded: why it is not trained on: ``stale``, ``filtered``, ``failed``, ``surplus``, or your own word; None if
+            that is not decided yet.
         prompt: its text or messages; recorded only with ``OTEL_RL_CAPTURE_CONTENT``, cut, after ``OTEL_RL_REDACT``.
         response: likewise.
 
@@ -98,6 +99,8 @@ def _take(parent: Any, given: tuple[Any, ...]) -> Iterator[Count]:
 
 def _clean_words(made: FinishedSample) -> int:
     for name in WORDS:
+        if getattr(made, name) is None:
+            continue
         setattr(made, name, clean_key(getattr(made, name))[:LONGEST])
     error: Any = made.error
     made.error = error.__qualname__ if isinstance(error, type) else clean_key(error)[:LONGEST]

@@ -38,7 +38,7 @@ class FinishedSample:
     error: str = ""
     """Class of the exception that it failed with."""
     policy_version: int | None = None
-    discarded: str = ""
+    discarded: str | None = ""
     """Why it is not trained on; empty if it is."""
     prompt: Any = None
     response: Any = None

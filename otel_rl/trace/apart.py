@@ -21,6 +21,7 @@ from otel_rl.process.state import Trace, state
 from otel_rl.process.status import status
 from otel_rl.records import Attributes
 from otel_rl.trace.carried import stand_in_of
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 
 ROLLOUT: Final = "rollout"
@@ -47,6 +48,8 @@ def open_apart(stage: Stage, key: str, submitted: Carrier | None) -> None:
     A key that this process opens again has a further stage below that root.
     """
     if not state.identity.known:
+        tracing.open_setup()  # a worker learns whose it is
+    if not state.identity.known:
         return stage.open()
     root = root_of(key)
     stage.trace = Trace(root.trace_id, state.clock.anchor, sampled=root.trace_flags.sampled)
@@ -68,6 +71,13 @@ def open_below(stage: Stage, carrier: Carrier) -> None:
     """Open a stage below the carrier's span, whatever is current."""
     stand_in = stand_in_of(carrier)
     stage.trace, stage.parent_id = stand_in.trace, stand_in.span_id
+    stage.span_id = random_bits(64) or 1
+    _open(stage)
+
+
+def open_under(stage: Stage, parent: Stage) -> None:
+    """Open a stage below another one of this process, in a thread that has inherited nothing."""
+    stage.trace, stage.parent_id = parent.trace, parent.span_id
     stage.span_id = random_bits(64) or 1
     _open(stage)
 

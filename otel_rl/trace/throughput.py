@@ -72,7 +72,7 @@ class Throughput:
 
     def rollout(self, samples: int, prompt: int, response: int, environment: int = 0) -> None:
         """Count a rollout of this rank."""
-        state.add(Deferred(self._rollout, (samples, prompt, response, environment)))
+        state.add(Deferred(self.count_rollout, (samples, prompt, response, environment)))
 
     def end_step(self, begin: int, end: int) -> None:
         """Record the rates of the step from ``begin`` to ``end`` (monotonic, ns)."""
@@ -80,6 +80,16 @@ class Throughput:
         state.add(Deferred(self._end_step, (begin, end, outside, state.clock.anchor)))
 
     # --- in the flusher -----------------------------------------------------------------------------------------------
+
+    def count_rollout(self, samples: int, prompt: int, response: int, environment: int = 0) -> Iterator[Count]:
+        """Count a rollout; the flusher's own."""
+        self._samples += samples
+        self._sample_tokens += prompt + response
+        yield Count(vocabulary.SAMPLES, samples)
+        yield Count(vocabulary.SAMPLE_TOKENS, prompt, PROMPT)
+        yield Count(vocabulary.SAMPLE_TOKENS, response, RESPONSE)
+        if environment:
+            yield Count(vocabulary.SAMPLE_TOKENS, environment, ENVIRONMENT)
 
     def count_forward(self, prompt: int, response: int, padding: int, environment: int = 0) -> Iterator[Count]:
         """Count a training forward; the flusher's own."""
@@ -96,15 +106,6 @@ class Throughput:
         self._has_trained |= bool(done.train_tokens)
         if self._has_trained:
             yield from _rates(done, (end - begin) / 1e9, STEP, end + anchor)
-
-    def _rollout(self, samples: int, prompt: int, response: int, environment: int) -> Iterator[Count]:
-        self._samples += samples
-        self._sample_tokens += prompt + response
-        yield Count(vocabulary.SAMPLES, samples)
-        yield Count(vocabulary.SAMPLE_TOKENS, prompt, PROMPT)
-        yield Count(vocabulary.SAMPLE_TOKENS, response, RESPONSE)
-        if environment:
-            yield Count(vocabulary.SAMPLE_TOKENS, environment, ENVIRONMENT)
 
     def _end_step(self, begin: int, end: int, outside: int, anchor: int) -> list[Point]:
         points = [Point(vocabulary.TRAIN_TIME, (end - begin - outside) / 1e9, end + anchor)]

@@ -27,6 +27,8 @@ class OpenTraining(Memory):
     """Counts the loop's work."""
     inner: int = 0
     """How many loops of other trainers are open inside the open step, one inside the other."""
+    waits_for: str = "data"
+    """The reason of a wait for the next batch."""
     evaluating: int = 0
     """How many calls that evaluate are open, one inside the other."""
     skipped: int = 0

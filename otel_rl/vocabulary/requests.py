@@ -16,10 +16,14 @@ TOKEN_BOUNDARIES: Final = (0.0, *(float(1 << power) for power in range(4, 21, 2)
 OPERATION: Final = attribute(
     "gen_ai.operation.name",
     "string",
-    "`generate_content`, `chat`, `text_completion`, or `execute_tool` for a tool; also of metrics",
+    "`generate_content`, `chat`, `text_completion`, `execute_tool` for a tool, or `invoke_agent`; also of metrics",
     SEMCONV,
 )
+INVOKE_AGENT: Final = "invoke_agent"
+"""The operation of a trajectory."""
+AGENT_NAME: Final = attribute("gen_ai.agent.name", "string", "name of the agent of a trajectory", SEMCONV)
 TOOL_NAME: Final = attribute("gen_ai.tool.name", "string", "name of the tool; also of metrics", SEMCONV)
+TOOL_CALL_ID: Final = attribute("gen_ai.tool.call.id", "string", "id of the call of a tool", SEMCONV)
 TOOL_TYPE: Final = attribute("gen_ai.tool.type", "string", "`function`", SEMCONV)
 PROVIDER: Final = attribute("gen_ai.provider.name", "string", "the engine; also of metrics", SEMCONV)
 REQUEST_MODEL: Final = attribute("gen_ai.request.model", "string", "the model; also of metrics", SEMCONV)

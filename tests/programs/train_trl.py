@@ -182,6 +182,8 @@ def make(job: dict[str, Any], **changes: Any) -> Any:
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
     work = Path(job["work"])
+    if job.get("trainer") == "online_dpo":
+        return make_pairs(job, work)
     kind = job.get("trainer", "grpo").upper()
     config = {
         "output_dir": str(work / "checkpoints"), "max_steps": 4, "learning_rate": 1e-3,
@@ -211,6 +213,31 @@ def make(job: dict[str, Any], **changes: Any) -> Any:
     )
     trainer.remove_callback(transformers.PrinterCallback)
     holder.append(trainer)
+    return trainer
+
+
+def make_pairs(job: dict[str, Any], work: Path) -> Any:
+    """Make a trainer of OnlineDPO."""
+    import transformers
+    from trl.experimental.online_dpo import OnlineDPOConfig, OnlineDPOTrainer
+
+    from otel_rl.demo import task
+
+    config = OnlineDPOConfig(
+        output_dir=str(work / "checkpoints"), max_steps=3, learning_rate=1e-3, per_device_train_batch_size=4,
+        max_new_tokens=8, max_length=32, logging_steps=1, save_strategy="no", report_to=[], disable_tqdm=True,
+        use_cpu=True, bf16=False, dataloader_pin_memory=False, **job.get("config", {}),
+    )  # fmt: skip
+    trainer = OnlineDPOTrainer(
+        model=task.model(work / f"rank-{RANK}" / "tiny-qwen2", 0),
+        ref_model=task.model(work / f"rank-{RANK}" / "reference", 0),
+        reward_funcs=[globals()[name] for name in job.get("rewards", ["digits"])],
+        args=config,
+        train_dataset=task.prompts(job.get("prompts", 64)),
+        processing_class=task.tokenizer(),
+        callbacks=[callback()],
+    )
+    trainer.remove_callback(transformers.PrinterCallback)
     return trainer
 
 

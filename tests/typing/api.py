@@ -33,6 +33,10 @@ def train(prompts: list[str]) -> float:
                 otel_rl.request("mine", submitted=1.0, ended=2.5, clock="perf_counter", output_tokens=12, finish="stop")
                 otel_rl.request("mine", submitted=None, ended=2.5, error=ValueError("x"), parent=span)
                 otel_rl.sample(id="a", reward=0.5, rewards={"digits": 0.5}, finish="stop", error=ValueError)
+            with otel_rl.trajectory(id="7.3", group="7", mode="eval"), otel_rl.turn(number=0) as answer:
+                answer.set_attribute("rl.tokens.response", 3)
+            with otel_rl.tool("search", call_id="c"):
+                pass
     carrier = otel_rl.Carrier.current() or otel_rl.Carrier.from_headers({"traceparent": ""})
     if carrier is not None:
         headers: dict[str, str] = carrier.to_headers()

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from otel_rl.cli.console import FAILED, STDOUT, RunName, complain, leave, opened, stderr, write_file, write_stdout
 from otel_rl.cli.orphans import Orphans
-from otel_rl.config import expanded_path
+from otel_rl.config.parsers import expanded_path
 from otel_rl.exports.log_lines import log_lines
 from otel_rl.exports.perfetto_trace import perfetto_trace
 from otel_rl.exports.tensorboard_events import write_events

@@ -8,11 +8,14 @@ Runs in every rank; TRL's trainers inherit it. Source: transformers 5.23, ``trai
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from threading import get_ident
 from types import ModuleType
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.actions.memory import acting
+from otel_rl.actions.of_trainer import after_step, before_save, begin_actions, end_actions
 from otel_rl.clock import monotonic_ns
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, Attachment, CallbackHook, Integration, Kwargs, StageHook
@@ -30,7 +33,6 @@ from otel_rl.trace.tree import say_of_setup
 
 TRAINER = "transformers.trainer:Trainer"
 GLOBAL = ((vocabulary.SCOPE_KEY, "global"),)
-DATA = ((vocabulary.IDLE_REASON, "data"),)
 MADE = ("system", "system_version", "algorithm", "model_name")
 """What the resource gets from a trainer when it is made."""
 
@@ -51,7 +53,7 @@ def _begin_loop(args: Args, kwargs: Kwargs) -> None:
     loop.said.update(_unlike(training_of(trainer)))
     throughput = Throughput()
     loop.at_end.append(throughput.end_step)
-    tracing.loop, training.throughput = loop, throughput
+    tracing.loop, training.throughput, training.waits_for = loop, throughput, "data"
 
 
 def _unlike(trained: dict[str, str]) -> dict[str, Value]:
@@ -82,6 +84,8 @@ def _loop_over(args: Args, kwargs: Kwargs, result: Any) -> None:
 def _end_loop(args: Args, kwargs: Kwargs) -> None:
     if training.inner:
         return
+    if acting.plan is not None:
+        attempt("end", "the actions", end_actions, args[0])
     end_between()
     deferred.resolve()
     if tracing.loop is not None:
@@ -92,6 +96,7 @@ def _loop_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
     if training.inner:
         training.inner -= 1
         return
+    acting.plan = None
     end_between(error)
     if tracing.loop is not None:
         tracing.loop.end(error)
@@ -106,7 +111,12 @@ def _begin_step(args: Args, kwargs: Kwargs) -> None:
     if tracing.loop is not None:
         if tracing.phase is not None:
             attempt("read", "the settings of a trainer", _say_settings, args[0])
+            attempt("begin", "the actions", begin_actions, args[0])
         tracing.loop.begin(args[0].state.global_step + 1)
+
+
+def _say_wait(args: Args, kwargs: Kwargs) -> dict[str, Value]:
+    return {vocabulary.IDLE_REASON: training.waits_for}
 
 
 def _say_settings(trainer: Any) -> None:
@@ -173,17 +183,30 @@ def _event_stage(args: Args, kwargs: Kwargs) -> str | None:
     return vocabulary.LOG if is_heard else None
 
 
+def _written(args: Args, kwargs: Kwargs, result: object) -> dict[str, Value] | None:
+    """Return the size of the folder that ``_save_checkpoint(self, model, trial)`` wrote, on the process that saves."""
+    trainer = args[0]
+    if not trainer.args.should_save:
+        return None
+    folder = Path(trainer._get_output_dir(trial=args[2])) / f"checkpoint-{trainer.state.global_step}"
+    sizes = (one.stat().st_size for one in folder.rglob("*") if one.is_file())
+    return {vocabulary.CHECKPOINT_BYTES: sum(sizes)}
+
+
 HOOKS = (
     CallbackHook(target=f"{TRAINER}.__init__", before=_trainer_made),
     CallbackHook(target=f"{TRAINER}.train", before=_asked_to_train),
     CallbackHook(target=f"{TRAINER}._inner_training_loop", before=_begin_loop, after=_loop_over, failed=_loop_failed),
     CallbackHook(target=f"{TRAINER}._finalize_training", before=_end_loop, optional=True),
-    StageHook(target=f"{TRAINER}.get_batch_samples", stage=vocabulary.IDLE, before=_begin_step, attributes=DATA),
+    StageHook(target=f"{TRAINER}.get_batch_samples", stage=vocabulary.IDLE, before=_begin_step, attributes=_say_wait),
     StageHook(target=f"{TRAINER}.compute_loss", stage=vocabulary.FORWARD),
     StageHook(target=f"{TRAINER}._clip_grad_norm", stage=vocabulary.CLIP, after=_keep_norm, optional=True),
     StageHook(target=f"{TRAINER}._get_grad_norm", stage=_norm_stage, after=_keep_measured, by_name=True, optional=True),
     StageHook(target="transformers.trainer_callback:CallbackHandler.call_event", stage=_event_stage),
     StageHook(target=f"{TRAINER}.log", stage=vocabulary.LOG),
+    CallbackHook(
+        target=f"{TRAINER}._maybe_log_save_evaluate", before=before_save, after=after_step, during=(acting, "plan")
+    ),
     *(
         StageHook(
             target=f"{TRAINER}.{name}",
@@ -198,6 +221,7 @@ HOOKS = (
         target=f"{TRAINER}._save_checkpoint",
         stage=vocabulary.CHECKPOINT,
         attributes=((vocabulary.CHECKPOINT_FORMAT, "transformers"),),
+        capture=_written,
         before=_begin_outside,
         after=_end_outside,
         failed=_end_outside,

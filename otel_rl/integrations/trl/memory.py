@@ -36,6 +36,8 @@ class Rollouts(Memory):
     """What the rollout that is being scored generated."""
     losses: list[Any] = field(default_factory=list)
     """Losses of the micro-batches of the open step."""
+    logged: frozenset[str] | None = None
+    """Names of the trainer's own metrics while it logs."""
     readers: dict[tuple[int, str], Reader] = field(default_factory=dict)
     """Which entries of a trainer's own metrics have been read, by its id and the mode."""
 

@@ -7,21 +7,26 @@ exceptions of tools into messages for the model. A tool that does not exist is n
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic_ns
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, Kwargs, StageHook
-from otel_rl.hooks.hook import wrap
+from otel_rl.hooks.hook import hook_of, wrap
 from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.records import Value
+from otel_rl.trace.apart import open_under
 from otel_rl.trace.gap import end_between
 from otel_rl.trace.importlib_bootstrap import not_counted
 from otel_rl.trace.stage import Stage
 
 Tool = Callable[..., Any]
+BELOW = "_otel_rl_below"
+"""Marks a tool that records its calls below a stage."""
 
 
 class Tools(dict[str, Tool]):
@@ -41,16 +46,53 @@ def begin_tools(args: Args, kwargs: Kwargs) -> None:
     trainer._async_tool_dicts = [Tools(tools) for tools in trainer._async_tool_dicts]
 
 
+def record_tools(tools: dict[str, Tool], parent: Stage) -> None:
+    """Let the tools of AsyncGRPO record their calls below a stage.
+
+    TRL runs those that are no coroutine functions in a pool of threads, which inherit no context. The dictionary is
+    made for one trajectory.
+    """
+    for name, tool in tools.items():
+        if hook_of(tool) is None and not hasattr(tool, BELOW):
+            tools[name] = attempt("follow", "a tool", _recorded_below, name, tool, parent) or tool
+
+
 @not_counted
-def _recorded(name: str, tool: Tool) -> Tool:
+def _recorded_below(name: str, tool: Tool, parent: Stage) -> Tool:
+    hook = _hook(name, "train")
+    if inspect.iscoroutinefunction(tool):
+        return cast("Tool", wrap(hook, tool))
+
+    @functools.wraps(tool)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        stage = Stage(str(hook.stage), dict(hook.attributes), coarse=True)  # type: ignore[arg-type]
+        attempt("begin", hook.target, open_under, stage, parent)
+        try:
+            result = tool(*args, **kwargs)
+        except BaseException as error:
+            attempt("end", hook.target, stage.__exit__, type(error), error, None)
+            raise
+        attempt("end", hook.target, stage.close, monotonic_ns())
+        return result
+
+    setattr(call, BELOW, True)
+    return call
+
+
+def _hook(name: str, mode: str) -> StageHook:
     said: dict[str, Value] = {
         vocabulary.OPERATION: vocabulary.EXECUTE_TOOL,
         vocabulary.TOOL_NAME: name,
         vocabulary.TOOL_TYPE: "function",
-        vocabulary.MODE: rollouts.mode,
+        vocabulary.MODE: mode,
     }
     stage = f"{vocabulary.EXECUTE_TOOL} {name}"
-    hook = StageHook(target=stage, stage=stage, attributes=tuple(said.items()))
+    return StageHook(target=stage, stage=stage, attributes=tuple(said.items()))
+
+
+@not_counted
+def _recorded(name: str, tool: Tool) -> Tool:
+    hook = _hook(name, rollouts.mode)
     if not inspect.iscoroutinefunction(tool):
         return cast("Tool", wrap(hook, tool))
 
@@ -59,7 +101,7 @@ def _recorded(name: str, tool: Tool) -> Tool:
         try:
             coroutine = tool(*args, **kwargs)
         except BaseException as error:
-            with Stage(stage, dict(said)) as failed:
+            with Stage(str(hook.stage), dict(hook.attributes)) as failed:  # type: ignore[arg-type]
                 failed.fail(error)
             raise
 

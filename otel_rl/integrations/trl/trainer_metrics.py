@@ -6,8 +6,9 @@ step are read before that. What TRL has reduced over the ranks is emitted once, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from math import isnan
+from typing import Any, NamedTuple
 
 from otel_rl import vocabulary
 from otel_rl.integrations.trl.memory import rollouts
@@ -38,18 +39,29 @@ CANONICAL: dict[str, tuple[str, tuple[Label, ...]]] = {
 }
 """A name that is not here passes through as TRL calls it, below ``trl.``."""
 OF_FUNCTION = {"mean": vocabulary.FUNCTION_SCORE, "std": vocabulary.FUNCTION_STD}
-PER_RANK = frozenset({"step_time"})
-"""What TRL does not reduce over the ranks."""
+PER_RANK = "step_time", "perf/"
+"""How the names begin of what TRL does not reduce over the ranks."""
 GLOBAL: Label = (vocabulary.SCOPE_KEY, "global")
 RANK: Label = (vocabulary.SCOPE_KEY, "rank")
 EVALUATION: Label = (vocabulary.MODE, "eval")
 
 
+class Naming(NamedTuple):
+    """What the numbers of a trainer mean."""
+
+    canonical: Mapping[str, tuple[str, tuple[Label, ...]]]
+    reduce: Callable[[str, list[Any]], float | None]
+    """``(name, entries)``: returns the number of a step with several entries; None where none of them is one."""
+    statistics: Mapping[str, str]
+    """Our names of a reward function's numbers, by what follows its name."""
+
+
 class Reader:
     """Remembers which entries of a trainer's metric lists have been read, and under which name each metric goes out."""
 
-    def __init__(self, labels: tuple[Label, ...]) -> None:
+    def __init__(self, labels: tuple[Label, ...], naming: Naming) -> None:
         self._labels = labels
+        self._naming = naming
         self._series: dict[str, Series | None] = {}
         self._read: dict[str, tuple[list[Any], int]] = {}
         """The entries of each metric, and how many of them have been read."""
@@ -76,14 +88,14 @@ class Reader:
             if series is None or start == end:
                 continue
             new = entries[start:end]
-            value = new[0] if len(new) == 1 and type(new[0]) is float else _mean(new)
+            value = new[0] if len(new) == 1 and type(new[0]) is float else self._naming.reduce(name, new)
             if value is not None:
                 points.append(Point(series[0], value, time_ns, series[1]))
         return points
 
     def _name(self, name: str) -> Series | None:
         """Return the series of a metric; None where another rank reports it, or if there are too many names."""
-        is_global = name not in PER_RANK
+        is_global = not name.startswith(PER_RANK)
         found = self._canonical(name)
         if found is None:
             return None
@@ -94,18 +106,47 @@ class Reader:
 
     def _canonical(self, name: str) -> Series | None:
         kind, _, rest = name.partition("/")
-        function, _, statistic = rest.rpartition("/")
-        if kind == "rewards" and function and statistic in OF_FUNCTION:
-            return OF_FUNCTION[statistic], ((vocabulary.REWARD_FUNCTION, function),)
+        known = self._naming.statistics
+        function, _, statistic = (rest, "", "") if "" in known else rest.rpartition("/")
+        if kind == "rewards" and function and statistic in known:
+            return known[statistic], ((vocabulary.REWARD_FUNCTION, function),)
         if name == "reward" and EVALUATION in self._labels:
             return vocabulary.EVAL_REWARD, ()
-        return CANONICAL.get(name) or series_of(name, vocabulary.TRL)
+        return self._naming.canonical.get(name) or series_of(name, vocabulary.TRL)
 
 
-def _mean(entries: list[Any]) -> float | None:
-    """Return the mean of the numbers among the entries; None where none of them is one."""
+def _mean(name: str, entries: list[Any]) -> float | None:
+    """Return the mean of the numbers among the entries."""
     numbers = [number for number in map(as_number, entries) if number is not None]
     return sum(numbers) / len(numbers) if numbers else None
+
+
+def _reduced(name: str, entries: list[Any]) -> float | None:
+    """Reduce the entries as AsyncGRPO does (``_reduce_metric``, 81): a pair is a rate, words say what else is none."""
+    if isinstance(entries[0], tuple):
+        top, bottom = map(sum, zip(*entries, strict=True))
+        return top / bottom if bottom else None
+    numbers = [number for number in map(as_number, entries) if number is not None and not isnan(number)]
+    words = name.rpartition("/")[2].split("_")
+    for word, reduce in (("total", sum), ("max", max), ("min", min)):
+        if numbers and word in words:
+            return float(reduce(numbers))
+    return _mean(name, numbers)
+
+
+SYNCHRONOUS = Naming(CANONICAL, _mean, OF_FUNCTION)
+ASYNCHRONOUS = Naming({**CANONICAL, "kl": (vocabulary.KL_POLICY, ())}, _reduced, {"": vocabulary.FUNCTION_SCORE})
+"""AsyncGRPO has no reference: what it calls ``kl`` is that of the policy and the one that made the samples."""
+
+
+PAIRS = Naming({"objective/scores": (vocabulary.REWARD_SCORE, ())}, _mean, {})
+"""OnlineDPO's: its ``rewards/...`` are implicit ones."""
+
+
+def _naming_of(trainer: Any) -> Naming:
+    if hasattr(trainer, "rollout_queue"):
+        return ASYNCHRONOUS
+    return SYNCHRONOUS if hasattr(trainer, "_metrics") else PAIRS
 
 
 def step_metrics(trainer: Any) -> None:
@@ -137,6 +178,14 @@ def say_logged_loss(trainer: Any, logged: dict[str, Any]) -> None:
         state.add(Deferred(say_of_step, (tracing.container, {vocabulary.LOSS: float(logged["loss"])})))
 
 
+def record_logged(trainer: Any, logged: Mapping[str, Any]) -> None:
+    """Record numbers that the trainer has reduced itself, as those of this moment."""
+    reader = rollouts.readers.get((id(trainer), "train"))
+    if reader is not None:
+        lists = [[value] for value in logged.values()]
+        state.add(Deferred(reader.points, (tuple(logged), lists, [1] * len(lists), state.now())))
+
+
 def keep_loss(loss: Any) -> None:
     """Keep a micro-batch's loss for the end of the step."""
     loop = tracing.loop
@@ -145,12 +194,12 @@ def keep_loss(loss: Any) -> None:
 
 
 def _record(trainer: Any, mode: str, labels: tuple[Label, ...]) -> None:
-    metrics = getattr(trainer, "_metrics", None)
-    if metrics is None:
+    metrics = getattr(trainer, "_metrics", None) or {"train": getattr(trainer, "stats", {})}
+    if mode not in metrics:
         return
     reader = rollouts.readers.get((id(trainer), mode))
     if reader is None:
-        reader = rollouts.readers[id(trainer), mode] = Reader(labels)
+        reader = rollouts.readers[id(trainer), mode] = Reader(labels, _naming_of(trainer))
     lists = metrics[mode]
     complete = tuple(lists), tuple(lists.values()), tuple(map(len, lists.values()))
     state.add(Deferred(reader.points, (*complete, state.now())))

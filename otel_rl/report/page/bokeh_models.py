@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import gzip
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -25,6 +26,8 @@ class Model:
 
     def __init__(self, kind: str, **attributes: Any) -> None:
         self.kind, self.attributes = kind, attributes
+        self.shared = ""
+        """The id of one that several roots have; empty if it is numbered as the others are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +69,28 @@ def renderer(glyph: Model, of: Model) -> Model:
 
 
 class Document:
-    """Writes models: each once, and by its id where it is used again."""
+    """Writes models: each once, and by its id where it is used again.
+
+    An id is a number below the name of the root, so that one more model in a root changes no ids of others.
+    """
 
     def __init__(self) -> None:
         self._ids: dict[int, str] = {}
         self._kept: list[Model] = []
+        self._root = ""
+        self._counts: Counter[str] = Counter()
 
     def to_json(self, roots: list[Model]) -> dict[str, Any]:
         config = self._write(Model("DocumentConfig"))
-        return {"version": version("bokeh"), "title": "", "config": config, "roots": self._write(roots)}
+        return {"version": version("bokeh"), "title": "", "config": config, "roots": [*map(self._write_root, roots)]}
 
     def id_of(self, model: Model) -> str:
         """Return the id of a model that was written."""
         return self._ids[id(model)]
+
+    def _write_root(self, root: Model) -> Any:
+        self._root = root.attributes.get("name", "")
+        return self._write(root)
 
     def _write(self, value: Any) -> Any:
         if isinstance(value, Model | ByRow | Fixed):
@@ -98,7 +110,8 @@ class Document:
         if known is not None:
             return {"id": known}
         self._kept.append(model)  # so that no other gets its number
-        name = self._ids[id(model)] = f"m{len(self._kept)}"
+        self._counts[self._root] += 1
+        name = self._ids[id(model)] = model.shared or f"{self._root}.{self._counts[self._root]}"
         attributes = {key: self._write(value) for key, value in model.attributes.items()}
         return {"type": "object", "name": model.kind, "id": name, "attributes": attributes}
 

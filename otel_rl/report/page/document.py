@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from importlib.util import find_spec
 from typing import Any, Final
@@ -37,47 +38,86 @@ def is_drawable() -> bool:
     return find_spec("bokeh") is not None
 
 
+@dataclass(frozen=True, slots=True)
+class PageParts:
+    """A page before it is written: parts of its body by their element, and what its script reads."""
+
+    title: str
+    body: Mapping[str, str]
+    data: Mapping[str, Any]
+
+
 def to_html(report: Report, course: Course) -> str:
     """Write a report as one HTML document."""
     making = Making()
-    page = make_page(report, course, making)
+    return write_page(parts_of(report, make_page(report, course, making), making))
+
+
+def parts_of(report: Report, page: PageContent, making: Making) -> PageParts:
+    """Return the parts of a page."""
     document, places = draw([figure for panel in page.panels for figure in panel.figures])
-    data = {"document": document, "places": places, **_data(report, page)}
-    scripts = [library(), _own("page.js")]
-    body = [
-        _head(report),
-        _findings(page),
-        f'<p class="warning">{safe(counted(unmade))}</p>' if (unmade := [*report.unmade, *making.unmade]) else "",
-        *(_panel(one, report) for one in page.panels),
-        '<aside id="selected" hidden><output></output><button type="button">copy</button></aside>',
-        f'<script type="application/json" id="data">{_json(data)}</script>',
-        *(f"<script>{one}</script>" for one in scripts),
-    ]
-    title = safe(f"{report.run} · otel_rl")
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<style>{_own('page.css')}</style></head><body>\n{chr(10).join(body)}\n</body></html>\n"
+    unmade = [*report.unmade, *making.unmade]
+    said = f'<p class="warning">{safe(counted(unmade))}</p>' if unmade else ""
+    body = {
+        "head": _head(report),
+        "panel-links": _links(page),
+        "findings": _findings(page),
+        "unmade": f'<div id="unmade">{said}</div>',
+        **{f"panel-{one.name}": _panel(one, report) for one in page.panels},
+    }
+    return PageParts(report.run, body, {"document": document, "places": places, **_data(report, page)})
+
+
+def parts_of_figures(run: str, figures: Sequence[Figure]) -> PageParts:
+    """Return the parts of some figures of a page."""
+    document, places = draw(figures)
+    return PageParts(
+        run, {f"figure-{one.name}": _figure(one) for one in figures}, {"document": document, "places": places}
     )
 
 
-def _own(name: str) -> str:
+def write_page(parts: PageParts, *, live: str = "", live_script: str = "") -> str:
+    """Write a page as one HTML document; a live one has more in its body, and a script that asks its server."""
+    scripts = [library(), own_file("page.js"), *filter(None, [live_script])]
+    body = [
+        *parts.body.values(),
+        '<aside id="selected" hidden><output></output><button type="button">copy</button></aside>',
+        live,
+        f'<script type="application/json" id="data">{to_script(parts.data)}</script>',
+    ]
+    return write_document(parts.title, body, scripts, is_live=bool(live_script))
+
+
+def write_document(title: str, body: Sequence[str], scripts: Sequence[str], *, is_live: bool) -> str:
+    """Write a document in the style of the page, in which only these scripts run."""
+    title = safe(f"{title} · otel_rl")
+    run = "\n".join(f"<script>{one}</script>" for one in scripts)
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts, is_live=is_live)}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<style>{own_file('page.css')}</style></head><body>\n{chr(10).join(body)}\n{run}\n</body></html>\n"
+    )
+
+
+def own_file(name: str) -> str:
+    """Return a script or a style of the page."""
     return files(__package__).joinpath(name).read_text("utf-8")
 
 
-def _policy(scripts: Sequence[str]) -> str:
-    """Allow these scripts and no other, styles in the file, and no address at all."""
+def _policy(scripts: Sequence[str], *, is_live: bool) -> str:
+    """Allow these scripts and no other, styles in the file, and no address; to a live page that of its server."""
     hashes = (base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts)
     allowed = " ".join(f"'sha256-{one}'" for one in hashes)
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
+        + "connect-src 'self'; " * is_live
+        + "base-uri 'none'; form-action 'none'"
     )
 
 
-def _json(data: Any) -> str:
+def to_script(data: Any) -> str:
     """Write JSON that no text in it can end or turn into markup."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -85,16 +125,20 @@ def _json(data: Any) -> str:
 
 def _head(report: Report) -> str:
     return (
-        f"<header>{html_of(HEADER.blocks(report))}"
+        f'<header id="head">{html_of(HEADER.blocks(report))}'
         '<form role="search"><label>Go to <input name="to" placeholder="step 17, rank 3, a stage" autocomplete="off">'
         '</label><button type="button" id="whole">whole run</button></form></header>'
     )
 
 
+def _links(page: PageContent) -> str:
+    links = "".join(f'<a href="#panel={one.name}">{safe(one.label)}</a>' for one in page.panels)
+    return f'<nav id="panel-links">{links}</nav>'
+
+
 def _findings(page: PageContent) -> str:
     items = [_finding(finding, where) for finding, where in page.evidence]
-    links = "".join(f'<a href="#panel={one.name}">{safe(one.label)}</a>' for one in page.panels)
-    return f'<nav>{links}</nav><section id="findings"><h2>Findings</h2><dl>{"".join(items)}</dl></section>'
+    return f'<section id="findings"><h2>Findings</h2><dl>{"".join(items)}</dl></section>'
 
 
 def _finding(finding: Finding, where: Evidence) -> str:
@@ -159,6 +203,7 @@ def _data(report: Report, page: PageContent) -> dict[str, Any]:
     return {
         "ranks": [{"role": one.role, "rank": one.rank, "name": rank_name(report, one)} for one in report.ranks],
         "first": content.first if content else None,
+        "kept": sorted(one.step for one in content.steps) if content else [],
         "timelines": [_timeline(report, one) for one in content.steps] if content else [],
         "colours": {stage: colour_of(stage) for stage in _stages(content)},
         "panels": [one.name for one in page.panels],

@@ -121,8 +121,9 @@ class _Plot:
             "Figure", name=self.figure.name, height=self.height, min_width=200, sizing_mode="stretch_width",
             x_range=self.x_range, y_range=self.y_range, x_scale=Model("LinearScale"), y_scale=Model("LinearScale"),
             renderers=self.renderers, toolbar=Model("Toolbar", tools=self.tools, active_drag=zoom),
-            toolbar_location=None, left=[left], below=[below], center=[*grid, *self.center], right=self.right,
+            toolbar_location=None, left=[left], below=[below], right=self.right,
             background_fill_alpha=0, border_fill_alpha=0, outline_line_color=None, min_border_right=8,
+            center=[*grid, *self.center],  # last: how many marks there are changes the id of nothing else
         )  # fmt: skip
 
 
@@ -137,6 +138,8 @@ class _Drawer:
         low, high = _steps(figures)
         self.steps = Model("Range1d", name="steps", start=low, end=high, bounds=[low, high], min_interval=1)
 
+        self.steps.shared = "steps"
+
     def plot(self, figure: Figure) -> Model:
         is_step = figure.x.unit == "step"
         plot = _Plot(figure, self.steps if is_step else Model("Range1d", start=0, end=100))
@@ -145,12 +148,12 @@ class _Drawer:
         }  # fmt: skip
         make[type(figure.content)](plot, figure.content)
         if is_step:
+            plot.center.append(_line("here", "height"))
             plot.center += [
                 Model("Span", location=one.step, dimension="height", line_color=MARKS[one.severity],
                       line_dash=[6], line_width=2, name="mark")
                 for one in figure.marks
             ]  # fmt: skip
-            plot.center.append(_line("here", "height"))
         return plot.made(is_step=is_step, has_grid=isinstance(figure.content, Curves | Stack))
 
     def _heat(self, plot: _Plot, content: Heat) -> None:

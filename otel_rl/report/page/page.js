@@ -142,11 +142,26 @@
       return item;
     }));
   };
-  for (const one of data.timelines) {
+  const offer = () => by("steps-shown")?.replaceChildren(...[...timelines.values()].sort((one, other) => one.step - other.step).map((one) => {
     const button = Object.assign(make("button", `${one.step} (${one.why})`), { type: "button", value: one.step });
     button.addEventListener("click", () => go({ step: one.step, stage: undefined, span: undefined }));
-    by("steps-shown")?.append(button);
-  }
+    return button;
+  }));
+  offer();
+  // A live page has other steps, ranks and numbers now.
+  document.addEventListener("page-data", ({ detail }) => {
+    Object.assign(data, detail.data);
+    for (const one of detail.timelines) timelines.set(one.step, one);
+    for (const step of [...timelines.keys()]) if (!data.kept.includes(step)) timelines.delete(step);
+    if (detail.timelines.length || detail.data.kept) {
+      offer();
+      const step = timelines.has(shown) ? shown : data.first;
+      shown = null;
+      showTimeline(step);
+    }
+    inSight.forEach(mark);
+    document.querySelectorAll("figure .numbers").forEach((one) => refresh(one.closest("figure").id.slice("figure-".length)));
+  });
 
   // --- clicks ---------------------------------------------------------------------------------------------------
 

@@ -88,7 +88,7 @@ def test_it_loads_nothing(page: str) -> None:
     for _, of in found.tags:
         assert "src" not in of and not any(key.startswith("on") for key in of)
         assert (of.get("href") or "#").startswith("#")
-    assert "url(" not in document._own("page.css") and "http" not in document._own("page.js")
+    assert "url(" not in document.own_file("page.css") and "http" not in document.own_file("page.js")
 
 
 def test_names_of_a_run_are_text(trained: tuple[Report, Course]) -> None:
