@@ -20,7 +20,7 @@ MADE: Final = (v.SAMPLE, v.SAMPLE_GROUP, v.TRAJECTORY)
 EVALUATION: Final = "eval"
 
 
-class Arrow(NamedTuple):
+class TraceArrow(NamedTuple):
     """From a rollout to the training on it, by the ids of their spans."""
 
     source: bytes
@@ -32,7 +32,7 @@ class _Begin(NamedTuple):
     span_id: bytes
 
 
-def arrows(run: Run) -> list[Arrow]:
+def arrows(run: Run) -> list[TraceArrow]:
     """Return the arrows of a run.
 
     A training stage names its rollout (``rl.rollout.id``), or a span of its step links to the rollouts, or the step has
@@ -75,7 +75,7 @@ class _Rollouts:
                 key = rollout, span.trace_id
                 self._trained[key] = min(begin, self._trained.get(key, begin))
 
-    def arrows(self, linked: list[tuple[bytes, bytes]]) -> Iterator[Arrow | None]:
+    def arrows(self, linked: list[tuple[bytes, bytes]]) -> Iterator[TraceArrow | None]:
         for (rollout, _), training in self._trained.items():
             yield _arrow(self._named.get(rollout), training)
         known = {begin.span_id for begin in self._named.values()}
@@ -88,11 +88,11 @@ class _Rollouts:
                 yield _arrow(begin, self._first.get(trace))
 
 
-def _arrow(source: _Begin | None, target: _Begin | None) -> Arrow | None:
+def _arrow(source: _Begin | None, target: _Begin | None) -> TraceArrow | None:
     """Return an arrow, unless it has no begin or no end, or leads back in time."""
     if source is None or target is None or target.ns < source.ns:
         return None
-    return Arrow(source.span_id, target.span_id)
+    return TraceArrow(source.span_id, target.span_id)
 
 
 def _links(run: Run) -> Iterator[tuple[bytes, bytes]]:
