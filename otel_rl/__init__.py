@@ -2,8 +2,8 @@
 
 ``instrument()`` records every stage of every step on every rank; ``step``, ``stage``, ``request``, ``sample``,
 ``record`` and ``observe`` do it by hand where no framework is known, and ``trajectory``, ``turn`` and ``tool`` in an
-agent loop. ``read`` opens the tables of a run. Importing this
-package loads neither torch, nor Ray, nor the OpenTelemetry SDK.
+agent loop. ``read`` opens the tables of a run, ``on_finding`` calls a function with what the rules find while it goes
+on. Importing this package loads neither torch, nor Ray, nor the OpenTelemetry SDK.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from otel_rl.metrics.record import record
     from otel_rl.observing.api import observe
     from otel_rl.process.carrier import Carrier
+    from otel_rl.process.on_finding import on_finding
     from otel_rl.query.engine import read
     from otel_rl.requests.api import request
     from otel_rl.trace.agent_loop import tool, trajectory, turn
@@ -33,6 +34,7 @@ _HOME = {
     "flush": "otel_rl.entry",
     "instrument": "otel_rl.entry",
     "observe": "otel_rl.observing.api",
+    "on_finding": "otel_rl.process.on_finding",
     "read": "otel_rl.query.engine",
     "record": "otel_rl.metrics.record",
     "request": "otel_rl.requests.api",
@@ -53,6 +55,7 @@ __all__ = [
     "flush",
     "instrument",
     "observe",
+    "on_finding",
     "read",
     "record",
     "request",

@@ -37,10 +37,12 @@ class guard:
     so does an error that a signal handler raises meanwhile. Cost: 0.16 us (``benchmarks/hotpath.py``).
     """
 
-    __slots__ = ("what",)
+    __slots__ = ("error", "what")
 
     def __init__(self, what: str) -> None:
         self.what = what
+        self.error: BaseException | None = None
+        """What it kept away."""
 
     def __enter__(self) -> None:
         return None
@@ -50,6 +52,7 @@ class guard:
     ) -> bool:
         if kind is None or not issubclass(kind, Exception) or is_of_signal(trace):
             return False
+        self.error = error
         report(self.what, error)
         return True
 

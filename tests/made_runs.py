@@ -116,7 +116,7 @@ def write_run(root: Path, plan: Plan | None = None) -> Path:
     ids = itertools.count(1)
     for rank in range(plan.ranks):
         recording = _record(plan, rank, ids)
-        _write(root / plan.run_id, plan, rank, recording)
+        write_rank(root / plan.run_id, plan, rank, recording)
     return root / plan.run_id
 
 
@@ -138,7 +138,8 @@ def resource(plan: Plan, rank: int) -> Attributes:
     }
 
 
-def _write(directory: Path, plan: Plan, rank: int, recording: Recording) -> None:
+def write_rank(directory: Path, plan: Plan, rank: int, recording: Recording) -> None:
+    """Write what a rank recorded."""
     identity = WriterIdentity.current("trainer", rank, "0.1.0")
     if not plan.is_alive:
         identity = replace(identity, start_time=1)

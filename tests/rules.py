@@ -13,7 +13,7 @@ RULES = COLLECTOR / "rules" / "otel_rl.rules.yaml"
 IN_RANGE = re.compile(r"\b((?:rl|hw)_[a-z0-9_]+)(?:\{[^}]*\})?\)?\[")
 """A series of ours is asked for over a range."""
 LABEL = re.compile(r"\b(?:rl|hw)_[a-z0-9_]+\b")
-RECORDED = re.compile(r"[a-z]+:rl_[a-z_]+:\w+")
+RECORDED = re.compile(r"[a-z]+:(?:otel_)?rl_[a-z_]+:\w+")
 """What a recording rule makes."""
 
 

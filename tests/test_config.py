@@ -23,6 +23,7 @@ from otel_rl.config import (
     ignored,
     root,
     settings,
+    traces_url,
     unknown_variables,
 )
 
@@ -62,6 +63,7 @@ def test_without_variables_everything_has_its_default() -> None:
         ("OTEL_RL_DIR", "$HOME/$UNSET/${HOME}", "directory", Path("/people/me/$UNSET//people/me")),
         ("OTEL_RL_BACKENDS", "~/bin", "backends", "/people/me/bin"),
         ("OTEL_RL_TEMPO_PROGRAM", "$HOME/tempo", "tempo", "/people/me/tempo"),
+        ("OTEL_RL_TRACES_URL", "https://jaeger.example/ui", "traces_url", "https://jaeger.example/ui"),
     ],
 )
 def test_a_variable_sets_its_field(
@@ -99,6 +101,8 @@ def test_a_variable_sets_its_field(
         ("OTEL_RL_PEAK_FLOPS", "-1", "a number of operations per second, above 0, such as 989e12"),
         ("OTEL_RL_PEAK_FLOPS", "inf", "a number of operations per second, above 0, such as 989e12"),
         ("OTEL_RL_PEAK_FLOPS", "nan", "a number of operations per second, above 0, such as 989e12"),
+        ("OTEL_RL_TRACES_URL", "javascript:alert(1)", "an `http://` or `https://` address"),
+        ("OTEL_RL_TRACES_URL", "http://h/'><script>", "an `http://` or `https://` address"),
     ],
 )
 def test_a_value_that_is_not_possible_is_named_with_what_is(
@@ -112,6 +116,13 @@ def test_a_value_that_is_not_possible_is_named_with_what_is(
     assert message == str(caught.value)
     row = next(row for row in settings({variable: text}) if row.variable == variable)
     assert (text, f"not possible: it takes {allowed}") == (row.value, row.source)
+
+
+def test_the_address_of_traces_does_not_depend_on_other_settings() -> None:
+    """A page is written though something else is wrong; one that is no address is none."""
+    assert traces_url({"OTEL_RL_TRACES_URL": " http://h:16686 ", "OTEL_RL_ENABLED": "maybe"}) == "http://h:16686"
+    assert not traces_url({"OTEL_RL_TRACES_URL": "h:16686"})
+    assert not traces_url({})
 
 
 @pytest.mark.parametrize(

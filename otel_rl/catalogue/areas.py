@@ -36,7 +36,9 @@ OF_STAGES: Final = {
     v.IDLE: (v.IDLE_REASON, v.MODE),
     v.CHECKPOINT: (v.CHECKPOINT_LOAD,),
     v.EXECUTE_TOOL: (v.TOOL_NAME, v.MODE),
-    **dict.fromkeys((v.LOOP, v.SETUP, v.TEARDOWN, v.OPTIMIZER, v.CLIP, v.SYNC, v.CHECKPOINT_STAGING), ()),
+    v.TRAIN: (v.TRAIN_MODEL, v.MODE),
+    v.SYNC: (v.SYNC_OPERATION, v.SYNC_STATES),
+    **dict.fromkeys((v.LOOP, v.SETUP, v.TEARDOWN, v.OPTIMIZER, v.CLIP, v.CHECKPOINT_STAGING), ()),
 }
 """Attributes of a stage's durations, if they have others than the mode."""
 
@@ -57,11 +59,19 @@ AREAS: Final = (
     ),
     Area(
         "Stages and collectives",
-        "From every rank and worker: one histogram of durations per stage, sampled or not.",
+        "From every rank and worker: one histogram of durations per stage, sampled or not. Those that raised have "
+        "`error_type`.",
         {
-            **{row.duration: OF_STAGES.get(row.name, (v.MODE,)) for row in v.STAGES.values() if row.duration},
-            **of((v.STAGE_DURATION,), v.STAGE, v.MODE),
-            **of((v.DEVICE_DURATION, v.COMM_EXPOSED_TIME), v.STAGE, v.LOGPROB_KIND, v.REWARD_FUNCTION, v.MODE),
+            **{
+                row.duration: (*OF_STAGES.get(row.name, (v.MODE,)), v.ERROR_TYPE)
+                for row in v.STAGES.values()
+                if row.duration
+            },
+            **of((v.STAGE_DURATION,), v.STAGE, v.MODE, v.ERROR_TYPE),
+            **of(
+                (v.DEVICE_DURATION, v.COMM_EXPOSED_TIME),
+                *(v.STAGE, v.LOGPROB_KIND, v.REWARD_FUNCTION, v.TRAIN_MODEL, v.SYNC_OPERATION, v.MODE),
+            ),
             **of((v.COMM_DURATION, v.COMM_IO), v.COMM_OPERATION, v.COMM_GROUP_KIND, v.COMM_ASYNC, v.CLOCK),
         },
     ),
@@ -178,9 +188,18 @@ AREAS: Final = (
     ),
     Area(
         "Findings",
-        "From the sidecar that sees the whole run, every five seconds: for each rule that has found something.",
-        of((v.FINDING_ACTIVE,)),
-        (v.FINDING_RULE, v.FINDING_KIND, v.FINDING_SEVERITY),
+        "From the sidecar that sees the whole run, every five seconds: for each rule that has found something. For "
+        "stalls, and of calls, from that of each node.",
+        {
+            **of((v.FINDING_ACTIVE,), v.FINDING_RULE, v.FINDING_KIND, v.FINDING_SEVERITY, v.FINDING_SENTENCE),
+            **of((v.FINDING_CALLS,), v.OUTCOME),
+        },
+    ),
+    Area(
+        "Actions",
+        "From every rank of a trainer with actions (docs/actions.md), and for calls from the sidecar.",
+        of((v.ACTIONS,)),
+        (v.ACTION_NAME, v.ACTION_KIND, v.ACTION_OUTCOME),
     ),
     Area(
         "otel_rl itself: recording",

@@ -31,22 +31,8 @@ loop of a run.
 - **Silenced by**: the rule says nothing if one of these rules of its table holds, because that is the cause.
 - **Only if nothing else**: the rule speaks only if its table has no alarm and no warning.
 
-## While a run goes on
-
-The sidecar judges a run every 30 s by the rules of its report, if something is new. A finding begins when its rule
-holds twice in a row, and is over when it does not hold twice. Alarms and warnings are told once when they begin and
-once when they are over:
-
-| where | what |
-|---|---|
-| terminal of `otel-rl run` | the sentence with its advice, on standard error |
-| `sidecar.log` in the run's directory | the same, with the time |
-| log record `rl.finding` | attributes `rl.finding.*` ([catalogue](catalogue.md)); in the trace of the last step |
-| metric `rl.finding.active` | 1 while it holds, by rule, kind and severity; it needs an [endpoint](shipping.md) |
-| alert `OtelRlFinding` | one for each run and rule ([rules](shipping.md#rules-and-alerts-in-prometheus)) |
-
-Where nodes share the directory of the run, the sidecar on the node of rank 0, or of the driver, judges. A sidecar that
-follows another tells nothing twice.
+While a run goes on, its sidecar judges it by the same rules, and tells what begins and what is over:
+[watching.md](watching.md).
 
 ## Change a rule
 

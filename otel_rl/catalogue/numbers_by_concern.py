@@ -17,12 +17,13 @@ from otel_rl.catalogue.numbers_of_rollouts import (
     SHOWN,
 )
 
-NPU: Final = missing("the sidecar reads NVIDIA's devices only; memory and times of `torch.npu` are read in the process")
+NPU: Final = measured("by the sidecar, by DCMI, with an endpoint; not run on a device")
 SIDECAR: Final = measured("by the sidecar, with an endpoint")
 LINES: Final = measured("a record a step, made of its numbers")
-NOT_SEEN: Final = missing("it is made of the numbers of a step, which ROLL's are; no run of it was looked at")
 SYNCHRONOUS: Final = never("GRPO and RLOO have no queue: a step waits for its rollout")
 ROWS: Final = seam("transferqueue_utils._meta_to_realdata", "AgentLoopWorker._compute_score")
+
+ROLL_SCORES: Final = "rlvr_pipeline.compute_advantage", "agentic_pipeline.agentic_compute_advantage"
 
 CORRECTNESS: Final = Topic(
     "Correctness",
@@ -94,13 +95,13 @@ STABILITY: Final = Topic(
             "reward standard deviation",
             v.REWARD_STD,
             verl=seam("utils.compute_advantage_for_multi_trajectories"),
-            roll=missing("ROLL prints none; the calls of `compute_rewards` return the scores"),
+            roll=seam(*ROLL_SCORES, note="of one domain"),
         ),
         number(
             "groups of equal rewards",
             v.REWARD_ZERO_STD,
             verl=seam("utils.compute_advantage_for_multi_trajectories"),
-            roll=missing("ROLL prints none; its batches have the scores and the groups"),
+            roll=seam(*ROLL_SCORES, note="of one domain"),
         ),
         number(
             "critic's loss",
@@ -239,6 +240,25 @@ BALANCE: Final = Topic(
             own=LOAD_OF_OWN,
         ),
         number(
+            "busy share of rollout servers",
+            v.SAMPLE_SERVE,
+            v.IN_FLIGHT,
+            means="the rate of the sum of its durations, by server; calls that are open",
+            trl=never("TRL's engine is in its ranks, or a server outside of the run"),
+            verl=seam("*.generate", "LLMServerClient._acquire_server"),
+            roll=seam("PromptAffinityRouter.acquire", note="and its servers' calls"),
+            own=LOAD_OF_OWN,
+        ),
+        number(
+            "Ray's object store, TransferQueue",
+            means="bytes in use",
+            unit="By",
+            trl=never("TRL uses neither"),
+            verl=never("Ray's own exporter has `ray_object_store_memory`; TransferQueue tells no size"),
+            roll=never("Ray's own exporter has `ray_object_store_memory`"),
+            own=RECORD,
+        ),
+        number(
             "straggler rank",
             v.STRAGGLER_COST,
             v.SKEW_WAIT,
@@ -277,7 +297,7 @@ DATA: Final = Topic(
             v.REWARD_DISTRIBUTION,
             trl=seam("GRPOTrainer._calculate_rewards"),
             verl=seam("utils.compute_advantage_for_multi_trajectories"),
-            roll=missing("no histogram; RLVR prints `critic/score_distribution/*`, which are extremes and shares"),
+            roll=seam(*ROLL_SCORES),
             own=missing("`otel_rl.record` makes gauges only"),
         ),
     ),
@@ -330,21 +350,18 @@ LOGS: Final = Topic(
             v.LOOP_LINE,
             unit="",
             every=LINES,
-            roll=NOT_SEEN,
         ),
         number(
             "rollout: samples, reward, KL, length distribution",
             v.ROLLOUT_LINE,
             unit="",
             every=LINES,
-            roll=NOT_SEEN,
         ),
         number(
             "update step: loss parts, clip ratio, gradient norm",
             v.UPDATE_LINE,
             unit="",
             every=LINES,
-            roll=NOT_SEEN,
         ),
         number(
             "sample: a trajectory",
@@ -352,7 +369,7 @@ LOGS: Final = Topic(
             unit="",
             trl=seam("GRPOTrainer._generate_and_score_completions"),
             verl=measured("where its driver computes its metrics"),
-            roll=missing("no hook reads its batches by sample"),
+            roll=seam(*ROLL_SCORES, note="not where rows are single turns (step-wise)"),
             own=measured("`otel_rl.sample`"),
         ),
         number(

@@ -143,7 +143,7 @@ REWARD: Final = Topic(
             v.ERROR_TYPE,
             v.REWARD_FUNCTION,
             unit="",
-            means="`rl.reward` of a function with `error.type`; spans only, no metric counts them",
+            means="`rl.reward` of a function with `error.type`, on spans and in the count of `rl.reward.duration`",
             trl=seam("ProfilingContext.__exit__", note="by function"),
             verl=seam("RewardLoopWorker.compute_score"),
             roll=seam("Worker.compute_rewards"),

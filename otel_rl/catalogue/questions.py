@@ -100,8 +100,11 @@ QUESTIONS: Final = (
     ),
     Question(
         "How long do checkpoints and weight syncs take?",
-        (mean("CHECKPOINT", "rl_run_id", where='{rl_checkpoint_load=""}'), mean("SYNC", "rl_run_id")),
-        "Mean seconds of one, over the attempts of the last 24 hours.",
+        (
+            mean("CHECKPOINT", "rl_run_id", where='{rl_checkpoint_load=""}'),
+            mean("SYNC", "rl_run_id", "rl_sync_operation"),
+        ),
+        "Mean seconds of one, over the attempts of the last 24 hours; of syncs for each operation.",
     ),
     Question(
         "What reward do the runs get, and how did it change within an hour?",

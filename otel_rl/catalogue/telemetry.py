@@ -13,7 +13,7 @@ from otel_rl.vocabulary import DEFINITIONS, NAMESPACES, SETTABLE, Attribute, Eve
 PREAMBLE: Final = f"""\
 # What otel_rl emits
 
-Made from `otel_rl/vocabulary/` and `config.py` by `python -m otel_rl.catalogue`; do not edit by hand.
+Made from `otel_rl/vocabulary/` and `config/` by `python -m otel_rl.catalogue`; do not edit by hand.
 
 Units are UCUM: `s` seconds, `By` bytes, `1` a ratio, `{{token}}` a count of tokens; a plain number has none. Names with
 another source than `otel_rl` are defined there and mean the same here.

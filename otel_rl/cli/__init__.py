@@ -15,6 +15,14 @@ from otel_rl.cli.console import EXIT_CODES, FAILED, complain, end_streams, prepa
 from otel_rl.version import __version__
 
 SENT: Final = "Exit code: 0 all was sent; 1 something remains; 2 wrong usage; 3 another sidecar does it."
+COMPARED: Final = (
+    "Exit code: 0 done; 1 a condition of --fail-on holds, or failed; 2 wrong usage; 3 no such run, or nothing was "
+    "recorded; 4 a condition of --fail-on cannot be judged."
+)
+WATCHED: Final = (
+    "Exit code: 0 the run has ended without such a finding; 4 a warning; 5 an alarm; 1 failed; 2 wrong usage; 3 no "
+    "such run began; 130 interrupted."
+)
 COMMANDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "run": (
         "run",
@@ -27,6 +35,8 @@ COMMANDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "demo": ("demo", {"epilog": EXIT_CODES}),
     "report": ("report", {"epilog": EXIT_CODES}),
     "view": ("view", {"epilog": EXIT_CODES}),
+    "compare": ("comparison", {"epilog": COMPARED}),
+    "watch": ("watch", {"epilog": WATCHED}),
     "query": ("query", {"epilog": EXIT_CODES}),
     "stacks": ("stacks", {"epilog": EXIT_CODES}),
     "export": ("export", {"epilog": EXIT_CODES}),

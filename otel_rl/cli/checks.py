@@ -18,15 +18,16 @@ from typing import Final, Literal
 from google.protobuf.internal import api_implementation
 
 from otel_rl import vocabulary as v
-from otel_rl.config import LIMITS, OF_COLLECTOR, ON_STALL, ignored, may_be_key, settings, unknown_variables
+from otel_rl.config import LIMITS, OF_COLLECTOR, ON_FINDING, ignored, may_be_key, settings, unknown_variables
 from otel_rl.integrations import AUTO, registered
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.otlp import encode
 from otel_rl.journal.read import Journal, Run
 from otel_rl.report.data.rule_settings import KlRange
 from otel_rl.report.rows.losses import damage_rows, totals
-from otel_rl.report.rows.rule_file import FILE, RULES, kl_range, rule_settings
+from otel_rl.report.rows.rule_file import RULES, kl_range, rule_settings
 from otel_rl.runs.format import clock, count, plural, size
+from otel_rl.runs.settings_file import FILE
 from otel_rl.sidecar import settings as sending
 from otel_rl.sidecar.settings import SIGNALS
 from otel_rl.version import __version__
@@ -143,6 +144,7 @@ def rules_changed(root: Path) -> list[Check]:
         for name, of in found.bounds.items()
     ]
     rows += [Check("ok", name, f"advice: {text}") for name, text in found.advice.items()]
+    rows += [Check("ok", "action", action) for action in found.actions]
     if found.kl != KlRange():
         rows.append(Check("ok", "kl", kl_range(found.kl)))
     return (
@@ -195,7 +197,7 @@ def shown(name: str, value: str) -> str:
         pairs = [pair.partition("=") for pair in value.split(",") if pair.strip()]
         return f"keys: {', '.join(key.strip() if equals else HIDDEN for key, equals, _ in pairs)}"
     is_secret = may_be_key(value) or SECRET.search(name) or SECRET_PAIR.search(value) or PRIVATE_ADDRESS.match(value)
-    is_private = name == ON_STALL and "://" in value  # the path of the address may be a secret
+    is_private = name == ON_FINDING and "://" in value  # the path of the address may be a secret
     return HIDDEN if value and (is_secret or is_private) else value
 
 

@@ -13,7 +13,8 @@ from typing import Annotated, Final, NoReturn
 import typer
 from rich.console import Console
 
-from otel_rl.config import Config, ConfigurationError, expanded_path, root
+from otel_rl.config import Config, ConfigurationError, root
+from otel_rl.config.parsers import expanded_path
 from otel_rl.integrations import check_names
 from otel_rl.journal.files import NAME
 from otel_rl.journal.read import JournalNotFound, Run

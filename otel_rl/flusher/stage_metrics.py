@@ -16,7 +16,8 @@ from otel_rl.trace.stage import Stage
 STEP_DURATION = vocabulary.STAGES[vocabulary.LOOP].duration
 LABELS = (
     vocabulary.LOGPROB_KIND, vocabulary.REWARD_FUNCTION, vocabulary.IDLE_REASON, vocabulary.MODE,
-    vocabulary.CHECKPOINT_LOAD, vocabulary.TOOL_NAME,
+    vocabulary.CHECKPOINT_LOAD, vocabulary.TOOL_NAME, vocabulary.TRAIN_MODEL, vocabulary.SYNC_OPERATION,
+    vocabulary.SYNC_STATES, vocabulary.ERROR_TYPE,
 )  # fmt: skip
 """The span attributes that a stage's duration keeps: few values each, never a step or a sample."""
 EXEMPLARS_S = 30.0

@@ -13,8 +13,9 @@ from otel_rl.clock import monotonic_ns
 from otel_rl.comm.collectives import Collective
 from otel_rl.comm.memory import comm
 from otel_rl.flusher.completers import CLOSING
+from otel_rl.flusher.finding_marks import FindingMarks
 from otel_rl.flusher.stage_metrics import LABELS, kind_of
-from otel_rl.guard import say
+from otel_rl.guard import guard, say
 from otel_rl.journal.page import ANSWERED, ASKED, HEARTBEAT, MEMORY, SIGNAL, STALLED, SUFFIX, UNWRITTEN, Page
 from otel_rl.journal.write import Writer
 from otel_rl.metrics.record import labels_of
@@ -48,6 +49,7 @@ class StatusPage:
     """Writes the page of this process; used by the flusher only."""
 
     def __init__(self) -> None:
+        self._marks = FindingMarks()
         self._page: Page | None = None
         self._directory: Path | None = None
         self._has_failed = False
@@ -112,7 +114,9 @@ class StatusPage:
             self._write(page, writer, opened, now)
 
     def heartbeat(self) -> None:
-        """Save the page, also so that readers who cannot look this process up see that it lives."""
+        """Save the page, so that readers who cannot look this process up see that it lives; mark what was found."""
+        with guard("mark findings"):
+            self._marks.update()
         if self._page is not None:
             with suppress(OSError):  # its disk is full
                 self._page.save()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from itertools import islice
 from typing import Any, Final
 
 from otel_rl import vocabulary as v
@@ -11,7 +12,7 @@ from otel_rl.guard import attempt, say
 from otel_rl.layers.kept_samples import FinishedSample, StepSamples
 from otel_rl.process.state import Trace
 from otel_rl.records import Attributes, Count, Log, Value
-from otel_rl.trace.values import MAX_LENGTH, clean
+from otel_rl.trace.values import MAX_ITEMS, MAX_LENGTH, clean
 
 FIELDS: Final[Mapping[str, str]] = {
     "id": v.SAMPLE_ID,
@@ -27,6 +28,8 @@ FIELDS: Final[Mapping[str, str]] = {
     "finish": v.SAMPLE_FINISH,
     "error": v.ERROR_TYPE,
 }
+DEEPEST: Final = 4
+"""Collections inside collections whose texts are redacted; what lies deeper is left out."""
 TEXTS: Final = {"prompt": v.SAMPLE_PROMPT, "response": v.SAMPLE_RESPONSE}
 
 
@@ -52,11 +55,27 @@ class Redaction:
             given = getattr(sample, field)
             if given is None:
                 continue
-            text = attempt("redact", "a text", _redacted, self._function, str(clean(given))[:MAX_LENGTH])
-            if not isinstance(text, str):
+            text = attempt("redact", "a text", self._text, given)
+            if text is None:
                 return None
             found[key] = text
         return found
+
+    def _text(self, given: Any) -> str:
+        """Return a text, or messages as one; every text inside is redacted while it is whole, then cut."""
+        return str(clean(given if self._function is _unchanged else self._redacted(given)))[:MAX_LENGTH]
+
+    def _redacted(self, given: Any, depth: int = DEEPEST) -> Any:
+        if isinstance(given, Mapping):
+            items = islice(given.items(), MAX_ITEMS) if depth else ()
+            return {self._redacted(key, depth - 1): self._redacted(item, depth - 1) for key, item in items}
+        if isinstance(given, list | tuple):
+            return [self._redacted(item, depth - 1) for item in given[:MAX_ITEMS]] if depth else []
+        text = given if isinstance(given, str) else str(clean(given))
+        if text is not given and len(text) >= MAX_LENGTH:
+            raise ValueError("a text is cut before it could be redacted")
+        redacted = _redact(self._function, text)
+        return given if redacted == text else redacted
 
 
 def records_of(
@@ -109,12 +128,15 @@ def _body(sample: FinishedSample) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _redacted(function: Callable[[str], Any], text: str) -> Any:
+def _redact(function: Callable[[str], Any] | None, text: str) -> str:
     """Call the user's function; what would end the thread is an error like any other."""
     try:
-        return function(text)
+        redacted = None if function is None else function(text)
     except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
         raise RuntimeError(f"the function raised {type(error).__name__}") from error
+    if not isinstance(redacted, str):
+        raise TypeError(f"the function returned {type(redacted).__name__}, no text")
+    return redacted
 
 
 def _unchanged(text: str) -> str:

@@ -26,6 +26,7 @@ from otel_rl.vocabulary import CONTAINER
 ASYNCHRONOUS: Final = frozenset(
     (
         vocabulary.LOGPROB,
+        vocabulary.LOGPROB_FORWARD,
         vocabulary.VALUE,
         vocabulary.ADVANTAGE,
         vocabulary.FORWARD,

@@ -9,6 +9,7 @@ import psutil
 
 from otel_rl import vocabulary
 from otel_rl.guard import guard
+from otel_rl.probes.ascend import AscendProbe
 from otel_rl.probes.nvidia import NvidiaProbe
 from otel_rl.probes.sample import Probe, Sample
 
@@ -54,7 +55,7 @@ class HostProbe:
         """Nothing is open."""
 
 
-PROBES: Final[tuple[Callable[[], Probe], ...]] = (HostProbe, NvidiaProbe)
+PROBES: Final[tuple[Callable[[], Probe], ...]] = (HostProbe, NvidiaProbe, AscendProbe)
 
 
 class NodeProbe:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from otel_rl import ids, vocabulary
 from otel_rl.clock import strftime, time_ns
-from otel_rl.config import LAUNCH, Config, ProcessKind
+from otel_rl.config import LAUNCH, Config
+from otel_rl.config.parsers import ProcessKind
 from otel_rl.journal.identity import start_time
 from otel_rl.process.memory import Memory
 from otel_rl.process.memory_limit import memory_limit

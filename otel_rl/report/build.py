@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
+from otel_rl.process.on_finding import active, told
 from otel_rl.report.data.course import Course
 from otel_rl.report.data.report import FORMAT, Report
 from otel_rl.report.data.rule_settings import RuleSettings
@@ -16,7 +17,7 @@ from otel_rl.report.reading import RunReading, read_run
 from otel_rl.report.rows.balance import balance_rows, comm_rows
 from otel_rl.report.rows.course_rows import make_course
 from otel_rl.report.rows.efficiency import work_rows
-from otel_rl.report.rows.evidence import findings
+from otel_rl.report.rows.evidence import findings, with_begin
 from otel_rl.report.rows.facts import rates, trainings
 from otel_rl.report.rows.losses import clock_rows
 from otel_rl.report.rows.open_rows import pending
@@ -102,7 +103,7 @@ def report_of(source: Source, run: Run) -> Report:
         pending=part("pending", lambda: pending(run, source.attempts, now_ns)),
         losses=part("losses", lambda: source.losses),
         damage=part("damage", lambda: source.damage),
-        findings=part("findings", lambda: findings(source, rules)),
+        findings=part("findings", lambda: with_begin(findings(source, rules), active(told(run.path)).values())),
         rules=rules,
         unmade=source.making.unmade,
     )

@@ -42,7 +42,7 @@ from otel_rl.report.rows.series import SeriesPoints, is_own
 if TYPE_CHECKING:
     from otel_rl.journal.columns.decode import SpanColumns
 
-EVENTS: Final = frozenset((v.OPEN, v.ENDED, v.STALL, v.FLOPS_NOTE, *LedgerLogs.NAMES))
+EVENTS: Final = frozenset((v.OPEN, v.ENDED, v.STALL, v.ACTION_TAKEN, v.FLOPS_NOTE, *LedgerLogs.NAMES))
 """The log records that a report is made of."""
 
 
@@ -106,6 +106,7 @@ class RunReading:
         self.points = Points()
         self.ledger = LedgerLogs()
         self.stalls: list[LogView] = []
+        self.actions: list[LogView] = []
         self.flops_notes: dict[str, None] = {}
         """Sentences, each once, in order."""
         self.journals: list[Journal] = []
@@ -187,6 +188,8 @@ class RunReading:
                 self.ledger.add(log)
             elif log.event_name == v.STALL:
                 self.stalls.append(log)
+            elif log.event_name == v.ACTION_TAKEN:
+                self.actions.append(log)
             elif log.event_name == v.FLOPS_NOTE:
                 self.flops_notes[log.body] = None
             else:

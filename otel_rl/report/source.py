@@ -13,6 +13,7 @@ from otel_rl.journal.read import OpenView, Run
 from otel_rl.records import Value
 from otel_rl.report.data.details import Ledger, OpenStageRow, Requests, StallRow
 from otel_rl.report.data.devices import RankDevice
+from otel_rl.report.data.health_rows import ActionRow
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import (
     Attempt,
@@ -50,6 +51,7 @@ from otel_rl.report.read.said_settings import settings
 from otel_rl.report.read.single_controller.guest_steps import DRIVER, drivers_first
 from otel_rl.report.read.single_controller.held_steps import trajectories
 from otel_rl.report.reading import Points, RunReading
+from otel_rl.report.rows.action_rows import taken_actions
 from otel_rl.report.rows.efficiency import efficiency
 from otel_rl.report.rows.losses import damage_rows, disagreements, loss_rows
 from otel_rl.report.rows.open_rows import open_rows
@@ -132,6 +134,10 @@ class Source:
     def stalls(self) -> list[StallRow]:
         begin_ns = self.attempts[-1].begin_ns if self.attempts else 0
         return told_stalls(self.run.path, self.reading.stalls, begin_ns)
+
+    @cached_property
+    def actions(self) -> list[ActionRow]:
+        return taken_actions(self.reading.actions, self.attempts[-1].begin_ns if self.attempts else 0)
 
     @cached_property
     def devices(self) -> list[RankDevice]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from otel_rl.report.data.report import Report
@@ -26,6 +26,11 @@ def to_markdown(report: Report, parts: Collection[Part] = PARTS) -> str:
         found += [f"### {title}"] if title else []
         found += [_block(block) for block in blocks]
     return "\n\n".join((*found, escape(report.path))) + "\n"
+
+
+def blocks_to_markdown(blocks: Iterable[Block]) -> str:
+    """Write blocks as Markdown, as those of a report are written."""
+    return "\n\n".join(map(_block, blocks)) + "\n"
 
 
 def escape(text: str) -> str:

@@ -2,99 +2,93 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_rl import ids
-from otel_rl import vocabulary as v
-from otel_rl.probes.sample import Sample, SampleLabels
-from otel_rl.records import Log, Value
-from otel_rl.runs.spans import text
+from otel_rl.process.on_finding import LiveFinding
+from otel_rl.sidecar.finding_teller import OF_STALLS, FindingTeller
 
 if TYPE_CHECKING:
-    from otel_rl.journal.views import LogView
-    from otel_rl.report.data.finding import Finding, Findings, Severity
+    from otel_rl.report.data.finding import Finding, Findings
     from otel_rl.report.data.ranks import StepKey
 
 TIMES: Final = 2
 """A finding begins if its rule holds so many times in a row, and is over if it does not hold as often."""
 TOLD: Final = ("alarm", "warning")
-NUMBERS: Final[dict[str, int]] = {"alarm": 17, "warning": 13}
-"""Severities of log records: ERROR and WARN."""
-INFO: Final = 9
 
 
 @dataclass(slots=True)
 class _Known:
     """A rule that has found something."""
 
-    kind: str
-    severity: Severity
-    sentence: str
-    is_active: bool = False
+    told: LiveFinding | None = None
+    """What was told, until it is over."""
     turns: int = 0
-    """How often in a row it was other than ``is_active``."""
+    """How often in a row it was other than what was told."""
 
 
 class FindingWatch:
-    """Compares what the rules find with what they found before; another thread may ask for what there is to tell."""
+    """Compares what the rules find with what they found before."""
 
-    def __init__(self, before: Iterable[LogView], say: Callable[[str], None]) -> None:
-        """Begin with what earlier sidecars of the run told, so that nothing is told twice."""
-        self._say = say
-        self._lock = threading.Lock()
-        self._logs: list[Log] = []
-        self._known: dict[str, _Known] = {}
-        for log in sorted(before, key=lambda one: one.time_ns):
-            kind, severity = (text(log.attributes, key) for key in (v.FINDING_KIND, v.FINDING_SEVERITY))
-            known = _Known(kind, "alarm" if severity == "alarm" else "warning", log.body)
-            known.is_active = text(log.attributes, v.FINDING_STATE) == "begun"
-            self._known[text(log.attributes, v.FINDING_RULE)] = known
+    def __init__(self, teller: FindingTeller) -> None:
+        """Begin with what earlier sidecars of the run told."""
+        self._teller = teller
+        self._known = {one.rule: _Known(one) for one in teller.adopt(lambda one: one.rule not in OF_STALLS)}
 
-    def judge(self, findings: Findings, step: StepKey | None) -> None:
-        """Take over what the rules find now; ``step`` is the last one."""
-        found = {one.rule: one for one in (*findings.health, *findings.learn, *findings.time) if one.severity in TOLD}
-        for rule, finding in found.items():
-            known = self._known.setdefault(rule, _Known(finding.kind, finding.severity, ""))
-            known.kind, known.severity, known.sentence = finding.kind, finding.severity, finding.sentence
-        for rule, known in self._known.items():
-            is_found = rule in found
-            known.turns = known.turns + 1 if is_found != known.is_active else 0
-            if known.turns == TIMES:
-                known.is_active, known.turns = is_found, 0
-                self._tell(rule, known, found.get(rule), step)
+    @property
+    def is_turning(self) -> bool:
+        """Whether a rule has begun to hold, or ended, and has to be seen so once more."""
+        return any(known.turns for known in self._known.values())
 
-    def logs(self) -> list[Log]:
-        """Return the log records that were not returned yet."""
-        with self._lock:
-            logs, self._logs = self._logs, []
-        return logs
+    def judge(self, findings: Findings, step: StepKey | None, attempt: str = "") -> None:
+        """Take over what the rules find now.
 
-    def samples(self) -> list[Sample]:
-        """Return for each rule whether it finds something."""
-        return [
-            Sample(v.FINDING_ACTIVE, float(known.is_active), _labels(rule, known))
-            for rule, known in list(self._known.items())
-        ]
+        Args:
+            findings: of all rules.
+            step: the last one, if there is any.
+            attempt: the one that goes on, whose processes hear of it.
+        """
+        place = _place(step) | ({"attempt": attempt} if attempt else {})
+        all_ = *findings.health, *findings.learn, *findings.time
+        found = {one.rule: one for one in all_ if one.severity in TOLD and one.rule not in OF_STALLS}
+        for rule in {**self._known, **found}:
+            known, finding = self._known.setdefault(rule, _Known()), found.get(rule)
+            known.turns = known.turns + 1 if (finding is None) != (known.told is None) else 0
+            if known.turns < TIMES:
+                continue
+            if known.told is not None:
+                self._end(known.told, place)
+            self._known[rule] = _Known(None if finding is None else self._begin(finding, place))
 
-    def _tell(self, rule: str, known: _Known, finding: Finding | None, step: StepKey | None) -> None:
-        advice = "" if finding is None else finding.advice
-        body = " ".join(filter(None, (known.sentence, advice))) if finding is not None else f"Over: {known.sentence}"
-        attributes: dict[str, Value] = {
-            **dict(_labels(rule, known)),
-            v.FINDING_STATE: "over" if finding is None else "begun",
-        }
-        if advice:
-            attributes[v.FINDING_ADVICE] = advice
-        trace, root = (0, 0) if step is None else (ids.trace_id(*step), ids.root_id(*step))
-        severity = INFO if finding is None else NUMBERS[known.severity]
-        with self._lock:
-            self._logs.append(Log(v.FINDING, time.time_ns(), attributes, body, severity, trace, root))
-        self._say(f"{known.kind} {known.severity}: {body}")
+    def _begin(self, finding: Finding, place: dict[str, Any]) -> LiveFinding:
+        now_ns = time.time_ns()
+        begun = LiveFinding(
+            rule=finding.rule,
+            kind=finding.kind,
+            severity=finding.severity,
+            state="begun",
+            sentence=finding.sentence,
+            advice=finding.advice,
+            evidence=dict(finding.values),
+            id=f"{finding.rule}-{now_ns:x}",
+            time_ns=now_ns,
+            **place,
+        )
+        self._teller.tell(begun)
+        return begun
+
+    def _end(self, begun: LiveFinding, place: dict[str, Any]) -> None:
+        sentence = f"Over: {begun.sentence}"
+        over = replace(begun, state="over", sentence=sentence, advice="", evidence={}, time_ns=0, **place)
+        self._teller.tell(over)
 
 
-def _labels(rule: str, known: _Known) -> SampleLabels:
-    return (v.FINDING_RULE, rule), (v.FINDING_KIND, known.kind), (v.FINDING_SEVERITY, known.severity)
+def _place(step: StepKey | None) -> dict[str, Any]:
+    """Return where the last step lies: the finding's records are in its trace."""
+    if step is None:
+        return {}
+    attempt, _, number = step
+    trace, root = ids.trace_id(*step), ids.root_id(*step)
+    return {"attempt": attempt, "step": number, "trace_id": f"{trace:032x}", "span_id": f"{root:016x}"}

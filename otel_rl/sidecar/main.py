@@ -13,10 +13,13 @@ from time import monotonic
 from types import FrameType
 from typing import Final
 
+from otel_rl.config import Config
 from otel_rl.guard import guard, logger, report
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.records import Log
 from otel_rl.sidecar import owner
 from otel_rl.sidecar.compare.compare import RankComparer
+from otel_rl.sidecar.finding_teller import FindingTeller
 from otel_rl.sidecar.read_ahead import ReadAhead
 from otel_rl.sidecar.self_journal import PERIOD_S, OwnJournal
 from otel_rl.sidecar.settings import Target
@@ -69,6 +72,7 @@ class Sidecar:
         self._ended = False
         self._node = self._make_node()
         self._comparer: RankComparer | None = None
+        self._teller: FindingTeller | None = None
         self._watch: StallWatch | None = None
         self._ahead: ReadAhead | None = None
 
@@ -133,20 +137,20 @@ class Sidecar:
             own = OwnJournal(self.directory, self.identity)
         with guard("compare ranks"):
             self._comparer = RankComparer(self.directory, self.identity, self._node.say)
-        with guard("watch for stalls"):
-            self._watch = StallWatch(self.directory, self._is_mine, self._node.say)
-        self._ahead = ReadAhead(self.directory, self._is_mine, self._node.say)
-        self._ahead.start()
+        with guard("watch the run"):
+            me, say = (self.directory, self._is_mine), self._node.say
+            self._teller = FindingTeller(self.directory, self.identity.writer, Config.from_env(), say)
+            self._watch = StallWatch(*me, say, self._teller)
+            self._ahead = ReadAhead(*me, self._teller)
+            self._ahead.start()
         self._node.start()
         code: int | None = ANOTHER
         try:
             code = self._follow(claim, own)
         finally:
-            self._ahead.close()
+            logs = self._end_watch()
             if own is not None:
-                own.append_logs(self._ahead.logs())
-                if self._watch is not None:
-                    own.append_logs(self._watch.close())
+                own.append_logs(logs)
                 own.close()
             self._node.stop(is_ours=code is None)
             claim.release()
@@ -192,15 +196,28 @@ class Sidecar:
             with guard("sample this node"):
                 of_ranks = self._comparer.samples() if self._comparer else ()
                 of_stalls = self._watch.samples() if self._watch else ()
-                of_rules = self._ahead.samples() if self._ahead else ()
-                own.write(self._node, [*of_ranks, *of_stalls, *of_rules])
+                of_findings = self._teller.samples() if self._teller else ()
+                own.write(self._node, [*of_ranks, *of_stalls, *of_findings])
 
     def _watch_for_stalls(self, own: OwnJournal | None) -> None:
         if self._watch is not None and own is not None:
             with guard("watch for stalls"):
                 own.append_logs(self._watch.look(own.device_errors))
-        if self._ahead is not None and own is not None:
-            own.append_logs(self._ahead.logs())
+        if self._teller is not None and own is not None:
+            own.append_logs(self._teller.logs())
+
+    def _end_watch(self) -> list[Log]:
+        """Tell what is left to be told, and return what is to be journaled of it."""
+        logs: list[Log] = []
+        with guard("end the watch"):
+            if self._ahead is not None:
+                self._ahead.close()
+            if self._watch is not None:
+                logs += self._watch.close()
+            if self._teller is not None:
+                logs += self._teller.logs()
+                self._teller.close()
+        return logs
 
     def _is_over(self, quiet_since: float, now: float) -> bool:
         """Whether all is sent, or nothing of the dead was accepted for the grace period."""

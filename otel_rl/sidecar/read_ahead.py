@@ -10,7 +10,6 @@ from pathlib import Path
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Final
 
-from otel_rl import vocabulary as v
 from otel_rl.guard import guard
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import JournalNotFound
@@ -18,9 +17,8 @@ from otel_rl.runs.locate import open_whole
 
 if TYPE_CHECKING:
     from otel_rl.journal.read import Run
-    from otel_rl.probes.sample import Sample
-    from otel_rl.records import Log
     from otel_rl.report.reading import RunReading
+    from otel_rl.sidecar.finding_teller import FindingTeller
     from otel_rl.sidecar.finding_watch import FindingWatch
 
 PERIOD_S: Final = 10.0
@@ -39,10 +37,10 @@ class ReadAhead:
     span; a judgement as much as a report of which nothing is to be read.
     """
 
-    def __init__(self, directory: Path, is_mine: Callable[[WriterIdentity], bool], say: Callable[[str], None]) -> None:
+    def __init__(self, directory: Path, is_mine: Callable[[WriterIdentity], bool], teller: FindingTeller) -> None:
         self._directory = directory
         self._is_mine = is_mine
-        self._say = say
+        self._teller = teller
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="read ahead", daemon=True)
         self._reading: RunReading | None = None
@@ -57,14 +55,6 @@ class ReadAhead:
         """Stop, at the latest after the round that goes on."""
         self._stop.set()
         self._thread.join(END_S)
-
-    def logs(self) -> list[Log]:
-        """Return what there is to journal. Never waits."""
-        return [] if self._findings is None else self._findings.logs()
-
-    def samples(self) -> list[Sample]:
-        """Return which rules find something. Never waits."""
-        return [] if self._findings is None else self._findings.samples()
 
     def _work(self) -> None:
         with suppress(OSError):  # of this thread alone, as Linux has it
@@ -94,20 +84,23 @@ class ReadAhead:
         self._judge(run, self._reading)
 
     def _judge(self, run: Run, reading: RunReading) -> None:
-        """Judge the run as its report does, if something is new."""
-        if monotonic() - self._judged_at < JUDGE_S or reading.read_bytes() == self._judged_bytes or not run.alive():
+        """Judge the run as its report does, if something is new; soon again where a rule has begun to hold or ended."""
+        pause_s = PERIOD_S if self._findings is not None and self._findings.is_turning else JUDGE_S
+        if monotonic() - self._judged_at < pause_s or reading.read_bytes() == self._judged_bytes or not run.alive():
             return
         from otel_rl.report import cache
         from otel_rl.report.rows.evidence import findings
-        from otel_rl.report.rows.rule_file import rule_settings
+        from otel_rl.report.rows.rule_file import chosen_calls, rule_settings
         from otel_rl.report.source import Source
         from otel_rl.sidecar.finding_watch import FindingWatch
 
         if self._findings is None:
-            self._findings = FindingWatch(run.logs(v.FINDING), self._say)
+            self._findings = FindingWatch(self._teller)
+            self._teller.calls.chosen = chosen_calls(run.path.parent)
         source = Source(run, time_ns(), cache.restore(cache.dump(reading), run))
-        steps = source.found.steps
-        self._findings.judge(findings(source, rule_settings(run.path.parent)), steps[-1].key if steps else None)
+        steps, attempts = source.found.steps, source.attempts
+        found = findings(source, rule_settings(run.path.parent))
+        self._findings.judge(found, steps[-1].key if steps else None, attempts[-1].id if attempts else "")
         self._judged_at, self._judged_bytes = monotonic(), reading.read_bytes()
 
     def _leads(self, run: Run) -> bool:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from otel_rl.config import FOREIGN, ConfigurationError, not_possible, standard_boolean
+from otel_rl.config import FOREIGN, ConfigurationError, not_possible
+from otel_rl.config.parsers import standard_boolean
 from otel_rl.journal.frame import Signal
 
 Protocol = Literal["grpc", "http/protobuf"]

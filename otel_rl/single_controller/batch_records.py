@@ -42,14 +42,17 @@ def record_batch(names: BatchNames, batch: Mapping[str, Any], limit: int | None)
 
 
 def _samples(parent: Any, names: BatchNames, batch: dict[str, Any], limit: int | None, time_ns: int) -> tuple[()]:
-    add_samples(parent, _made(names, batch, limit, time_ns))
+    arrays = {key: of_host(value) for key, value in batch.items()}
+    add_samples(parent, samples_of(names, arrays, limit, time_ns))
     return ()
 
 
-def _made(names: BatchNames, batch: dict[str, Any], limit: int | None, time_ns: int) -> Iterator[FinishedSample]:
+def samples_of(
+    names: BatchNames, arrays: Mapping[str, Any], limit: int | None, time_ns: int
+) -> Iterator[FinishedSample]:
+    """Make the samples of a batch, of arrays by the names of ``FIELDS``; used by the flusher only."""
     import numpy as np
 
-    arrays = {key: of_host(value) for key, value in batch.items()}
     mask = arrays[MASK] != 0
     written = mask.sum(1)
     if RESPONSE_LENGTH in arrays:

@@ -142,10 +142,20 @@ def describe_masks(masks: Masks) -> PendingAttributes:
     return said
 
 
+def forward_stage(*, is_trained: bool) -> str | None:
+    """Name the forward of a micro-batch that is trained, or of log-probabilities; others are part of their stage."""
+    around = innermost()
+    if is_trained:
+        return vocabulary.FORWARD
+    return vocabulary.LOGPROB_FORWARD if around is not None and around.name == vocabulary.LOGPROB else None
+
+
 def count_forward(ranks: int = 1) -> None:
     """Count the tokens of a training forward that has returned, once the open stage knows them."""
     stage = innermost()
-    if stage is not None and isinstance(stage.attributes, PendingAttributes):
+    if stage is None or stage.name != vocabulary.FORWARD:
+        return
+    if isinstance(stage.attributes, PendingAttributes):
         deferred.follow(partial(_count, stage.attributes, max(1, ranks)))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from otel_rl.config import expanded
+from otel_rl.config.parsers import expanded
 from otel_rl.stack.plan import StackError
 
 NAMES: Final[dict[str, tuple[str, ...]]] = {

@@ -17,6 +17,7 @@ DETAILS: Final = (
     (v.TRAIN_MODEL, "{}"), (v.LOGPROB_KIND, "{}"),
 )  # fmt: skip
 """Attributes that say which call of a stage it is."""
+ADVICE: Final = "`otel-rl report --json` has its stacks; `otel-rl stacks` shows where a live process is now."
 LONGEST: Final = 60
 QUIET: Final = {
     "silent": ". The process has given no sign of life for {}: something holds its interpreter, or it does not run",

@@ -16,7 +16,6 @@ from otel_rl.runs.format import seconds
 from otel_rl.stalls.chain import Link, Stall
 from otel_rl.stalls.finder import StallChange
 from otel_rl.stalls.inspect_process import evidence_of, mark
-from otel_rl.stalls.on_stall import StallHook
 from otel_rl.stalls.sentences import chain_of
 
 ERROR: Final = 17
@@ -28,9 +27,14 @@ MOST_SERIES: Final = 100
 class Teller:
     """Gathers evidence on a thread of its own, since that takes seconds, and makes log records of it."""
 
-    def __init__(self, run_id: str, hook: StallHook, say: Callable[[str], None]) -> None:
-        self._run_id = run_id
-        self._hook = hook
+    def __init__(self, tell_finding: Callable[[StallChange, Log, str], None], say: Callable[[str], None]) -> None:
+        """Prepare.
+
+        Args:
+            tell_finding: gets each change with its log record and the evidence: a stall is a finding.
+            say: takes a line for people.
+        """
+        self._tell_finding = tell_finding
         self._say = say
         self._changes: SimpleQueue[StallChange | None] = SimpleQueue()
         self._logs: SimpleQueue[Log] = SimpleQueue()
@@ -84,11 +88,9 @@ class Teller:
             text, evidence = chain_of(change.stall), evidence_of(last.process) + self._errors_of_devices()
         attributes = {**_attributes(change), v.STALL_CHAIN: text}
         self._say(text)
-        self._logs.put(_log(change, attributes, text, evidence))
-        self._hook.call(
-            {"event": v.STALL, v.RUN_ID: self._run_id, v.HOST_NAME: last.process.page.identity.host}
-            | {v.ATTEMPT_ID: last.process.page.attempt, **attributes, "evidence": evidence}
-        )
+        log = _log(change, attributes, text, evidence)
+        self._logs.put(log)
+        self._tell_finding(change, log, evidence)
 
     def _errors_of_devices(self) -> str:
         lines = [

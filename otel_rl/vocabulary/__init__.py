@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from otel_rl.vocabulary.actions import *
 from otel_rl.vocabulary.hardware import *
 from otel_rl.vocabulary.kinds import *
 from otel_rl.vocabulary.layers import *

@@ -10,7 +10,9 @@ from typing import Final
 
 from otel_rl.vocabulary.kinds import SEMCONV, counter, gauge, label
 
-HW_ID: Final = label("hw.id", "the device's own id (NVIDIA: its UUID); of a rank the device that it uses", SEMCONV)
+HW_ID: Final = label(
+    "hw.id", "the device's own id (NVIDIA: its UUID, Ascend: its die's); of a rank the device that it uses", SEMCONV
+)
 HW_NAME: Final = label("hw.name", "the device's product name", SEMCONV)
 HW_TYPE: Final = label("hw.type", "`gpu`", SEMCONV)
 HW_PARENT: Final = label("hw.parent", "for a part (MIG) the id of the whole device", SEMCONV)

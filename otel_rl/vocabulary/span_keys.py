@@ -70,9 +70,14 @@ POLICY_VERSION: Final = attribute(
 SYNC_OPERATION: Final = attribute(
     "rl.sync.operation", "string", "the engine's own name of the operation: `update_weights`, `sleep`, `wake_up`, ..."
 )
+SYNC_STATES: Final = attribute("rl.sync.states", "string", "what is loaded or offloaded: `model` or `optimizer`")
+SYNC_BYTES: Final = attribute("rl.sync.bytes", "int", "bytes of the weights that this rank hands on, if that is known")
 CHECKPOINT_ASYNC: Final = attribute("rl.checkpoint.async", "boolean", "true if writing goes on in the background")
 CHECKPOINT_FORMAT: Final = attribute(
     "rl.checkpoint.format", "string", "`torch.save`, `dcp`, or the framework whose own form it is"
+)
+CHECKPOINT_BYTES: Final = attribute(
+    "rl.checkpoint.bytes", "int", "bytes of the files that this process wrote; with transformers those of the folder"
 )
 CHECKPOINT_LOAD: Final = attribute("rl.checkpoint.load", "boolean", "true if it is read; absent if it is written")
 COMM_OPERATION: Final = attribute("rl.comm.operation", "string", "name of the collective, as called")

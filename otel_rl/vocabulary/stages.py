@@ -31,6 +31,7 @@ EXECUTE_TOOL: Final = stage(
 )
 SAMPLE_PROCESS: Final = stage("rl.sample.process", "rollout post-processing: padding, masks, shuffling, splitting")
 LOGPROB: Final = stage("rl.logprob", "log-probabilities of given tokens; `rl.logprob.kind` says of which policy")
+LOGPROB_FORWARD: Final = stage("rl.logprob.forward", "forward of one micro-batch of log-probabilities")
 VALUE: Final = stage("rl.value", "values by the critic")
 REWARD: Final = stage("rl.reward", "rewards; a child per reward function is named `rl.reward accuracy`", PROPOSAL)
 ADVANTAGE: Final = stage("rl.advantage", "advantages (and returns) from rewards")

@@ -7,14 +7,18 @@ import time
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from otel_rl import vocabulary as v
+from otel_rl.config import Config
 from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.metrics.record import Fold
 from otel_rl.process.identity import Identity
+from otel_rl.process.on_finding import LiveFinding
 from otel_rl.records import MetricPoints, Number, Value
+from otel_rl.sidecar.finding_teller import FindingTeller
 from tests.backends import CONFIGURATIONS, Prometheus, need, prometheus
 from tests.rules import RULES, alerts, recording, series_of_rules
 from tests.waiting import wait_for
@@ -43,7 +47,7 @@ def test_the_rules_are_valid() -> None:
 
 
 def test_the_rules_say_what_they_should() -> None:
-    """Three ranks by hand, one of them slow; faults, falls of speed and devices in trouble."""
+    """Three ranks by hand, one of them slow; findings, falls of speed, devices in trouble."""
     code, said = promtool("test", "rules", CASES)
     assert 0 == code, said
 
@@ -54,6 +58,7 @@ def test_the_rules_say_what_they_should() -> None:
         ("min by", "max by"), ("< 0.7", "< 0.95"), (">= 60", ">= 6"), ("for: 10m", "for: 30m"), ("[10m]", "[1m]"),
         ("max by (host_name", "sum by (host_name"), ("clamp_min(3", "clamp_min(30"), ("writers) == 0", "writers) == 9"),
         ("and on (rl_run_id)", "or on (rl_run_id)"), ("(too_old|not_storable)", ".*"),
+        ("active[5m]", "active[1m]"), ("unless node:", "and node:"),
     ],
 )  # fmt: skip
 def test_a_wrong_rule_would_be_seen(right: str, wrong: str, tmp_path: Path) -> None:
@@ -70,13 +75,13 @@ def test_the_series_have_these_names_and_labels(tmp_path: Path) -> None:
     """What we emit, taken by the shipped configuration, is what the rules ask for."""
     now_ns = time.time_ns()
     labels = {v.ACTIVITY: "comm", v.GOODPUT_KIND: "idle", v.IDLE_REASON: "skew", v.BUBBLE_DENOMINATOR: "step",
-              v.FLOPS_SCOPE: "update", v.WORK: "train", v.WALL: "cycle", v.LEDGER_FAULT: "other mask", v.HW_ID: "GPU-1",
+              v.FLOPS_SCOPE: "update", v.WORK: "train", v.WALL: "cycle", v.HW_ID: "GPU-1",
               v.HW_NAME: "H100", v.ERROR_TYPE: "uncorrected", v.XID_CODE: "79", v.HW_STATE: "failed",
               v.THROTTLE_REASON: "power_brake", v.STAGE: "rl.reward", v.FINDING_RULE: "collapsed",
-              v.FINDING_KIND: "learn", v.FINDING_SEVERITY: "alarm"}  # fmt: skip
+              v.FINDING_KIND: "learn", v.FINDING_SEVERITY: "alarm", v.FINDING_SENTENCE: "0."}  # fmt: skip
     stages = [stage.duration for stage in v.STAGES.values() if stage.duration]
-    of_ranks = (v.ACTIVITY_TIME, v.GOODPUT_TIME, v.BUBBLE_RATIO, v.MFU, v.TOKENS_RATE, v.LEDGER_FAULTS)
-    of_sidecars = (v.HW_ERRORS, v.XID, v.THROTTLE, v.HW_STATUS, v.STALL_ACTIVE, v.FINDING_ACTIVE)
+    of_ranks = (v.ACTIVITY_TIME, v.GOODPUT_TIME, v.BUBBLE_RATIO, v.MFU, v.TOKENS_RATE)
+    of_sidecars = (v.HW_ERRORS, v.XID, v.THROTTLE, v.HW_STATUS, v.FINDING_ACTIVE)
     made = [_points(name, now_ns, labels) for name in (*of_ranks, *of_sidecars)]
     for is_exponential in (False, True):
         fold = Fold(now_ns - 1, is_exponential=is_exponential)
@@ -132,18 +137,25 @@ def test_a_run_without_steps_is_found_by_these_names(tmp_path: Path) -> None:
         assert [] == store.query(expr.replace("600", "60").replace("== 0", "== 1"))
 
 
-def test_the_alert_of_a_stall_names_who_holds_the_run_up(tmp_path: Path) -> None:
-    """The role is that of the stall, not of the sidecar that tells it, and one that is over fires nothing."""
+def test_the_alert_of_findings_says_the_sentence(tmp_path: Path) -> None:
+    """As the sidecar tells it; one that is over fires nothing."""
     now_ns = time.time_ns()
-    (expr,) = [rule["expr"] for rule in alerts() if rule["alert"] == "OtelRlStall"]
+    (expr,) = [rule["expr"] for rule in alerts() if rule["alert"] == "OtelRlFinding"]
     sidecar = {v.SERVICE_NAME: "otel_rl-sidecar", v.SERVICE_INSTANCE_ID: "s", v.RUN_ID: "r", v.ROLE: "sidecar"}
-    ages = {"rl.reward": 40.0, "rl.sync": 0.0}
-    points = [Number(now_ns, age_s, {v.ROLE: "trainer", v.STAGE: stage}) for stage, age_s in ages.items()]
+    teller = FindingTeller(tmp_path, "sidecar-0-1", Config(), print)
+    for number, state in ((1, "begun"), (2, "begun"), (2, "over")):
+        said: dict[str, Any] = {"rule": f"rule_{number}", "sentence": f'Sentence {number}, of 100 % "words".'}
+        teller.tell(LiveFinding(kind="learn", severity="alarm", state=state, id=str(number), **said))
+    points = [Number(now_ns, one.value, dict(one.labels)) for one in teller.samples()]
     with prometheus(tmp_path) as store:
-        _send(store, {**sidecar, v.HOST_NAME: "n"}, [MetricPoints(v.STALL_ACTIVE, "gauge", "s", "", points)])
-        assert wait_for(lambda: store.query('rl_stall_active_seconds{rl_stage="rl.sync"}'))
+        _send(store, sidecar, [MetricPoints(v.FINDING_ACTIVE, "gauge", "{finding}", "", points)])
+        assert wait_for(lambda: store.query('rl_finding_active{rl_finding_rule="rule_2"}'))
         found = [(each["metric"], each["value"][1]) for each in store.query(expr)]
-    assert [({"rl_run_id": "r", "host_name": "n", "rl_role": "trainer", "rl_stage": "rl.reward"}, "40")] == found
+    expected = {
+        "rl_run_id": "r", "rl_finding_kind": "learn", "rl_finding_rule": "rule_1", "rl_finding_severity": "alarm",
+        "rl_finding_sentence": 'Sentence 1, of 100 % "words".',
+    }  # fmt: skip
+    assert [(expected, "1")] == found
 
 
 def _send(store: Prometheus, resource: Mapping[str, Value], made: list[MetricPoints]) -> None:

@@ -16,12 +16,26 @@ def test_every_command_is_listed() -> None:
     text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).stdout
     expected = (*COMMANDS, "otel-rl run -- python train.py", "otel-rl COMMAND --help", "python -m otel_rl")
     assert [] == [name for name in expected if name not in text]
-    assert {"run", "demo", "report", "view", "query", "export", "doctor", "ship", "sidecar", "stack", "stacks"} == set(
-        COMMANDS
-    )
+    assert {
+        "run",
+        "demo",
+        "report",
+        "compare",
+        "view",
+        "watch",
+        "query",
+        "export",
+        "doctor",
+        "ship",
+        "sidecar",
+        "stack",
+        "stacks",
+    } == set(COMMANDS)
 
 
-@pytest.mark.parametrize("command", ["run", "demo", "report", "view", "query", "export", "doctor", "ship", "sidecar"])
+@pytest.mark.parametrize(
+    "command", ["run", "demo", "report", "compare", "view", "query", "export", "doctor", "ship", "sidecar"]
+)
 def test_every_option_says_what_happens_without_it(command: str) -> None:
     """Each argument and option that takes a value is required, shows its default or says it; exit codes are told."""
     valued = [row for row in COMMANDS[command].params if not getattr(row, "is_flag", False) and row.name != "help"]

@@ -360,6 +360,24 @@ def test_saving_is_a_checkpoint(recorded: Callable[[], Recorded], tmp_path: Path
     assert [(v.CHECKPOINT, "torch.save")] * 2 + [(v.CHECKPOINT, "dcp")] == [
         (node.name, node.attributes[v.CHECKPOINT_FORMAT]) for node in saved
     ]
+    assert all(node.attributes[v.CHECKPOINT_BYTES] > 0 for node in saved)
+    parts = sum(file.stat().st_size for file in (tmp_path / "dcp").glob("*.distcp"))
+    assert parts == saved[-1].attributes[v.CHECKPOINT_BYTES]
+
+
+@alone
+def test_a_checkpoint_has_the_bytes_of_its_parts(recorded: Callable[[], Recorded], tmp_path: Path) -> None:
+    """Each counts once; of what was written into memory nothing does."""
+    import torch.distributed.checkpoint as dcp
+
+    with otel_rl.step(1), otel_rl.stage("checkpoint"):
+        torch.save(model().state_dict(), tmp_path / "model.pt")
+        torch.save([1, 2], str(tmp_path / "rest.pt"))
+        torch.save([1, 2], io.BytesIO())
+        dcp.save({"model": model().state_dict()}, checkpoint_id=str(tmp_path / "dcp"))
+    (saved,) = recorded().steps()[1].children
+    written = [*tmp_path.glob("*.pt"), *(tmp_path / "dcp").glob("*.distcp")]
+    assert sum(file.stat().st_size for file in written) == saved.attributes[v.CHECKPOINT_BYTES]
     assert (tmp_path / "model.pt").exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import pytest
@@ -354,8 +355,40 @@ def test_texts_are_cut(told: Any) -> None:
 
 
 def test_texts_are_redacted(told: Any) -> None:
-    """The whole text passes the function before it is cut."""
-    assert [("I am ***", "Hello ***"), ("Hm", "a secret")] == texts(told("hide"))[:2]
+    """And those inside of messages."""
+    messages = "[\"{'role': 'user', 'content': '***'}\"]"
+    assert [("I am ***", "Hello ***"), ("Hm", "a secret"), (messages, "x" * 2048)] == texts(told("hide"))
+
+
+@pytest.mark.parametrize("before", [2047, 65_535, 65_534, 200_000])
+def test_no_part_of_a_secret_is_left_where_a_text_is_cut(stubbed: Recording, monkeypatch: Any, before: int) -> None:
+    """The whole text passes the function, in messages, too; then it is cut."""
+    monkeypatch.setenv("OTEL_RL_CAPTURE_CONTENT", "true")
+    monkeypatch.setenv("OTEL_RL_REDACT", f"{__name__}:hide")
+    monkeypatch.setenv("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "1000000")
+    stubbed.start()
+    text = "x" * before + "Ada"
+    with otel_rl.step(7):
+        otel_rl.sample(id="a", prompt=text, response=[{"role": "user", "content": text}, {"Ada": [[text]]}])
+    found = "".join(map(str, texts(stubbed.stop())[0]))
+    assert len(found) > 2000
+    assert not re.search("A|d", found)
+
+
+@pytest.mark.guarded
+def test_an_object_whose_text_is_cut_is_left_out(stubbed: Recording, monkeypatch: Any) -> None:
+    """Its end cannot be redacted."""
+
+    class Message:
+        def __str__(self) -> str:
+            return "x" * 65_535 + "Ada"
+
+    monkeypatch.setenv("OTEL_RL_CAPTURE_CONTENT", "true")
+    monkeypatch.setenv("OTEL_RL_REDACT", f"{__name__}:hide")
+    stubbed.start()
+    with otel_rl.step(7):
+        otel_rl.sample(id="a", prompt=Message())
+    assert [(None, None)] == texts(stubbed.stop())
 
 
 @pytest.mark.guarded

@@ -242,3 +242,25 @@ def slower_middle(training: Training) -> None:
             time.sleep((times[-1] - times[4]) / (len(times) - 5))
 
     generating(training, wait)
+
+
+def policy_loss_positive(training: Training) -> None:
+    """Give every answer a negative advantage: the sign of the baseline is wrong."""
+
+    def change(trainer: Any) -> None:
+        make = trainer._generate_and_score_completions
+
+        def wrong(inputs: Any) -> Any:
+            made = make(inputs)
+            made["advantages"] = -made["advantages"].abs() - 0.1
+            return made
+
+        trainer._generate_and_score_completions = wrong
+
+    training.config["entropy_coef"] = 1e-4
+    training.changes.append(change)
+
+
+def answers_far_below_limit(training: Training) -> None:
+    """Allow 512 tokens; answers have up to 14."""
+    training.config["max_completion_length"] = 512

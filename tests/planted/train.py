@@ -17,12 +17,16 @@ from typing import Any
 os.environ.update({"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"})
 
 
+OF_RULES = "policy_loss_positive", "answers_far_below_limit"
+"""Problems that ``rules.py`` plants."""
+
+
 def main() -> None:
     """Train as the command line says."""
     from tests.planted.problems import BY_NAME
 
     parser = argparse.ArgumentParser(prog="python -m tests.planted.train", description=__doc__.splitlines()[0])
-    parser.add_argument("problem", nargs="?", default="clean", choices=["clean", "solved", *BY_NAME])
+    parser.add_argument("problem", nargs="?", default="clean", choices=["clean", "solved", *OF_RULES, *BY_NAME])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--trainer", choices=["grpo", "rloo"], default="grpo")

@@ -16,7 +16,7 @@ from otel_rl.records import Value
 from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.runs.spans import label
 from tests.made_runs import FakeSpan, Plan, Recording
-from tests.made_runs import _write as write_records
+from tests.made_runs import write_rank as write_records
 from tests.report.test_stored_reports import RUNS
 
 pytestmark = pytest.mark.medium

@@ -10,6 +10,7 @@ import pytest
 
 from otel_rl import ids
 from otel_rl import vocabulary as v
+from tests.layers.records import LAYERS, layered
 from tests.roll.training import OLD, REAL, REFERENCE, SAVED, SCORES, TRAIN, UPDATE, WEIGHTS, Trained, train
 
 pytest.importorskip("ray")
@@ -114,6 +115,23 @@ def test_ranks_set_up_in_the_set_up(sync: Trained) -> None:
     assert {"2 x rl.setup.model [actor_train]", *(f"rl.setup.model [{name}]" for name in ("critic", "reference"))} <= {
         line.strip() for line in drawn
     }
+
+
+def test_the_log_has_its_four_layers(sync: Trained) -> None:
+    """Of the driver alone: a line of each step, and the samples that it trains on, as ROLL groups them."""
+    lines = {event: layered(sync.run, event) for event in LAYERS}
+    assert {event: 8 if event == v.SAMPLE_RECORD else 2 for event in LAYERS} == {
+        k: len(one) for k, one in lines.items()
+    }
+    assert {"driver"} == {line.resource[v.ROLE] for found in lines.values() for line in found}
+    (_, line), (_, update) = (lines[event] for event in (v.ROLLOUT_LINE, v.UPDATE_LINE))
+    said = {v.REWARD_SCORE: 1.0, v.REWARD_STD: 0.0, v.REWARD_ZERO_STD: 1.0, v.RESPONSE_LENGTH: 2.0}
+    assert said.items() <= line.attributes.items()
+    assert f"{v.LOSS_TERM}.policy" in update.attributes
+    keys = v.GROUP_ID, v.SAMPLE_REWARD, v.SAMPLE_ADVANTAGE, v.TOKENS_PROMPT, v.TOKENS_RESPONSE, v.SAMPLE_FINISH
+    samples = [tuple(one.attributes.get(key) for key in keys) for one in lines[v.SAMPLE_RECORD]]
+    assert 2 * [(f"math_rule-{at // 2}", 1.0, 0.0, 3, 2, "length") for at in range(4)] == samples
+    assert {(): 8} == {(): sum(one.count for one in sync.run.last_points(v.REWARD_DISTRIBUTION))}
 
 
 def test_a_filtered_prompt_is_counted(sync: Trained) -> None:

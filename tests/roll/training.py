@@ -18,7 +18,12 @@ from tests.programs.launch import ROOT, run
 from tests.verl.trees import Traces
 
 SHAPE = Path(__file__).parent / "shape"
-REAL = set(json.loads(Path(__file__).with_name("real_edges.json").read_text("utf-8")))
+SINCE = {
+    *(f"rl.logprob.forward [{role}] < rl.logprob [{role}]" for role in ("actor_train", "reference")),
+    "rl.train.clip [actor_train] < rl.train.mini_batch [actor_train]",
+}
+"""Hooked since those runs: ``_fsdp2_forward`` of log-probabilities, and ``_clip_grad_norm`` in ``train_step``."""
+REAL = set(json.loads(Path(__file__).with_name("real_edges.json").read_text("utf-8"))) | SINCE
 """What lies below what in the steps of ROLL itself, as ``examples/roll_cpu`` runs it: synchronous RLVR, and agentic."""
 WAITS = re.compile(r"^ {4}(\d+ x )?rl\.idle workers \[driver\]\n?", re.MULTILINE)
 """Of the driver between its timers."""
@@ -31,6 +36,7 @@ UPDATE = """
         rl.train.mini_batch [{0}]
           2 x rl.train.forward [{0}]
           2 x rl.train.backward [{0}]
+          rl.train.clip [{0}]
           rl.train.optimizer [{0}]
         rl.sync offload_states [{0}]"""
 WEIGHTS = """
@@ -42,11 +48,13 @@ REFERENCE = """
     rl.logprob ref [driver]
       rl.logprob ref [reference]
         rl.sync load_states [reference]
+        rl.logprob.forward [reference]
         rl.sync offload_states [reference]"""
 OLD = """
     rl.logprob old [driver]
       2 x rl.logprob old [actor_train]
         rl.sync load_states [actor_train]
+        rl.logprob.forward [actor_train]
         rl.sync offload_states [actor_train]"""
 SCORES = """
     rl.sample.process [driver]

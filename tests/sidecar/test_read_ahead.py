@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from otel_rl import vocabulary as v
+from otel_rl.config import Config
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import open_run
 from otel_rl.report import cache
 from otel_rl.sidecar import read_ahead
+from otel_rl.sidecar.finding_teller import FindingTeller
 from otel_rl.sidecar.read_ahead import ReadAhead
 from tests.driver_runs import DrivenPlan, write_driven
 from tests.made_runs import Plan, write_run
@@ -37,6 +39,11 @@ def until(path: Path, size: int) -> bool:
     return False
 
 
+def teller(path: Path) -> FindingTeller:
+    """What would tell of findings."""
+    return FindingTeller(path, "sidecar-0-1", Config(), print)
+
+
 def size_of(path: Path) -> int:
     return sum(file.stat().st_size for file in path.glob("*.otlp"))
 
@@ -44,7 +51,7 @@ def size_of(path: Path) -> int:
 def test_what_comes_is_read(tmp_path: Path) -> None:
     """A second attempt is read when it is there; the thread ends when it is told to."""
     path = write_run(tmp_path, Plan(steps=8, killed_in=v.BACKWARD))
-    ahead = ReadAhead(path, lambda _: True, print)
+    ahead = ReadAhead(path, lambda _: True, teller(path))
     ahead.start()
     is_first_known = until(path, size_of(path))
     write_run(tmp_path, Plan(attempt="b" * 32, first_step=6, shift_ms=60_000))
@@ -64,9 +71,10 @@ def test_one_node_reads(tmp_path: Path, is_driven: bool) -> None:
         return writer.writer.startswith(first)
 
     assert (True, False) == tuple(
-        ReadAhead(path, is_mine, print)._leads(open_run(path)) for is_mine in (leads, lambda writer: not leads(writer))
+        ReadAhead(path, is_mine, teller(path))._leads(open_run(path))
+        for is_mine in (leads, lambda writer: not leads(writer))
     )
 
 
 def test_a_run_that_is_gone_is_no_error(tmp_path: Path) -> None:
-    assert ReadAhead(tmp_path / "gone", lambda _: True, print)._look() is None
+    assert ReadAhead(tmp_path / "gone", lambda _: True, teller(tmp_path))._look() is None

@@ -49,7 +49,7 @@ HOOK = """
 import json, sys
 with open(sys.argv[1], "a") as file:
     told = json.load(sys.stdin)
-    file.write(json.dumps([told["rl.stall.id"], told["rl.stall.state"]]) + "\\n")
+    file.write(json.dumps([told["id"], told["evidence"]["rl.stall.state"]]) + "\\n")
 """
 
 
@@ -61,7 +61,7 @@ def train(directory: Path, kinds: tuple[str, ...], *, is_watched: bool) -> tuple
     environ = {
         **os.environ, "OTEL_RL_DIR": str(directory / "runs"), "OUTPUT": str(directory / "out"),
         "OTEL_RL_STALL_AFTER": f"{AFTER_S},rl.checkpoint={AFTER_S}",
-        "OTEL_RL_ON_STALL": f"{sys.executable} {hook} {directory / 'told'}",
+        "OTEL_RL_ON_FINDING": f"{sys.executable} {hook} {directory / 'told'}",
     }  # fmt: skip
     under = ("-m", "otel_rl", "run", "--") if is_watched else ()
     command = [sys.executable, *under, *([sys.executable] if is_watched else []), *PROGRAM]

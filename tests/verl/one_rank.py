@@ -58,7 +58,12 @@ def build(path: Path, kind: str) -> Any:
             enable_gradient_checkpointing=False,
             override_config={"attn_implementation": "eager"},
         ),
-        engine_config=FSDPEngineConfig(strategy="fsdp2", use_torch_compile=False),
+        engine_config=FSDPEngineConfig(
+            strategy="fsdp2",
+            use_torch_compile=False,
+            param_offload=kind == "language_model",
+            optimizer_offload=kind == "language_model",
+        ),
         optimizer_config=FSDPOptimizerConfig(total_training_steps=1),
         checkpoint_config=CheckpointConfig(),
     )
@@ -72,7 +77,8 @@ def main() -> None:
     torch.distributed.init_process_group("gloo")
     make_model(Path(sys.argv[1]))
     engines = {kind: build(Path(sys.argv[1]), kind) for kind in ("language_model", "value_model")}
-    counted = {}
+    counted: dict[str, Any] = {}
+    sent = 0
     for kind, stage in (("language_model", v.LOGPROB), ("value_model", v.VALUE)):
         engine = engines[kind]
         counter = FlopCounterMode(display=False)
@@ -82,9 +88,15 @@ def main() -> None:
             once = counter.get_total_flops()
             with otel_rl.stage(v.TRAIN), engine.train_mode():
                 engine.train_batch(batch(), loss)
+            if kind == "language_model":
+                with otel_rl.stage(v.SYNC):
+                    weights, _ = engine.get_per_tensor_param()
+                    sent = sum(one.numel() * one.element_size() for _, one in weights)
+                with otel_rl.stage(v.CHECKPOINT):
+                    engine.save_checkpoint(str(Path(sys.argv[1]).parent / "checkpoint"))
         counted[kind] = once, counter.get_total_flops() - once
     otel_rl.flush()
-    print(json.dumps(counted))
+    print(json.dumps({**counted, "sent": sent}))
 
 
 main()

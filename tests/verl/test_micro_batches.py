@@ -106,13 +106,50 @@ def test_engines_take_what_we_read() -> None:
     assert fsdp.FSDPEngineWithValueHead.forward_step is forward
 
 
-def test_operations_are_those_that_torch_counts(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def one_rank(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Run the engines, the actor's with its states on the host meanwhile; return the folder, and what was printed."""
+    path = tmp_path_factory.mktemp("one_rank")
+    printed = run(path, str(ROOT / "tests" / "verl" / "one_rank.py"), str(path / "model"), **ONE_RANK)
+    return path, json.loads(printed.splitlines()[-1])
+
+
+def test_operations_are_those_that_torch_counts(one_rank: tuple[Path, dict[str, Any]]) -> None:
     """Of the networks that verl's engine makes: the actor's, and the critic's, whose head has one output."""
-    printed = run(tmp_path, str(ROOT / "tests" / "verl" / "one_rank.py"), str(tmp_path / "model"), **ONE_RANK)
-    counted = json.loads(printed.splitlines()[-1])
-    points = open_run(tmp_path / "runs" / "job").last_points(v.FLOPS)
+    path, printed = one_rank
+    counted = {kind: printed[kind] for kind in ("language_model", "value_model")}
+    points = open_run(path / "runs" / "job").last_points(v.FLOPS)
     found = {point.attributes[v.FLOPS_STAGE]: point.value for point in points}
     once = {stage: counted[kind][0] for stage, kind in ((v.LOGPROB, "language_model"), (v.VALUE, "value_model"))}
     updates = sum(update for _, update in counted.values())
     expected = {stage: number - ACAUSAL - POSITIONS for stage, number in once.items()}
     assert {**expected, v.FORWARD: updates - 2 * (3 * ACAUSAL + POSITIONS)} == found
+
+
+def test_parts_of_a_call_are_stages(one_rank: tuple[Path, dict[str, Any]]) -> None:
+    """Loading and offloading of what a call needs, the forwards of log-probabilities, and the clipping."""
+    path, _ = one_rank
+    spans = list(open_run(path / "runs" / "job").spans((v.SYNC_OPERATION, v.SYNC_STATES, v.TOKENS)))
+    names = {span.span_id: span.name for span in spans}
+    moved = {
+        (names.get(span.parent_id), span.attributes[v.SYNC_OPERATION], span.attributes[v.SYNC_STATES])
+        for span in spans
+        if v.SYNC_STATES in span.attributes
+    }
+    model, optimizer = ("load_states", "model"), ("load_states", "optimizer")
+    offloaded = (v.CHECKPOINT, "offload_states", "model")  # to a CPU engines load, but for their checkpoints
+    assert {(v.LOGPROB, *model), (v.TRAIN, *model), (v.TRAIN, *optimizer), offloaded} <= moved
+    (forward,) = (span for span in spans if span.name == v.LOGPROB_FORWARD)
+    assert (v.LOGPROB, 16) == (names[forward.parent_id], forward.attributes[v.TOKENS])
+    assert 2 == sum(span.name == v.CLIP for span in spans)
+    assert 2 * [(v.FORWARD, 16)] == [(one.name, one.attributes[v.TOKENS]) for one in spans if one.name == v.FORWARD]
+
+
+def test_bytes_are_those_that_were_sent_and_written(one_rank: tuple[Path, dict[str, Any]]) -> None:
+    """Of the weights that an engine hands on, and of the files of a rank."""
+    path, printed = one_rank
+    spans = list(open_run(path / "runs" / "job").spans((v.SYNC_BYTES, v.CHECKPOINT_BYTES)))
+    assert [printed["sent"]] == [one.attributes[v.SYNC_BYTES] for one in spans if v.SYNC_BYTES in one.attributes]
+    written = sum(one.stat().st_size for one in (path / "checkpoint").glob("*.pt"))
+    assert 0 < written
+    assert [written] == [one.attributes[v.CHECKPOINT_BYTES] for one in spans if v.CHECKPOINT_BYTES in one.attributes]

@@ -50,6 +50,7 @@ UPDATE = """
         2 x rl.train.mini_batch [actor]
           rl.train.forward [actor]
           rl.train.backward [actor]
+          rl.train.clip [actor]
           rl.train.optimizer [actor]"""
 STEP = f"""\
 rl.loop [driver]
@@ -61,11 +62,14 @@ rl.loop [driver]
     rl.sample.process [driver]
     rl.logprob old [driver]
       2 x rl.logprob old [actor]
+        rl.logprob.forward [actor]
     rl.logprob ref [driver]
       2 x rl.logprob ref [actor]
+        rl.logprob.forward [actor]
     rl.advantage [driver]{UPDATE}
     rl.checkpoint [driver]
       2 x rl.checkpoint [actor]
+        rl.sync load_states [actor]
     rl.sync update_weights [driver]
       2 x rl.sync update_weights [actor]
     rl.evaluate [driver]

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from otel_rl.cli.console import STDOUT, RunName, complain, opened, stderr, write_file, write_stdout
 from otel_rl.cli.orphans import Orphans
-from otel_rl.config import expanded_path
+from otel_rl.config.parsers import expanded_path
 from otel_rl.journal.read import Run
 from otel_rl.report.rows.losses import damage_rows
 from otel_rl.runs.format import plural, size

@@ -17,7 +17,7 @@ import typer
 from rich.table import Table as Grid
 
 from otel_rl.cli.console import FAILED, STDOUT, RunName, complain, leave, opened, stdout, write_file, write_stdout
-from otel_rl.config import expanded_path
+from otel_rl.config.parsers import expanded_path
 from otel_rl.query.run_schema import TABLES
 from otel_rl.runs.format import printable
 

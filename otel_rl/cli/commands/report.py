@@ -87,11 +87,22 @@ def _build(found: Run) -> Report:
 
 
 def _write_page(found: Run, path: Path) -> None:
-    from otel_rl.report.page.document import is_drawable, to_html
+    check_drawable()
+    from otel_rl.report.page.document import to_html
+
+    save_page(path, to_html(*build_with_course(found, time.time_ns(), _read(found))))
+
+
+def check_drawable() -> None:
+    """End the command if no page can be drawn."""
+    from otel_rl.report.page.document import is_drawable
 
     if not is_drawable():
         leave("--html needs Bokeh: pip install 'otel-rl[view]'", FAILED)
-    page = to_html(*build_with_course(found, time.time_ns(), _read(found)))
+
+
+def save_page(path: Path, page: str) -> None:
+    """Write a page into a file, and say so; or end the command with why it cannot be written."""
     try:
         path.write_text(page, "utf-8")
     except OSError as error:

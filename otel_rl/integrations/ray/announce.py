@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 
-from otel_rl.config import LAUNCH, ON_STALL, Config
+from otel_rl.config import LAUNCH, ON_FINDING, ON_FINDING_SECRET, Config
 from otel_rl.hooks import Args, Kwargs
 from otel_rl.integrations.ray.missing import AUTOLOAD
 from otel_rl.process.identity import is_ray_worker
@@ -45,8 +45,9 @@ def announcement(theirs: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a process of the job needs, beside those that the program gives it."""
     names = [row.metadata["variable"] for row in fields(Config)] + [LAUNCH, *ADDRESS]
     settings = {name: os.environ[name] for name in names if name in os.environ and name not in OWN}
-    if "://" in settings.get(ON_STALL, ""):
-        del settings[ON_STALL]  # its path may be a secret, and Ray shows the environment of jobs
+    settings.pop(ON_FINDING_SECRET, None)
+    if "://" in settings.get(ON_FINDING, ""):
+        del settings[ON_FINDING]  # its path may be a secret, and Ray shows the environment of jobs
     path = theirs.get(PATH, f"${{{PATH}}}")  # Ray replaces it on each node
     return {
         **{name: value for name, value in settings.items() if name not in theirs and not PASSWORD.search(value)},

@@ -7,7 +7,16 @@ where ROLL's own spans go.
 from __future__ import annotations
 
 from otel_rl.hooks import Integration
-from otel_rl.integrations.roll import clusters, environments, micro_batches, native, pipeline, schedulers, trackers
+from otel_rl.integrations.roll import (
+    advantages,
+    clusters,
+    environments,
+    micro_batches,
+    native,
+    pipeline,
+    schedulers,
+    trackers,
+)
 from otel_rl.integrations.roll.shape import role_of_actor, version_of_tree
 from otel_rl.single_controller.driver import driver
 
@@ -22,6 +31,7 @@ INTEGRATION = Integration(
         *clusters.HOOKS,
         *micro_batches.HOOKS,
         *schedulers.HOOKS,
+        *advantages.HOOKS,
         *environments.HOOKS,
         *trackers.HOOKS,
         *native.HOOKS,

@@ -19,6 +19,7 @@ from otel_rl.single_controller.micro_batches import (
     begin_update,
     count_forward,
     describe_masks,
+    forward_stage,
     has_adapters,
     keep_network,
     network_of,
@@ -73,8 +74,7 @@ def _is_trained() -> bool:
 
 
 def _forward_stage(args: Args, kwargs: Kwargs) -> str | None:
-    """Name the forward of a micro-batch that is trained; others are part of the stage around them."""
-    return vocabulary.FORWARD if _is_trained() else None
+    return forward_stage(is_trained=_is_trained())
 
 
 def _say_forward(args: Args, kwargs: Kwargs) -> PendingAttributes:
@@ -114,4 +114,5 @@ HOOKS: tuple[Hook, ...] = (
         after=_show_forward,
         optional=True,
     ),
+    StageHook(target=f"{FSDP2}:FSDP2TrainStrategy._clip_grad_norm", stage=vocabulary.CLIP, optional=True),
 )

@@ -7,12 +7,14 @@ does not see has ``rl.comm.hidden``. ``process_group.py`` has what a rank learns
 from __future__ import annotations
 
 import io
+import os
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -22,7 +24,9 @@ from otel_rl.comm import ddp_wait
 from otel_rl.comm.memory import comm
 from otel_rl.guard import guard
 from otel_rl.hooks import Args, Attachment, CallbackHook, Integration, Kwargs, Memory, StageHook
+from otel_rl.hooks.callbacks import Capture
 from otel_rl.hooks.collective import wrap_collective, wrap_method
+from otel_rl.hooks.hook import After
 from otel_rl.integrations.torch.distributed import COLLECTIVES
 from otel_rl.integrations.torch.optimizers import time_optimizers
 from otel_rl.integrations.torch.process_group import JOIN, PROCESS_GROUP
@@ -131,6 +135,34 @@ def _torch_save_stage(args: Args, kwargs: Kwargs) -> str | None:
     return None if isinstance(args[1], io.BytesIO) else _save_stage(args, kwargs)
 
 
+def _file(args: Args, kwargs: Kwargs, result: object) -> dict[str, Value]:
+    """Return the size of the file that ``torch.save(obj, f)`` wrote; of an open file it is not known."""
+    is_path = len(args) > 1 and isinstance(args[1], str | os.PathLike)
+    return {vocabulary.CHECKPOINT_BYTES: os.stat(args[1]).st_size} if is_path else {}
+
+
+def _folder(args: Args, kwargs: Kwargs, result: object) -> dict[str, Value]:
+    """Return the size of this rank's files in the folder of ``save(state_dict, *, checkpoint_id, storage_writer)``."""
+    folder = kwargs.get("checkpoint_id") or getattr(kwargs.get("storage_writer"), "path", None)
+    if not isinstance(folder, str | os.PathLike):
+        return {}
+    sizes = [one.stat().st_size for one in Path(folder).glob(f"__{state.identity.rank}_*")]
+    return {vocabulary.CHECKPOINT_BYTES: sum(sizes)} if sizes else {}
+
+
+def _add(measure: Capture) -> After:
+    """Return what adds the size of what was written to the checkpoint that it is a part of."""
+
+    def add(args: Args, kwargs: Kwargs, result: object) -> None:
+        stage = current_stage()
+        if stage is not None and stage.name == vocabulary.CHECKPOINT:
+            known = (stage.attributes or {}).get(vocabulary.CHECKPOINT_BYTES)
+            for key, size in (measure(args, kwargs, result) or {}).items():
+                stage.set_attribute(key, int(size) + (known if isinstance(known, int) else 0))
+
+    return add
+
+
 def _saving_goes_on(args: Args, kwargs: Kwargs, result: Any) -> None:
     """End the checkpoint when its future is done; the call itself was only its staging."""
     future = result if isinstance(result, Future) else getattr(result, "upload_completion", None)
@@ -185,11 +217,11 @@ HOOKS = (
     ),
     CallbackHook(target="torch.nn.parallel.distributed:DistributedDataParallel.__init__", after=_wrapped_by_ddp),
     *(
-        StageHook(target=target, stage=_torch_save_stage, attributes=TORCH_SAVE)
+        StageHook(target=target, stage=_torch_save_stage, attributes=TORCH_SAVE, capture=_file, after=_add(_file))
         for target in ("torch.serialization:save", "torch:save")
     ),
     *(
-        StageHook(target=target, stage=_save_stage, attributes=SAVED)
+        StageHook(target=target, stage=_save_stage, attributes=SAVED, capture=_folder, after=_add(_folder))
         for target in (f"{DCP}.state_dict_saver:save", f"{DCP}:save")
     ),
     *(
@@ -213,6 +245,11 @@ HOOKS = (
             failed=_async_save_failed,
         )
         for target in (f"{DCP}.state_dict_saver:async_save", f"{DCP}:async_save")
+    ),
+    StageHook(
+        target="torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel.clip_grad_norm_",
+        stage=vocabulary.CLIP,
+        optional=True,
     ),
     StageHook(target="torch.utils.data.dataloader:_BaseDataLoaderIter.__next__", stage=_data_stage, attributes=DATA),
     StageHook(  # with gloo the wait itself; on a device that of its stream, and the host goes on

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from otel_rl.actions.chosen import share_actions
 from otel_rl.clock import monotonic_ns
 from otel_rl.comm import buffers
 from otel_rl.comm.memory import comm
@@ -70,6 +71,7 @@ def join_process_group() -> None:
     if rank == 0:
         if not state.identity.known:
             know_attempt()
+        share_actions(store, rank)
         store.set(key, f"{state.identity.attempt_id} {state.identity.run_id}")
         return
     deadline = monotonic_ns() + int(ATTEMPT_LIMIT_S * 1e9)
@@ -92,6 +94,7 @@ def _read_attempt(store: Any, key: str) -> bool:
         return False
     attempt_id, _, run_id = store.get(key).decode().partition(" ")
     know_attempt(attempt_id, run_id)
+    share_actions(store, state.identity.rank)
     return True
 
 

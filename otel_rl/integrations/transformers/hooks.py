@@ -8,11 +8,14 @@ Runs in every rank; TRL's trainers inherit it. Source: transformers 5.23, ``trai
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from threading import get_ident
 from types import ModuleType
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.actions.memory import acting
+from otel_rl.actions.of_trainer import after_step, before_save, begin_actions, end_actions
 from otel_rl.clock import monotonic_ns
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, Attachment, CallbackHook, Integration, Kwargs, StageHook
@@ -81,6 +84,8 @@ def _loop_over(args: Args, kwargs: Kwargs, result: Any) -> None:
 def _end_loop(args: Args, kwargs: Kwargs) -> None:
     if training.inner:
         return
+    if acting.plan is not None:
+        attempt("end", "the actions", end_actions, args[0])
     end_between()
     deferred.resolve()
     if tracing.loop is not None:
@@ -91,6 +96,7 @@ def _loop_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
     if training.inner:
         training.inner -= 1
         return
+    acting.plan = None
     end_between(error)
     if tracing.loop is not None:
         tracing.loop.end(error)
@@ -105,6 +111,7 @@ def _begin_step(args: Args, kwargs: Kwargs) -> None:
     if tracing.loop is not None:
         if tracing.phase is not None:
             attempt("read", "the settings of a trainer", _say_settings, args[0])
+            attempt("begin", "the actions", begin_actions, args[0])
         tracing.loop.begin(args[0].state.global_step + 1)
 
 
@@ -176,6 +183,16 @@ def _event_stage(args: Args, kwargs: Kwargs) -> str | None:
     return vocabulary.LOG if is_heard else None
 
 
+def _written(args: Args, kwargs: Kwargs, result: object) -> dict[str, Value] | None:
+    """Return the size of the folder that ``_save_checkpoint(self, model, trial)`` wrote, on the process that saves."""
+    trainer = args[0]
+    if not trainer.args.should_save:
+        return None
+    folder = Path(trainer._get_output_dir(trial=args[2])) / f"checkpoint-{trainer.state.global_step}"
+    sizes = (one.stat().st_size for one in folder.rglob("*") if one.is_file())
+    return {vocabulary.CHECKPOINT_BYTES: sum(sizes)}
+
+
 HOOKS = (
     CallbackHook(target=f"{TRAINER}.__init__", before=_trainer_made),
     CallbackHook(target=f"{TRAINER}.train", before=_asked_to_train),
@@ -187,6 +204,9 @@ HOOKS = (
     StageHook(target=f"{TRAINER}._get_grad_norm", stage=_norm_stage, after=_keep_measured, by_name=True, optional=True),
     StageHook(target="transformers.trainer_callback:CallbackHandler.call_event", stage=_event_stage),
     StageHook(target=f"{TRAINER}.log", stage=vocabulary.LOG),
+    CallbackHook(
+        target=f"{TRAINER}._maybe_log_save_evaluate", before=before_save, after=after_step, during=(acting, "plan")
+    ),
     *(
         StageHook(
             target=f"{TRAINER}.{name}",
@@ -201,6 +221,7 @@ HOOKS = (
         target=f"{TRAINER}._save_checkpoint",
         stage=vocabulary.CHECKPOINT,
         attributes=((vocabulary.CHECKPOINT_FORMAT, "transformers"),),
+        capture=_written,
         before=_begin_outside,
         after=_end_outside,
         failed=_end_outside,

@@ -155,7 +155,7 @@ def _answered(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
     return {vocabulary.TOKENS_RESPONSE: len(result[0]), vocabulary.POLICY_VERSION_END: int(args[0].model_version)}
 
 
-class Posted:
+class WorkerRequest:
     """One request to the vLLM server, which answers it as a whole: no time of its first token is known."""
 
     def __init__(self, asked: dict[str, Any], policy: int) -> None:
@@ -174,11 +174,11 @@ class Posted:
         record_requests(_requests, self, monotonic_ns(), result, how, parent=self.parent)
 
 
-def _begin_post(args: Args, kwargs: Kwargs) -> Posted | None:
-    return Posted(args[2], int(args[0].model_version)) if str(args[1]).endswith("/completions") else None
+def _begin_post(args: Args, kwargs: Kwargs) -> WorkerRequest | None:
+    return WorkerRequest(args[2], int(args[0].model_version)) if str(args[1]).endswith("/completions") else None
 
 
-def _requests(posted: Posted, ended: int, answer: Any, how: Any) -> Iterator[Request]:
+def _requests(posted: WorkerRequest, ended: int, answer: Any, how: Any) -> Iterator[Request]:
     asked = posted.asked
     choice = {} if answer is None else answer["choices"][0]
     yield Request(

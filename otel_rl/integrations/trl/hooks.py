@@ -13,6 +13,8 @@ from functools import partial
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.actions.memory import acting
+from otel_rl.actions.of_trainer import after_step, before_save
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, CallbackHook, CollectiveHook, Hook, Integration, Kwargs, StageHook
 from otel_rl.integrations.trl import async_grpo, generating, models, online_dpo, rewards, scored
@@ -30,6 +32,7 @@ from otel_rl.integrations.trl.rollouts import (
 )
 from otel_rl.integrations.trl.run_settings import say_settings
 from otel_rl.integrations.trl.trainer_metrics import (
+    CANONICAL,
     EVALUATION,
     evaluation_metrics,
     keep_loss,
@@ -64,6 +67,7 @@ def _begin_training(args: Args, kwargs: Kwargs) -> None:
     if identifying.learned.get("system") != "trl":
         _trainer_made(args, kwargs, None)
     if not training.inner:
+        acting.keys = {name: key for key, (name, labels) in CANONICAL.items() if not labels}
         rollouts.losses, rollouts.scored = [], {}
         attempt("read", "the settings of a trainer", say_settings, args[0])
 
@@ -324,6 +328,7 @@ def _consume(said: dict[str, Value], mode: str) -> None:
 
 def _step_over(args: Args, kwargs: Kwargs) -> None:
     """Record TRL's metrics of the step: after ``on_step_end`` they are complete, and its log has not cleared them."""
+    before_save(args, kwargs)
     if training.inner:
         return
     training.forward = None
@@ -404,7 +409,9 @@ INTEGRATION = Integration(
             stage=vocabulary.SYNC,
             before=_end_gap,
         ),
-        CallbackHook(target="transformers.trainer:Trainer._maybe_log_save_evaluate", before=_step_over),
+        CallbackHook(
+            target="transformers.trainer:Trainer._maybe_log_save_evaluate", before=_step_over, after=after_step
+        ),
         SERVER,
     ),
     memory=rollouts,

@@ -16,7 +16,7 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, BlockHook, CallbackHook, Hook, Kwargs, StageHook
-from otel_rl.integrations.verl import ledger, logged_samples, replay_buffer, tracking
+from otel_rl.integrations.verl import acting, ledger, logged_samples, replay_buffer, tracking
 from otel_rl.integrations.verl.replay_buffer import rows_of
 from otel_rl.process.hooked import hooking
 from otel_rl.records import Value
@@ -114,6 +114,7 @@ def _follow(args: Args, kwargs: Kwargs, result: object) -> None:
 def _begin_loop(args: Args, kwargs: Kwargs) -> None:
     settings = attempt("read", "the settings of verl", _settings_of, args[0])
     kit.begin_loop(args[0], str(args[0].config.trainer.default_local_dir), settings)
+    attempt("begin", "the actions", acting.begin_actions, args[0])
 
 
 def _begin_timer(args: Args, kwargs: Kwargs) -> Stage | None:
@@ -151,7 +152,7 @@ def _generated(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
 def _of_trainer(trainer: str) -> tuple[Hook, ...]:
     return (
         CallbackHook(target=f"{trainer}.__init__", before=_made, after=_follow),
-        CallbackHook(target=f"{trainer}.fit", before=_begin_loop, after=kit.end_loop, failed=kit.loop_failed),
+        CallbackHook(target=f"{trainer}.fit", before=_begin_loop, after=acting.end_actions, failed=kit.loop_failed),
         StageHook(target=f"{trainer}._validate", stage=vocabulary.EVALUATE),
         StageHook(
             target=f"{trainer}._balance_batch",
@@ -188,6 +189,11 @@ HOOKS: tuple[Hook, ...] = (
     StageHook(target=f"{TRAINER}._compute_metrics", stage=vocabulary.LOG, before=logged_samples.keep_names),
     *logged_samples.HOOKS,
     CallbackHook(target="verl.utils.tracking:Tracking.__init__", before=tracking.read_settings),
-    StageHook(target="verl.utils.tracking:Tracking.log", stage=vocabulary.LOG, before=tracking.log_metrics),
+    StageHook(
+        target="verl.utils.tracking:Tracking.log",
+        stage=vocabulary.LOG,
+        before=tracking.log_metrics,
+        after=acting.after_log,
+    ),
     *sync_hooks(MANAGER, *OPERATIONS),
 )

@@ -12,6 +12,7 @@ from otel_rl import vocabulary
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, StageHook
 from otel_rl.integrations.verl import ledger, micro_batches
 from otel_rl.records import Value
+from otel_rl.single_controller.micro_batches import forward_stage
 from otel_rl.single_controller.tables import sync_hooks
 from otel_rl.trace.stage import innermost
 
@@ -67,8 +68,22 @@ def _value_stage(args: Args, kwargs: Kwargs) -> str | None:
 
 
 def _forward_stage(args: Args, kwargs: Kwargs) -> str | None:
-    """Name the forward of a micro-batch that is trained; others are part of the stage around them."""
-    return None if args[3] else vocabulary.FORWARD
+    return forward_stage(is_trained=not args[3])
+
+
+def _say_states(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Add to the synchronizing that is open how many bytes it hands on: ``convert_weight_keys(state_dict, model)``."""
+    stage = innermost()
+    if stage is not None and stage.name == vocabulary.SYNC:  # of the whole model: each rank hands it on
+        size = sum(int(one.numel()) * int(one.element_size()) for one in result.values())
+        known = (stage.attributes or {}).get(vocabulary.SYNC_BYTES)
+        stage.set_attribute(vocabulary.SYNC_BYTES, size + (known if isinstance(known, int) else 0))
+
+
+def _moves(function: str, operation: str, states: str) -> StageHook:
+    """Return the hook of a function that loads or offloads model or optimizer, wherever an engine calls it."""
+    said = (vocabulary.SYNC_OPERATION, operation), (vocabulary.SYNC_STATES, states)
+    return StageHook(target=f"{FSDP}:{function}", stage=vocabulary.SYNC, attributes=said, optional=True)
 
 
 HOOKS: tuple[Hook, ...] = (
@@ -99,4 +114,10 @@ HOOKS: tuple[Hook, ...] = (
         capture=micro_batches.forward_made,
         after=micro_batches.show_forward,
     ),
+    StageHook(target=f"{FSDP}:fsdp2_clip_grad_norm_", stage=vocabulary.CLIP, optional=True),
+    _moves("load_fsdp_model_to_gpu", "load_states", "model"),
+    _moves("load_fsdp_optimizer", "load_states", "optimizer"),
+    _moves("offload_fsdp_model_to_cpu", "offload_states", "model"),
+    _moves("offload_fsdp_optimizer", "offload_states", "optimizer"),
+    CallbackHook(target=f"{FSDP}:convert_weight_keys", after=_say_states, optional=True),
 )

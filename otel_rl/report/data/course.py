@@ -34,6 +34,8 @@ class StepCourse:
     """Mean over the ranks that have the step."""
     stages: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Seconds of each step by stage, mean over its ranks, `rl.other` for what lies under none."""
+    is_averaged: Sequence[bool] = ()
+    """False for the first steps after set-up, which averages leave out."""
     has_other_loops: bool = False
 
 

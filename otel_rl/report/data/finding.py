@@ -26,6 +26,10 @@ class Finding:
     """What to look at or to do next; empty if there is nothing, or if an alarm comes first."""
     values: dict[str, Value]
     """The values of the sentence: finite numbers in seconds, bytes, shares 0..1; ranks, stages and other names."""
+    told_ns: int | None = None
+    """When the sidecar told it while the run went on, ns since 1970; null if it did not, or told that it is over."""
+    told_step: int | None = None
+    """The last step then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

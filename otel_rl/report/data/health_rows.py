@@ -98,6 +98,22 @@ class LateLoop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ActionRow:
+    """What an action did, with one outcome."""
+
+    name: str
+    kind: str
+    """`checkpoint`, `stop` or `call`."""
+    outcome: str
+    """`done`, `rehearsed`, `failed` or `no_value`."""
+    step: int
+    """After which it was due last."""
+    what: str
+    """What it did last, in a sentence."""
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HealthRows:
     """The rows that the rules of HEALTH read."""
 
@@ -138,3 +154,5 @@ class HealthRows:
     """The steps of the last attempt."""
     devices: Sequence[RankDevice] = ()
     late_loops: Sequence[LateLoop] = ()
+    actions: Sequence[ActionRow] = ()
+    """What they did in the last attempt."""

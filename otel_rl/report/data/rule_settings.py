@@ -1,4 +1,4 @@
-"""What a user changed of the rules, in a file of their own."""
+"""What a user changed of the rules, and which actions they chose, in a file of their own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class KlRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleSettings:
-    """The settings of the rules."""
+    """The settings of the rules and the actions."""
 
     file: str = ""
     """The file that was read; empty if there is none."""
@@ -32,3 +32,5 @@ class RuleSettings:
     advice: dict[str, str] = field(default_factory=dict)
     """Advice that is not the default, by rule."""
     kl: KlRange = field(default_factory=KlRange)
+    actions: list[str] = field(default_factory=list)
+    """What the run does by itself, each in a sentence."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from otel_rl import vocabulary as v
 from otel_rl.report.data.details import OpenStageRow
 from otel_rl.report.data.finding import Value
-from otel_rl.report.data.health_rows import HealthRows
+from otel_rl.report.data.health_rows import ActionRow, HealthRows
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import RankStep, StepDisagreement
 from otel_rl.report.findings.causes import seen_in
@@ -17,7 +17,8 @@ from otel_rl.report.findings.endings import ENDINGS
 from otel_rl.report.findings.memory import MEMORY
 from otel_rl.report.findings.mishaps import MISHAPS
 from otel_rl.report.findings.rule import Found, Rule, rank_name, rule, table, whole
-from otel_rl.runs.format import count
+from otel_rl.runs.format import count, plural
+from otel_rl.stalls.sentences import ADVICE
 
 LATE_S: Final = 1.0
 """An event loop that is late by so much serves nobody meanwhile."""
@@ -33,6 +34,10 @@ READINGS: Final = 12
 """The fewest readings that are judged: a minute of them."""
 CALLERS_WAITS: Final = (f"{v.IDLE} queue", f"{v.IDLE} controller")
 """Waits of a driver and of its ranks for what others do."""
+WRONG: Final = ("failed", "no_value")
+OF_ACTIONS: Final[dict[str, Any]] = {"reads": (v.ACTIONS,), "window": "the last attempt"}
+DOES: Final = {"checkpoint": "saved a checkpoint", "stop": "stopped the training", "call": "called"}
+
 OTHER_NUMBERS: Final = "what {who} calls {step} is {others}"
 
 
@@ -42,7 +47,7 @@ OTHER_NUMBERS: Final = "what {who} calls {step} is {others}"
     condition="a stage holds the run up for longer than docs/stalls.md allows, or did when its process ended",
     window="now, or the end",
     sentence="{chain}",
-    advice="`otel-rl report --json` has its stacks; `otel-rl stacks` shows where a live process is now.",
+    advice=ADVICE,
 )
 def stalled(rows: HealthRows) -> Found | None:
     """Find the longest stall that goes on, or ended with its process."""
@@ -214,6 +219,48 @@ def device_throttled(rows: HealthRows, *, limit: float = OFTEN) -> Found | None:
     return Found({"who": [rank_name(rank, rows.ranks) for rank in ranks], "why": why, "share": share}, share)
 
 
+@rule(
+    "warning",
+    condition="an action of docs/actions.md failed, or its metric was no number or never came",
+    sentence="The action {name} [failed {failed}][decided nothing {without}][, like {others:plural other}]: {what}",
+    advice="Training goes on as without it. docs/actions.md says what each action needs.",
+    **OF_ACTIONS,
+)
+def action_failed(rows: HealthRows) -> Found | None:
+    wrong = sorted((one for one in rows.actions if one.outcome in WRONG), key=lambda one: WRONG.index(one.outcome))
+    if not wrong:
+        return None
+    first, times = wrong[0], plural(wrong[0].times, "time")
+    return Found(
+        {
+            "name": first.name,
+            "failed": times if first.outcome == "failed" else None,
+            "without": times if first.outcome != "failed" else None,
+            "others": len({one.name for one in wrong}) - 1 or None,
+            "what": first.what,
+        },
+        first.times,
+    )
+
+
+@rule(
+    "note",
+    condition="actions of docs/actions.md were done or rehearsed",
+    sentence="{what:Text}.",
+    **OF_ACTIONS,
+)
+def acted(rows: HealthRows) -> Found | None:
+    done = [one for one in rows.actions if one.outcome not in WRONG]
+    has_stopped = any((one.kind, one.outcome) == ("stop", "done") for one in done)  # then it comes first
+    return Found({"what": [_in_words(one) for one in done]}, weight=float(has_stopped)) if done else None
+
+
+def _in_words(row: ActionRow) -> str:
+    would = "would have " if row.outcome == "rehearsed" else ""
+    times = f" {plural(row.times, 'time')}, last" if row.times > 1 else ""
+    return f"the action {row.name} {would}{DOES.get(row.kind, row.kind)}{times} after step {row.step}"
+
+
 HEALTH: Final[tuple[Rule[HealthRows], ...]] = table(
     stalled,
     hanging,
@@ -223,6 +270,8 @@ HEALTH: Final[tuple[Rule[HealthRows], ...]] = table(
     missing_ranks,
     steps_disagree,
     *MISHAPS,
+    action_failed,
+    acted,
     event_loop_late,
     device_errors,
     device_throttled,

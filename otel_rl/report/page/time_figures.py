@@ -35,6 +35,7 @@ MANY_PEERS: Final = 64
 ALIKE: Final = 1.01
 """Ranks are alike if that of the highest mean has at most so many times the lowest."""
 EXCESS: Final = "excess"
+CLICK: Final = " Click a bar for its timeline."
 HEATS: Final[Mapping[str, tuple[str, Unit, str]]] = {
     EXCESS: (
         "works {} a step longer than its peers",
@@ -84,8 +85,8 @@ def _stacked(steps: StepCourse) -> Figure:
             right=[steps.steps[one.stop - 1] + 0.5 for one in of],
             parts=parts,
         ),
-        caption=f"Mean of the ranks; a bar is {what}; stages that overlap may add up to more than the step.{loops} "
-        "Click a bar for its timeline.",
+        caption=f"Mean of the ranks; a bar is {what}; stages that overlap may add up to more than the step.{loops}"
+        f"{CLICK}",
         reads=tuple({stage.partition(" ")[0] for stage in steps.stages}),
     )
 

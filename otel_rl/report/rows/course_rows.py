@@ -104,6 +104,7 @@ def _of_last_loop(averaged: Averaged, attempts: Iterable[str]) -> dict[StepKey, 
 
 def _steps(records: Mapping[StepKey, Sequence[StepRecord]], averaged: Averaged) -> StepCourse:
     stages: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * len(records))
+    steady = {record.key for record in averaged.steady}
     for place, of_step in enumerate(records.values()):
         for record in of_step:
             busy_ns = apart(record.stages.busy())
@@ -117,6 +118,7 @@ def _steps(records: Mapping[StepKey, Sequence[StepRecord]], averaged: Averaged) 
         steps=[key[2] for key in records],
         time_s=[sum(one.step.time_ns for one in of_step) / len(of_step) / 1e9 for of_step in records.values()],
         stages=dict(sorted(stages.items(), key=lambda item: -sum(item[1]))),
+        is_averaged=[key in steady for key in records],
         has_other_loops=len({record.step.loop for record in averaged.finished}) > 1,
     )
 

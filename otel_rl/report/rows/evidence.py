@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.series.robust import median
 from otel_rl.journal.read import PointView
-from otel_rl.report.data.finding import Findings
+from otel_rl.process.on_finding import LiveFinding
+from otel_rl.report.data.finding import Finding, Findings
 from otel_rl.report.data.rule_settings import RuleSettings
 from otel_rl.report.findings.curves import Learning, Numbers
 from otel_rl.report.findings.judge import judge
@@ -32,6 +34,18 @@ def findings(source: Source, settings: RuleSettings) -> Findings:
         source.making,
         settings,
     )
+
+
+def with_begin(findings: Findings, told: Iterable[LiveFinding]) -> Findings:
+    """Add to each finding since when it is told while the run goes on."""
+    begun = {one.rule: one for one in told}
+
+    def dated(one: Finding) -> Finding:
+        before = begun.get(one.rule)
+        return one if before is None else replace(one, told_ns=before.time_ns, told_step=before.step)
+
+    of_kinds = {kind: [dated(one) for one in getattr(findings, kind)] for kind in ("time", "learn", "health")}
+    return Findings(**of_kinds)
 
 
 def learning(source: Source) -> Learning:

@@ -47,6 +47,7 @@ def health_rows(source: Source) -> HealthRows:
         led=set(source.found.led),
         memory=list(_memory(source, last)),
         stalls=source.stalls,
+        actions=source.actions,
         open_stages=source.open_stages,
         failures=failures,
         died=_died(source, failures),

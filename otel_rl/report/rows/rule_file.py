@@ -6,42 +6,36 @@ the report and `otel-rl doctor` say them.
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from otel_rl.config import expanded_path
 from otel_rl.report.data.rule_settings import KlRange, RuleSettings
 from otel_rl.report.findings.health import HEALTH
 from otel_rl.report.findings.learning import LEARN
 from otel_rl.report.findings.rule import Rule
 from otel_rl.report.findings.timing import TIME
+from otel_rl.runs.action_settings import CALL, Action, action_settings
+from otel_rl.runs.settings_file import DEFAULTS, parsed, settings_path, strangers, table, why_unread
 
-FILE: Final = "otel_rl.toml"
-VARIABLE: Final = "OTEL_RL_RULES"
-LARGEST: Final = 1 << 20
 TABLES: Final[tuple[Sequence[Rule[Any]], ...]] = TIME, LEARN, HEALTH
 RULES: Final = {rule.name: rule for table in TABLES for rule in table}
 ENABLED, ADVICE = "enabled", "advice"
-DEFAULTS: Final = "the defaults hold"
 
 
 def rule_settings(root: Path, environ: Mapping[str, str] = os.environ) -> RuleSettings:
     """Return what a user changed for the runs in a folder."""
-    named = environ.get(VARIABLE, "").strip()
-    path = expanded_path(named) if named else root / FILE
-    if not named and not path.is_file():
+    path = settings_path(root, environ)
+    if path is None:
         return RuleSettings()
     try:
-        return _settings(str(path), _parsed(path))
+        return _settings(str(path), parsed(path))
     except (OSError, ValueError, RecursionError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        return RuleSettings(file=str(path), problems=[f"It cannot be read ({why}): {DEFAULTS}."])
+        return RuleSettings(file=str(path), problems=[f"It cannot be read ({why_unread(error)}): {DEFAULTS}."])
 
 
 def kl_range(kl: KlRange) -> str:
@@ -58,28 +52,16 @@ def beyond(kl: KlRange, value: float | None) -> str:
     return f"< {kl.stalled:g}" if value is not None and value < kl.stalled else ""
 
 
-def _parsed(path: Path) -> dict[str, Any]:
-    try:
-        toml = import_module("tomllib")
-    except ModuleNotFoundError:
-        raise ValueError("that needs Python 3.11 or newer") from None
-    with path.open("rb") as file:
-        content = file.read(LARGEST + 1)
-    if len(content) > LARGEST:
-        raise ValueError("it is larger than 1 MiB")
-    found: dict[str, Any] = toml.loads(content.decode())
-    return found
-
-
 def _settings(file: str, found: dict[str, Any]) -> RuleSettings:
-    problems = [*_strangers("table", found, ("rules", "kl"))]
-    kl = _numbers("kl", _table("kl", found.get("kl", {}), problems), asdict(KlRange()), problems)
-    rules = _table("rules", found.get("rules", {}), problems)
-    problems += _strangers("rule", rules, RULES)
+    problems = [*strangers("table", found, ("rules", "kl", "actions"))]
+    actions = action_settings(found, RULES, problems)
+    kl = _numbers("kl", table("kl", found.get("kl", {}), problems), asdict(KlRange()), problems)
+    rules = table("rules", found.get("rules", {}), problems)
+    problems += strangers("rule", rules, RULES)
     off, bounds, advice = [], {}, {}
     for name in rules.keys() & RULES.keys():
         place = f"rules.{name}"
-        changed = _table(place, rules[name], problems)
+        changed = table(place, rules[name], problems)
         bounds[name] = _numbers(place, changed, RULES[name].bounds, problems, (ENABLED, ADVICE))
         if changed.get(ENABLED) is False:
             off.append(name)
@@ -96,21 +78,15 @@ def _settings(file: str, found: dict[str, Any]) -> RuleSettings:
         bounds={name: of for name, of in sorted(bounds.items()) if of},
         advice={name: text for name, text in sorted(advice.items()) if text},
         kl=replace(KlRange(), **kl),
+        actions=[str(action) for action in actions],
     )
-
-
-def _table(place: str, found: Any, problems: list[str]) -> dict[str, Any]:
-    if isinstance(found, dict):
-        return found
-    problems.append(f"{place} must be a table: {DEFAULTS}.")
-    return {}
 
 
 def _numbers(
     place: str, found: Mapping[str, Any], known: Mapping[str, float], problems: list[str], others: Collection[str] = ()
 ) -> dict[str, float]:
     """Return the bounds that are numbers, and note what is none of them."""
-    problems += _strangers(f"setting of {place}", found, (*others, *known))
+    problems += strangers(f"setting of {place}", found, (*others, *known))
     numbers = {}
     for name in known.keys() & found.keys():
         value = found[name]
@@ -121,8 +97,9 @@ def _numbers(
     return numbers
 
 
-def _strangers(what: str, names: Collection[str], known: Collection[str]) -> Iterator[str]:
-    for name in names:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            yield f"Unknown {what} {name} is ignored" + (f"; did you mean {near[0]}?" if near else ".")
+def chosen_calls(root: Path) -> list[Action]:
+    """Return the actions of a file by which rules call; what is wrong with it ``rule_settings`` says."""
+    with suppress(OSError, ValueError, RecursionError):
+        path = settings_path(root)
+        return [one for one in action_settings(parsed(path), RULES, []) if one.do == CALL] if path is not None else []
+    return []

@@ -7,6 +7,7 @@ from typing import Final
 from otel_rl.report.data.finding import Finding
 from otel_rl.report.data.report import Report
 from otel_rl.report.section import Block, Line, Paragraph, Section, Severity
+from otel_rl.runs.format import clock
 
 SHOWN_NOTES: Final = ("long_step", "starting_agents")
 """Notes on the screen, too, behind the first finding: what its numbers leave out, or have only once."""
@@ -27,7 +28,14 @@ def _is_shown(finding: Finding) -> bool:
 
 def _lines(finding: Finding) -> list[Line]:
     advice = [Line(f"Next: {finding.advice}")] if finding.advice else []
-    return [Line(finding.sentence, SEVERITIES[finding.severity]), *advice]
+    return [Line(finding.sentence + _since(finding), SEVERITIES[finding.severity]), *advice]
+
+
+def _since(finding: Finding) -> str:
+    if finding.told_ns is None:
+        return ""
+    step = "" if finding.told_step is None else f"step {finding.told_step}, "
+    return f" (told since {step}{clock(finding.told_ns)})"
 
 
 def _by_label(report: Report) -> dict[str, list[Finding]]:

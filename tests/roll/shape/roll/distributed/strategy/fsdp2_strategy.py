@@ -48,6 +48,10 @@ class FSDP2TrainStrategy(FSDP2InferStrategy):
         for part in batch.chunk(batch.batch.batch_size[0] // size):
             loss = self._forward(part).square().mean()
             loss.backward()
+        self._clip_grad_norm(max_norm=1e9)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return {"actor/pg_loss@sum": float(loss.detach())}
+
+    def _clip_grad_norm(self, max_norm: float):
+        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), max_norm)

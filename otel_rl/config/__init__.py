@@ -5,32 +5,32 @@ from __future__ import annotations
 import difflib
 import importlib
 import logging
-import math
 import os
-import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from dataclasses import field as dataclass_field
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
-from urllib.parse import unquote
+from typing import Any, Literal
 
+from otel_rl.config import parsers
+from otel_rl.config.parsers import (
+    EXPONENTIAL,
+    LONGEST_SHOWN,
+    MIB,
+    ProcessKind,
+    expanded,
+    expanded_path,
+    standard_boolean,
+)
 from otel_rl.vocabulary import SERVICE_NAME
 
 PREFIX = "OTEL_RL_"
-ProcessKind = Literal["driver", "rank", "worker", "engine"]
-"""A driver holds the steps alone, or has workers; a rank holds them together with others. Workers, and engines that
-generate, belong to the run of a process that they work for, and emit no step's root."""
-MIB = 1 << 20
-ON_STALL = PREFIX + "ON_STALL"
+ON_FINDING = PREFIX + "ON_FINDING"
+ON_FINDING_SECRET = ON_FINDING + "_SECRET"
 FOREIGN = PREFIX + "FOREIGN_ENDPOINT"
+TRACES_URL = PREFIX + "TRACES_URL"
 LAUNCH = PREFIX + "LAUNCH"
 """Mark by which `otel-rl run` finds its processes: the ids of enclosing launches, outermost first, joined by `/`."""
-EXPONENTIAL = "base2_exponential_bucket_histogram"
-LONGEST_SHOWN = 256
-"""The most characters of a value that are printed or logged."""
 WITHOUT_SDK = "the OpenTelemetry SDK cannot be imported, so spans and metrics of other libraries are not recorded"
 OF_COLLECTOR = frozenset(
     PREFIX + name
@@ -51,132 +51,6 @@ class ConfigurationError(ValueError):
     """A setting has an impossible value; the message names the setting, the value and what is allowed."""
 
 
-def _boolean(text: str) -> bool:
-    values = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
-    if text.lower() not in values:
-        raise ValueError("true or false")
-    return values[text.lower()]
-
-
-def standard_boolean(text: str) -> bool:
-    """Read a switch as OpenTelemetry does, which knows only true and false.
-
-    Raises:
-        ValueError: it is neither; the message says what is allowed.
-    """
-    if text.lower() not in {"true", "false"}:
-        raise ValueError("true or false")
-    return text.lower() == "true"
-
-
-def _whole(text: str, least: int, allowed: str) -> int:
-    """Read a whole number; larger ones become ``sys.maxsize``."""
-    is_number = text.isascii() and text.isdigit()
-    number = min(int(text), sys.maxsize) if is_number and len(text) <= LONGEST_SHOWN else sys.maxsize
-    if not is_number or number < least:
-        raise ValueError(allowed)
-    return number
-
-
-_count = partial(_whole, least=0, allowed="a whole number, 0 or above")
-_positive = partial(_whole, least=1, allowed="a whole number above 0")
-_cap = partial(_whole, least=8 * MIB, allowed=f"a whole number of bytes, at least {8 * MIB} (8 MiB)")
-"""The cap of a journal: a segment, which is an eighth of it, has to hold a request of 1 MiB."""
-
-
-def _limit(text: str) -> int:
-    """Check a limit that the SDK reads itself; it makes a list of this length."""
-    if _count(text) == sys.maxsize:
-        raise ValueError(f"a whole number below {sys.maxsize}")
-    return int(text)
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-def _ratio(text: str) -> float:
-    if not 0.0 <= _number(text) <= 1.0:
-        raise ValueError("a number from 0 to 1")
-    return float(text)
-
-
-def _rate(text: str) -> float:
-    if not 0.0 < _number(text) < math.inf:
-        raise ValueError("a number of operations per second, above 0, such as 989e12")
-    return float(text)
-
-
-def _sampler(text: str) -> str:
-    base = text.lower().removeprefix("parentbased_")
-    if base not in {"always_on", "always_off", "traceidratio"}:
-        raise ValueError("always_on, always_off or traceidratio, also with parentbased_ before it")
-    return base
-
-
-def _kind(text: str) -> str:
-    if text.lower() not in get_args(ProcessKind):
-        raise ValueError("driver, rank, worker or engine")
-    return text.lower()
-
-
-def _histograms(text: str) -> str:
-    if text.lower() not in {EXPONENTIAL, "explicit_bucket_histogram"}:
-        raise ValueError(f"{EXPONENTIAL} or explicit_bucket_histogram")
-    return text.lower()
-
-
-def _attempt(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:@+-]{0,127}", text):
-        raise ValueError("at most 128 letters, digits and _.:@+-, the first a letter or digit")
-    return text
-
-
-def expanded(path: str) -> str:
-    """Return a path with ``~`` and ``$NAME`` replaced, as a shell does; unknown names stay as they are."""
-    return os.path.expanduser(os.path.expandvars(path))
-
-
-def expanded_path(text: str) -> Path:
-    """Return a user's path, expanded."""
-    return Path(expanded(text))
-
-
-def _function(text: str) -> str:
-    if not re.fullmatch(r"[\w.]+:\w+", text):
-        raise ValueError("the name of a function, as `package.module:function`")
-    return text
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def _pairs(text: str) -> tuple[tuple[str, str], ...]:
-    pairs = [item.partition("=") for item in text.split(",") if item.strip()]
-    if not all(equals and key.strip() for key, equals, _ in pairs):
-        raise ValueError("key=value pairs with commas between them")
-    return tuple((key.strip(), unquote(value.strip())) for key, _, value in pairs)
-
-
-def _by_stage(text: str) -> tuple[tuple[str, float], ...]:
-    """Read a number for all stages, under the name "", and numbers for single ones."""
-    found = []
-    for item in filter(None, map(str.strip, text.split(","))):
-        name, _, number = item.rpartition("=")
-        try:
-            value = float(number)
-        except ValueError:
-            value = math.nan
-        if not value > 0:
-            raise ValueError("a number above 0, and numbers of single stages, such as `30,rl.checkpoint=1800`")
-        found.append((name.strip(), value))
-    return tuple(found)
-
-
 def _setting(variable: str, parse: Callable[[str], Any], default: Any, meaning: str) -> Any:
     return dataclass_field(default=default, metadata={"variable": variable, "parse": parse, "meaning": meaning})
 
@@ -186,96 +60,139 @@ class Config:
     """The settings of one process; ``from_env`` reads them, ``docs/catalogue.md`` lists them."""
 
     enabled: bool = _setting(
-        "OTEL_RL_ENABLED", _boolean, True, "false: no patch, no thread, no file; true: verl starts it, too"
+        "OTEL_RL_ENABLED", parsers.boolean, True, "false: no patch, no thread, no file; true: verl starts it, too"
     )
     directory: Path = _setting(
         "OTEL_RL_DIR", expanded_path, Path("otel_rl_runs"), "folder of the runs; `~` and `$NAME` are expanded"
     )
     run_id: str = _setting("OTEL_RL_RUN_ID", str, "", "the run's name; by default made of date, time and chance")
     attempt_id: str = _setting(
-        "OTEL_RL_ATTEMPT_ID", _attempt, "", "the attempt's id, equal on all ranks, new at each start; by default made"
+        "OTEL_RL_ATTEMPT_ID",
+        parsers.attempt,
+        "",
+        "the attempt's id, equal on all ranks, new at each start; by default made",
     )
     process_kind: ProcessKind | Literal[""] = _setting(
         "OTEL_RL_PROCESS_KIND",
-        _kind,
+        parsers.kind,
         "",
         "`driver`, `rank`, `worker` or `engine`, where the process cannot know it; a worker or an engine belongs to "
         "the run of the first carrier that it uses",
     )
     integrations: tuple[str, ...] = _setting(
-        "OTEL_RL_INTEGRATIONS", _names, ("auto",), "what to instrument, comma-separated; `auto`: whatever is imported"
+        "OTEL_RL_INTEGRATIONS",
+        parsers.names,
+        ("auto",),
+        "what to instrument, comma-separated; `auto`: whatever is imported",
     )
     journal_max_bytes: int = _setting(
-        "OTEL_RL_JOURNAL_MAX_BYTES", _cap, 4096 * MIB, "most bytes of one process's journal; the oldest spans go first"
+        "OTEL_RL_JOURNAL_MAX_BYTES",
+        parsers.cap,
+        4096 * MIB,
+        "most bytes of one process's journal; the oldest spans go first",
     )
     capture_content: bool = _setting(
-        "OTEL_RL_CAPTURE_CONTENT", _boolean, False, "true: record texts of exceptions, stack traces and samples"
+        "OTEL_RL_CAPTURE_CONTENT", parsers.boolean, False, "true: record texts of exceptions, stack traces and samples"
     )
-    redact: str = _setting("OTEL_RL_REDACT", _function, "", "`module:function` that texts of samples pass first")
+    redact: str = _setting("OTEL_RL_REDACT", parsers.function, "", "`module:function` that texts of samples pass first")
     sample_records: int = _setting(
-        "OTEL_RL_SAMPLE_RECORDS", _count, 256, "most log records of samples of a step on one process; 0: none"
+        "OTEL_RL_SAMPLE_RECORDS", parsers.count, 256, "most log records of samples of a step on one process; 0: none"
     )
     attribute_length: int = _setting(
-        "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", _positive, 2048, "longer texts of spans and logs are cut; ids are not"
+        "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+        parsers.positive,
+        2048,
+        "longer texts of spans and logs are cut; ids are not",
     )
     request_spans: int = _setting(
-        "OTEL_RL_REQUEST_SPANS", _count, 256, "most request spans of a step on one process; 0: none"
+        "OTEL_RL_REQUEST_SPANS", parsers.count, 256, "most request spans of a step on one process; 0: none"
     )
     request_failures: int = _setting(
-        "OTEL_RL_REQUEST_FAILURES", _count, 64, "of these, most errors, aborts and timeouts of a rollout"
+        "OTEL_RL_REQUEST_FAILURES", parsers.count, 64, "of these, most errors, aborts and timeouts of a rollout"
     )
     request_extremes: int = _setting(
-        "OTEL_RL_REQUEST_EXTREMES", _count, 8, "of these, the slowest of a rollout, as many by TTFT, and the longest"
+        "OTEL_RL_REQUEST_EXTREMES",
+        parsers.count,
+        8,
+        "of these, the slowest of a rollout, as many by TTFT, and the longest",
     )
     request_sample: int = _setting(
-        "OTEL_RL_REQUEST_SAMPLE", _count, 32, "of these, a uniform sample of a rollout, by a hash of step and id"
+        "OTEL_RL_REQUEST_SAMPLE", parsers.count, 32, "of these, a uniform sample of a rollout, by a hash of step and id"
     )
     sidecar: bool = _setting(
         "OTEL_RL_SIDECAR",
-        _boolean,
+        parsers.boolean,
         True,
         "false: start no process to send records and find stalls; run `otel-rl sidecar RUN` yourself, once per node",
     )
     stall_factor: tuple[tuple[str, float], ...] = _setting(
         "OTEL_RL_STALL_FACTOR",
-        _by_stage,
+        parsers.by_stage,
         (),
         "a stage stalls after so many times its median duration, by default 6; of single stages: `6,rl.reward=20`",
     )
     stall_after: tuple[tuple[str, float], ...] = _setting(
-        "OTEL_RL_STALL_AFTER", _by_stage, (), "but not before this, s, by default 30: `30,rl.checkpoint=1800`, or `inf`"
+        "OTEL_RL_STALL_AFTER",
+        parsers.by_stage,
+        (),
+        "but not before this, s, by default 30: `30,rl.checkpoint=1800`, or `inf`",
     )
-    on_stall: str = _setting(
-        ON_STALL, str, "", "a command or an `https://` address that gets each stall, and its end, as JSON"
+    on_finding: str = _setting(
+        ON_FINDING, parsers.hook, "", "a command or an `https://` address that gets findings and stalls, as JSON"
+    )
+    on_finding_from: str = _setting(
+        "OTEL_RL_ON_FINDING_FROM", parsers.severity, "alarm", "the least severity of these: `alarm` or `warning`"
+    )
+    on_finding_secret: str = _setting(
+        ON_FINDING_SECRET, parsers.secret, "", "base64; signs what is posted, as standardwebhooks.com has it"
+    )
+    on_finding_format: str = _setting(
+        "OTEL_RL_ON_FINDING_FORMAT", parsers.body, "json", "what is posted: `json`, or `slack` for a webhook of Slack"
     )
     foreign_endpoint: str = _setting(FOREIGN, str, "", "OTLP endpoint of the program's own spans; ours do not go there")
     event_loop_lag: bool = _setting(
-        "OTEL_RL_EVENT_LOOP_LAG", _boolean, False, "true: measure how late event loops are, by a call a second in each"
+        "OTEL_RL_EVENT_LOOP_LAG",
+        parsers.boolean,
+        False,
+        "true: measure how late event loops are, by a call a second in each",
     )
     peak_flops: float = _setting(
-        "OTEL_RL_PEAK_FLOPS", _rate, 0.0, "peak of one device for MFU, FLOP/s (`989e12`); 0: as published, if known"
+        "OTEL_RL_PEAK_FLOPS",
+        parsers.rate,
+        0.0,
+        "peak of one device for MFU, FLOP/s (`989e12`); 0: as published, if known",
     )
     backends: str = _setting(
         "OTEL_RL_BACKENDS", expanded, "", "folder in which `otel-rl stack` first looks for its programs"
     )
     tempo: str = _setting("OTEL_RL_TEMPO_PROGRAM", expanded, "", "`otel-rl stack` starts it; else `tempo` on PATH")
+    traces_url: str = _setting(
+        TRACES_URL,
+        parsers.address,
+        "",
+        "where a page of a run links its traces, such as `http://127.0.0.1:16686`; with `{trace_id}`, any page of one",
+    )
     rules: str = _setting("OTEL_RL_RULES", expanded, "", "settings of rules; else `otel_rl.toml` in the folder of runs")
     join_spans: bool = _setting(
         "OTEL_RL_JOIN_SPANS",
-        _boolean,
+        parsers.boolean,
         False,
         "true: nest spans of the program's own tracer provider below our stages; changes their parents, trace ids and "
         "sampling",
     )
     service_name: str = _setting("OTEL_SERVICE_NAME", str, "", "`service.name`; by default `<system>-<role>`")
     resource_attributes: tuple[tuple[str, str], ...] = _setting(
-        "OTEL_RESOURCE_ATTRIBUTES", _pairs, (), "further attributes of the resource"
+        "OTEL_RESOURCE_ATTRIBUTES", parsers.pairs, (), "further attributes of the resource"
     )
-    sampler: str = _setting("OTEL_TRACES_SAMPLER", _sampler, "always_on", "decides per step, alike on every rank")
-    sampler_ratio: float = _setting("OTEL_TRACES_SAMPLER_ARG", _ratio, 1.0, "share of the steps for traceidratio")
+    sampler: str = _setting(
+        "OTEL_TRACES_SAMPLER", parsers.sampler, "always_on", "decides per step, alike on every rank"
+    )
+    sampler_ratio: float = _setting(
+        "OTEL_TRACES_SAMPLER_ARG", parsers.ratio, 1.0, "share of the steps for traceidratio"
+    )
     histograms: str = _setting(
         "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION",
-        _histograms,
+        parsers.histograms,
         EXPONENTIAL,
         "`explicit_bucket_histogram`: few boundaries, for a store without exponential histograms",
     )
@@ -293,7 +210,7 @@ class Config:
         wrong = not_possible(PARSERS, environ)
         for variable, allowed in wrong.items():
             if variable.startswith(PREFIX):
-                text = environ[variable].strip()
+                text = "..." if variable in (ON_FINDING, ON_FINDING_SECRET) else environ[variable].strip()
                 raise ConfigurationError(f"{variable}={text!r} is not possible: it takes {allowed}")
         values: dict[str, Any] = {}
         for field in fields(cls):
@@ -356,10 +273,10 @@ if CONTEXT in os.environ:
     _import_context()
 
 
-def not_possible(parsers: Mapping[str, Callable[[str], Any]], environ: Mapping[str, str]) -> dict[str, str]:
+def not_possible(known: Mapping[str, Callable[[str], Any]], environ: Mapping[str, str]) -> dict[str, str]:
     """Return each variable with an impossible value, and what is allowed."""
     found = {}
-    for variable, parse in parsers.items():
+    for variable, parse in known.items():
         text = environ.get(variable, "").strip()
         try:
             if text:
@@ -371,7 +288,7 @@ def not_possible(parsers: Mapping[str, Callable[[str], Any]], environ: Mapping[s
 
 def ignored(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return each variable of OpenTelemetry whose value is ignored, what is allowed, and what is used instead."""
-    wrong = not_possible(PARSERS | dict.fromkeys(LIMITS, _limit) | {CONTEXT: _context}, environ)
+    wrong = not_possible(PARSERS | dict.fromkeys(LIMITS, parsers.limit) | {CONTEXT: _context}, environ)
     return {
         variable: f"it takes {allowed}; {WITHOUT_SDK if variable == LOADS_SDK else 'its default is used'}"
         for variable, allowed in wrong.items()
@@ -383,6 +300,12 @@ def root(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the folder of the runs, also if another setting is wrong."""
     text = environ.get("OTEL_RL_DIR", "").strip()
     return expanded_path(text) if text else Config().directory
+
+
+def traces_url(environ: Mapping[str, str] = os.environ) -> str:
+    """Return where traces can be looked at, also if another setting is wrong; empty if that is not said."""
+    text = environ.get(TRACES_URL, "").strip()
+    return "" if not_possible({TRACES_URL: PARSERS[TRACES_URL]}, environ) else text
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,32 @@
+"""Rules that read several numbers, or a device: planted into short trainings, of which few are made here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from otel_rl.report.findings.health import HEALTH
+from otel_rl.report.findings.learning import LEARN
+from otel_rl.report.findings.timing import TIME
+from tests.planted import rules
+
+KNOWN = {one.name for table in (TIME, LEARN, HEALTH) for one in table}
+TRAINED = "rollout_drifts", "device_throttled"
+"""The others: ``python -m tests.planted.rules``."""
+
+
+def test_what_is_planted_is_a_rule() -> None:
+    """Each once."""
+    names = [one.name for one in rules.PLANTED]
+    assert len(names) == len(set(names))
+    assert set(names) <= KNOWN
+
+
+@pytest.mark.slow
+def test_a_planted_rule_is_told_and_a_clean_training_raises_nothing(tmp_path: Path) -> None:
+    """Of a plain loop, and of one with a device that stands in."""
+    pytest.importorskip("torch")
+    planted = {one.name: rules.told(one, 0, tmp_path) for one in rules.PLANTED if one.name in TRAINED}
+    assert dict.fromkeys(TRAINED, "told") == planted
+    assert "-" == rules.noisy(rules.CLEAN[0], 0, tmp_path)
