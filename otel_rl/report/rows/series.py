@@ -46,7 +46,7 @@ class RankSeries:
 
     name: str
     qualifiers: dict[str, str]
-    rank: int
+    rank: Rank
     steps: list[int | None]
     values: list[float]
 
@@ -182,7 +182,7 @@ def _rank_series(head: Head, rank: Rank, steps: Moments, moments: array[int], va
     found = _by_step(steps, moments, values)
     rows = [(ones[-1][0], key[1], max(ones, key=itemgetter(1, 0))[2]) for key, ones in found.items()]
     rows.sort(key=itemgetter(0))
-    return RankSeries(head[0], dict(head[2]), rank.rank, [step for _, step, _ in rows], [value for _, _, value in rows])
+    return RankSeries(head[0], dict(head[2]), rank, [step for _, step, _ in rows], [value for _, _, value in rows])
 
 
 def _series(head: Head, steps: Moments, moments: array[int], values: array[float]) -> Series:
