@@ -17,6 +17,7 @@ from pathlib import Path
 from time import monotonic, process_time, sleep, time_ns
 from typing import Any, BinaryIO, Final
 
+from otel_rl.config import traces_url
 from otel_rl.journal.read import JournalNotFound, Run
 from otel_rl.report import cache
 from otel_rl.report.build import build_with_course
@@ -128,7 +129,7 @@ class RunFollower:
             making = Making()
             report, course = made
             page = make_page(report, course, making)
-            self._send("page", parts_of(report, page, making))
+            self._send("page", parts_of(report, page, making, traces_url()))
             self._newest.take(report, course, page, self._since)
         self._paid = self._paid or (monotonic(), cpu_s())
 

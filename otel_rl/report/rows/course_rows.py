@@ -65,17 +65,17 @@ def make_course(source: Source, report: Report) -> Course:
     )
 
 
+def step_course(averaged: Averaged, attempts: Iterable[str]) -> StepCourse:
+    """Return the steps of the last training loop."""
+    return _steps(_of_last_loop(averaged, attempts), averaged)
+
+
 def _recorded(run: Run) -> Recorded:
     records: Counter[str] = Counter()
     for journal in run.journals:
         records.update(journal.records)
     size = sum(segment.size for journal in run.journals for segment in journal.segments)
     return Recorded(records={name: records[name] for name in SIGNALS}, bytes=size, processes=len(run.journals))
-
-
-def step_course(averaged: Averaged, attempts: Iterable[str]) -> StepCourse:
-    """Return the steps of the last training loop."""
-    return _steps(_of_last_loop(averaged, attempts), averaged)
 
 
 def chosen_steps(course: StepCourse, report: Report) -> dict[int, str]:
