@@ -47,7 +47,7 @@ def compare_runs(a: RunRows, b: RunRows) -> Comparison:
     """Return how the second run differs from the first one."""
     first, second = numbers_of(a.report, a.course), numbers_of(b.report, b.course)
     barred = list(_barred(a.report, b.report))
-    names = [name for name in first if name in second and not any(first[name].group in groups for groups, _ in barred)]
+    names = [name for name in first if name in second and not _is_barred(first[name], second[name], barred)]
     judged = sum(bool(first[name].worse) and first[name].group not in SINGLE for name in names)
     chance = CHANCE / max(1, judged)
     compared_a, compared_b = _run(a.report), _run(b.report)
@@ -132,10 +132,11 @@ def _finite(value: float) -> float | None:
 
 def _difference(a: RunNumber, b: RunNumber, chance: float) -> tuple[Difference, int]:
     """Compare by the steps that both have, since numbers change as a run goes on; without enough of them by all."""
-    if a.group in SINGLE:
-        before, after = float(a.values.max()), float(b.values.max())
-        return Difference(before, after, after - before, after - before), 0
     common, first, second = np.intersect1d(a.steps, b.steps, assume_unique=True, return_indices=True)
+    if a.group in SINGLE:
+        before, after = (a.values[first], b.values[second]) if len(common) else (a.values, b.values)
+        levels = float(before.max()), float(after.max())
+        return Difference(*levels, levels[1] - levels[0], levels[1] - levels[0]), len(common)
     is_paired = len(common) >= FEWEST or a.group == "learning"
     one, other = (a.values[first], b.values[second]) if is_paired else (a.values, b.values)
     return difference(one, other, a.contributions, chance, is_paired=is_paired), min(len(one), len(other))

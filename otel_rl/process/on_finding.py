@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from otel_rl.process.messages import Inbox, Message, listen
+from otel_rl.process.mailbox import Inbox, Message, listen
 
 FINDING: Final = "finding"
 """The kind of these messages."""

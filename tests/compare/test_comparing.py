@@ -111,10 +111,9 @@ def test_the_other_way_round() -> None:
 
 
 def test_a_reward_that_is_lower() -> None:
-    """It is worse where it is lower, and that is no matter of one step."""
+    """It is worse at the end; over all steps a difference that grows is no sure one."""
     comparison = compare_runs(noisy(1), noisy(2, reward=-0.3))
-    assert {"worse"} == {one.verdict for one in comparison.numbers if one.name.startswith("rl.reward.score") and
-                         one.name != "rl.reward.score.jitter"}  # fmt: skip
+    assert "worse" == next(one.verdict for one in comparison.numbers if one.name == "rl.reward.score.end")
 
 
 def test_memory_and_troubles(tmp_path: Path) -> None:
@@ -147,7 +146,7 @@ def test_other_frameworks() -> None:
     """Their steps are not the same thing; what is, is compared."""
     other = replace(plain_rows(), report=replace(plain_rows().report, system="verl", system_version="0.9"))
     comparison = compare_runs(plain_rows(), other)
-    assert {"learning", "memory", "throughput", "trouble"} == {one.group for one in comparison.numbers}
+    assert {"learning", "throughput", "trouble"} == {one.group for one in comparison.numbers}
     assert "trl and verl cut their steps and stages differently" == comparison.not_compared[0].reason
     assert "The framework differs: trl and verl." == comparison.notes[0]
 

@@ -10,8 +10,8 @@ import pytest
 
 import otel_rl
 from otel_rl.guard import errors
-from otel_rl.process import messages
-from otel_rl.process.messages import send
+from otel_rl.process import mailbox
+from otel_rl.process.mailbox import send
 from otel_rl.process.on_finding import FINDING, LiveFinding, active, on_finding, told
 from tests.fixtures import ATTEMPT, RUN, Recording
 from tests.waiting import wait_for
@@ -26,7 +26,7 @@ OVER = replace(FOUND, state="over", time_ns=2)
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look often."""
-    monkeypatch.setattr(messages, "LOOK_S", 0.01)
+    monkeypatch.setattr(mailbox, "LOOK_S", 0.01)
 
 
 @pytest.mark.guarded
