@@ -100,7 +100,7 @@ def test_it_has_a_list_pages_and_what_changes(serve: Callable[..., Ask], tmp_pat
     assert state["html"] == {"head": '<header id="head">the page</header>'} and state["now"].startswith("<section")
 
 
-@pytest.mark.parametrize("path", ["/run/none", "/run/..%2F..%2Fetc", "/run/", "/elsewhere", "/run/%00", "//", "*"])
+@pytest.mark.parametrize("path", ["/run/none", "/run/..%2F..%2Fetc", "/run/", "/elsewhere", "/run/%00", "*"])
 def test_what_is_no_run_is_not_found(serve: Callable[..., Ask], path: str) -> None:
     assert serve()(path).status == 404
 
