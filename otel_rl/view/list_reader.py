@@ -35,7 +35,7 @@ MOST_RUNS: Final = 200
 SENT_S: Final = 0.5
 HEADS: Final = (
     ("run", "name"), ("state", "fact"), ("framework", "fact"), ("steps", "number"), ("reward", "number"),
-    ("step time", "number"), ("alarms", "fact"),
+    ("step time", "number"), ("alarms and warnings", "fact"),
 )  # fmt: skip
 HEAD: Final = '<header id="head"><h1>Runs</h1></header>'
 UNREAD: Final = Line("not read yet", "note")
@@ -51,6 +51,7 @@ class RunLine:
     reward: str = ""
     step_time: str = ""
     alarms: tuple[str, ...] = ()
+    warnings: int = 0
 
 
 @dataclass
@@ -135,6 +136,7 @@ def line_of_report(report: Report) -> RunLine:
         reward="" if reward is None else brief(reward),
         step_time=seconds(report.steps.median_s) if report.steps.averaged else "",
         alarms=tuple(one.sentence for one in findings if one.severity == "alarm"),
+        warnings=sum(one.severity == "warning" for one in findings),
     )
 
 
@@ -156,12 +158,13 @@ def list_html(root: Path, rows: Iterable[tuple[str, RunLine]], left: int) -> str
 
 
 def _row(key: str, line: RunLine) -> str:
-    alarms = "<br>".join(marked(one, "alarm") for one in line.alarms)
+    said = [marked(one, "alarm") for one in line.alarms]
+    said += [marked(plural(line.warnings, "warning"), "warning")] if line.warnings else []
     cells = (
         f'<a href="/run/{quote(key, safe="")}">{safe(key)}</a>',
         marked(line.state.text, line.state.severity),
         *map(safe, (line.framework, line.steps, line.reward, line.step_time)),
-        alarms,
+        "<br>".join(said),
     )
     row = "".join(f'<td class="{kind}">{cell}</td>' for cell, (_, kind) in zip(cells, HEADS, strict=True))
     return f"<tr>{row}</tr>"

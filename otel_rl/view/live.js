@@ -49,6 +49,10 @@
   };
 
   const apply = (state) => {
+    if (state.moved) {
+      location.replace(state.moved + location.hash);
+      return;
+    }
     if (state.epoch && state.epoch !== page.epoch) {
       sessionStorage.setItem("scroll " + location.pathname, scrollY);
       location.reload();

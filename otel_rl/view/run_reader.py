@@ -37,6 +37,7 @@ LOOK_SHARE: Final = 0.025
 AGED_S: Final = 30.0
 """A run in which nothing happens has a new page after this time, as it gets older."""
 NICENESS: Final = 10
+NEVER: Final = (-1, False)
 Send = Callable[[str, Any], None]
 
 
@@ -51,7 +52,7 @@ class RunFollower:
         self._snapshot: Snapshot | None = None
         self._since = self._mark
         """How much was read when it was made."""
-        self._drawn: tuple[int, bool] = (-1, False)
+        self._drawn = NEVER
         """Bytes of the run, and whether it was alive, when the last page was begun."""
         self._began_s = 0.0
         self._paid: tuple[float, float] | None = None
@@ -83,7 +84,7 @@ class RunFollower:
         if is_first:
             if self._snapshot is not None:
                 self._snapshot.wait()
-            self._snapshot = None
+            self._snapshot, self._drawn = None, NEVER
             self._reading, self._newest = cache.load(run), NewestSteps()
         assert self._reading is not None
         self._reading.attach(run)

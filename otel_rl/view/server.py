@@ -24,7 +24,7 @@ from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
 from otel_rl.guard import guard
 from otel_rl.report.page.blocks import safe
 from otel_rl.report.page.document import PageParts, to_script, write_document, write_page
-from otel_rl.runs.locate import PENDING, is_run
+from otel_rl.runs.locate import PENDING, is_run, recorded_below
 from otel_rl.view.now import now_html
 from otel_rl.view.reading_process import ReadingProcess, with_part
 
@@ -66,6 +66,8 @@ class Viewer:
         self._lock = threading.Lock()
         self._readers: dict[str, ReadingProcess] = {}
         self._now: dict[str, tuple[float, str]] = {}
+        self._nameless: dict[str, set[str]] = {}
+        """What tells the writers of a run that has no name yet from all others, by key."""
 
     def key_of(self, path: Path) -> str:
         """Return what a run is called in addresses."""
@@ -100,6 +102,8 @@ class Viewer:
         """Return what the processes of a run are in."""
         at_s, html = self._now.get(key, (-NOW_S, ""))
         path = self.path_of(key)
+        if path is not None and path.parent.name == PENDING:
+            self._nameless[key] = _writers(path)
         if monotonic() - at_s >= NOW_S:
             html = '<section id="now" hidden></section>'
             with guard("show what is open"):
@@ -112,6 +116,11 @@ class Viewer:
         with self._lock:
             self._close([key for key, one in self._readers.items() if monotonic() - one.asked_s > UNASKED_S])
 
+    def named(self, key: str) -> str | None:
+        """Return the key of the run that one without a name has become; None if it is not known."""
+        writers = self._nameless.get(key, set())
+        return next((self.key_of(one) for one in recorded_below(self.root) if writers & _writers(one)), None)
+
     def close(self) -> None:
         with self._lock:
             self._close(list(self._readers))
@@ -119,6 +128,16 @@ class Viewer:
     def _close(self, keys: list[str]) -> None:
         for key in keys:
             self._readers.pop(key).close()
+
+
+def address_of(key: str) -> str:
+    """Return where the page of a run is."""
+    return f"/run/{quote(key, safe='')}"
+
+
+def _writers(run: Path) -> set[str]:
+    """Return the process and the random part of the name of each writer, which stay as its role and rank get known."""
+    return {"-".join(one.name.partition(".")[0].split("-")[-2:]) for one in run.glob("*.otlp")}
 
 
 def page_of(viewer: Viewer, key: str) -> str:
@@ -141,6 +160,8 @@ def page_of(viewer: Viewer, key: str) -> str:
 
 def state_of(viewer: Viewer, key: str, epoch: str, version: int) -> dict[str, Any]:
     """Return what a browser does not know yet."""
+    if key != LIST and viewer.path_of(key) is None and (name := viewer.named(key)):
+        return {"epoch": "", "said": "", "moved": address_of(name)}
     reader = viewer.reader(key)
     if reader is None:
         return {"epoch": "", "said": GONE}

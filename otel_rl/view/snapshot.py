@@ -22,10 +22,12 @@ class Snapshot:
         source, sink = os.pipe()
         self._process = os.fork()
         if not self._process:
-            os.close(source)
-            with guard("make a page"), suppress(BrokenPipeError), open(sink, "wb") as file:
-                pickle.dump(make(), file, pickle.HIGHEST_PROTOCOL)
-            os._exit(0)
+            try:
+                os.close(source)
+                with guard("make a page"), suppress(BrokenPipeError), open(sink, "wb") as file:
+                    pickle.dump(make(), file, pickle.HIGHEST_PROTOCOL)
+            finally:
+                os._exit(0)  # whatever happens: it must not go on as the process that it is a copy of
         os.close(sink)
         self._thread = threading.Thread(target=self._collect, args=(source,), daemon=True)
         self._thread.start()

@@ -89,7 +89,7 @@ def test_runs_are_listed_and_one_click_away(show: Callable[[Path], Page], tmp_pa
     rows = {row.locator("a").inner_text(): row.inner_text() for row in page.locator("#runs tbody tr").all()}
     assert set(rows) == {"healthy", "nan", "damaged", EVIL}
     assert re.search(r"finished\s+trl .*\s12\s.*\sms", rows["healthy"]), rows
-    assert "Loss was NaN" in rows["nan"] and "file" in rows["damaged"]
+    assert "1 warning" in rows["nan"] and "holds no journal" in rows["damaged"]
     for width in (390, 1280, 1920):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -12,7 +12,6 @@ import webbrowser
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final
-from urllib.parse import quote
 
 import typer
 
@@ -55,7 +54,7 @@ def view(
 
     if not is_drawable():
         leave("view needs Bokeh: pip install 'otel-rl[view]'", FAILED)
-    from otel_rl.view.server import Server, Viewer, is_loopback
+    from otel_rl.view.server import Server, Viewer, address_of, is_loopback
 
     if token is not None and not TOKEN.fullmatch(token):
         leave("--token takes letters, digits, - and _", WRONG_USAGE)
@@ -68,7 +67,7 @@ def view(
         if port is not None or error.errno != errno.EADDRINUSE:
             leave(f"cannot listen on {host}: {error.strerror}", FAILED)
         server = Server(host, 0, viewer, token)
-    url = server.url("/" if run is None else f"/run/{quote(viewer.key_of(run), safe='')}")
+    url = server.url("/" if run is None else address_of(viewer.key_of(run)))
     stderr().print(f"{printable(str(run or directory))} is shown at\n{url}\nCtrl+C ends it.", soft_wrap=True)
     if not no_browser and _has_window():
         threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
