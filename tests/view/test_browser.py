@@ -58,7 +58,7 @@ def show(browser: Browser) -> Iterator[Callable[[Path], Page]]:
     yield show
     for server in servers:
         server.terminate()
-        server.wait()
+        server.communicate()
     assert complaints == []
 
 
