@@ -104,7 +104,7 @@ def main() -> None:
     for name in options.names:
         watched = watch(name, options, root)
         holds, told = watched.holds, watched.told
-        later = "" if holds is None or told is None else f"{told[0] - holds[0]:5.1f} s, {told[1] - holds[1]} steps later"
+        later = f"{told[0] - holds[0]:.1f} s, {told[1] - holds[1]} steps later" if holds and told else ""
         print(f"{name:16} holds {holds}  told {told}  {later}  last step {watched.step}", flush=True)
         for line in watched.lines:
             print(f"    {line[:200]}", flush=True)

@@ -27,7 +27,7 @@ from otel_rl.integrations.choice import NotPossibleError, wanted
 from otel_rl.journal.otlp.wire import OtlpRequest
 from otel_rl.probes import c_stacks, deferred
 from otel_rl.probes.memory import probes, use_memory_reader
-from otel_rl.process import messages
+from otel_rl.process import mailbox
 from otel_rl.process.hooked import hooking
 from otel_rl.process.identity import RAY_WORKER, identifying
 from otel_rl.process.state import state
@@ -239,7 +239,7 @@ def _wake() -> None:
     flusher = Flusher(_foreign)
     _parts.flusher = flusher
     flusher.start()
-    messages.start()
+    mailbox.start()
 
 
 def _write_late() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.otlp.encode import OtlpRequest
 from otel_rl.journal.read import open_run
 from otel_rl.journal.views import PointView, SpanView
+from otel_rl.runs.spans import is_container
 from otel_rl.sidecar.compare import compare, rank_step
 from otel_rl.sidecar.compare.compare import RankComparer
 from otel_rl.sidecar.ship_node import Node
+from otel_rl.tables.span_table import Texts, table_of_views
 from tests.peers import ALIVE, MS, Did, Met
 
 SIDECAR = replace(ALIVE, writer="sidecar-0-1-a")
@@ -113,7 +116,16 @@ def waited(watched: Watched) -> list[tuple[int, int, float]]:
 
 def journaled(directory: Path) -> list[SpanView]:
     """The spans of a run, in the order in which they were written."""
-    return list(open_run(directory).spans(rank_step.KEYS))
+    return list(open_run(directory).spans(None))
+
+
+def collect(found: rank_step.StepCollector, spans: Iterable[SpanView], now: float = 0.0) -> None:
+    """Add spans one after the other, as if each was read by itself."""
+    for span in spans:
+        table = table_of_views([span], Texts(), rank_step.KEYS)
+        if not is_container(span.name):
+            table.columns["view"][0] = None
+        found.add(table, [span.journal.identity.writer], [0], now)
 
 
 def compared(directory: Path, clock: FakeClock) -> Watched:

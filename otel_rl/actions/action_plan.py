@@ -99,6 +99,10 @@ class ActionPlan:
         """Return the actions whose metric never came."""
         return [one.action for one in self._watched if one.action.metric and not one.values and self._is_begun]
 
+    def never_begun(self) -> list[Action]:
+        """Return all actions if rank 0 has waited for the other ranks in vain."""
+        return [one.action for one in self._watched if self._agreement.leads and not self._is_begun and self._last]
+
     def _notes(self, step: int) -> list[str]:
         if not self._is_noted and self._agreement.leads and self._agreement.is_complete():
             self._is_noted = True
@@ -124,7 +128,7 @@ class ActionPlan:
             one.values += 1
             value = as_finite(entry[one.key])
             if value is None:
-                record(one.action, NO_VALUE, step, f"{one.action.metric} is {entry[one.key]}: it decides nothing")
+                record(one.action, NO_VALUE, step, f"{one.action.metric} is {entry[one.key]}: it decides nothing.")
             elif one.state.look(value, step):
                 due.append(Due(one.action, value, one.state if isinstance(one.state, BestSteps) else None))
         return due

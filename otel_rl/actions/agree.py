@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 AHEAD: Final = 2
-READY, SETTINGS, NOTE = "ready", "settings", "note/{}/{}"
+READY, SETTINGS, NOTE = "ready/{}", "settings", "note/{}/{}"
 PREFIX: Final = "otel_rl/actions/{}/"
 """Begin of the keys of an attempt."""
 
@@ -20,13 +20,13 @@ def share(store: Any, attempt: str, settings: str) -> None:
     store.set(PREFIX.format(attempt) + SETTINGS, settings)
 
 
-def shared(store: Any, attempt: str) -> str:
+def shared(store: Any, attempt: str, rank: int) -> str:
     """Return the settings of rank 0, and let it know that this rank has them; empty if it has none."""
     prefix = PREFIX.format(attempt)
     if not store.check([prefix + SETTINGS]):
         return ""
     settings: str = store.get(prefix + SETTINGS).decode()
-    store.add(prefix + READY, 1)
+    store.set(prefix + READY.format(rank), "")
     return settings
 
 
@@ -43,7 +43,7 @@ class Agreement:
 
     def __init__(self, store: Any, attempt: str, loop: int, rank: int, world_size: int) -> None:
         self._store, self._prefix, self._loop = store, PREFIX.format(attempt), loop
-        self._others = world_size - 1
+        self._others = [self._prefix + READY.format(other) for other in range(1, world_size)]
         self.leads = rank == 0
         self.begins = 1 if store is None else 1 + AHEAD
         """The first step of a training after which the ranks of an attempt act."""
@@ -52,7 +52,7 @@ class Agreement:
 
     def is_complete(self) -> bool:
         """Return whether all other ranks have the settings; for rank 0."""
-        return self._store is None or self._store.add(self._prefix + READY, 0) >= self._others
+        return self._store is None or bool(self._store.check(self._others))
 
     def note(self, what: str, step: int) -> None:
         """Let all ranks do something after the step ``AHEAD`` of this one; for rank 0."""

@@ -49,7 +49,7 @@ def share_actions(store: Any, rank: int) -> None:
             if acting.shared:
                 agree.share(store, attempt, packed(acting.shared))
         else:
-            acting.shared = unpacked(agree.shared(store, attempt))
+            acting.shared = unpacked(agree.shared(store, attempt, rank))
 
 
 def make_plan(keys: Mapping[str, str], step: int, *, no_checkpoints: str = "") -> None:
@@ -81,5 +81,9 @@ def make_plan(keys: Mapping[str, str], step: int, *, no_checkpoints: str = "") -
 def end_plan(step: int) -> None:
     """Record which actions had nothing to decide by; the loop ends after a step."""
     plan, acting.plan = acting.plan, None
-    for action in plan.left() if plan is not None else ():
-        record(action, NO_VALUE, step, f"{action.metric} never came into the trainer's log: it decided nothing")
+    if plan is None:
+        return
+    for action in plan.never_begun():
+        record(action, FAILED, step, "Nothing was done: not all ranks had the actions of rank 0.")
+    for action in plan.left():
+        record(action, NO_VALUE, step, f"{action.metric} never came into the trainer's log: it decided nothing.")

@@ -98,13 +98,13 @@ def _stop(trainer: Any, due: Due, step: int, model_and_trial: Args) -> None:
     if action.dry_run:
         record(action, REHEARSED, step, f"Would stop the training: {why}.", due.value)
         return
-    trainer.control.should_training_stop = True
     error = ""
     if _is_sharded(trainer):
         trainer.control.should_save = True  # the trainer saves where its epoch ends, which is now
     elif not acting.is_saved:
         saved = Path(trainer.args.output_dir) / f"checkpoint-{step}"
         error = _save(trainer, action.name, saved, model_and_trial, {})
+    trainer.control.should_training_stop = True  # now: a checkpoint has the control's state, too
     if error:
         record(action, FAILED, step, f"Stops the training without a checkpoint ({error}): {why}.", due.value)
     else:

@@ -34,6 +34,7 @@ COMMANDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     ),
     "demo": ("demo", {"epilog": EXIT_CODES}),
     "report": ("report", {"epilog": EXIT_CODES}),
+    "view": ("view", {"epilog": EXIT_CODES}),
     "compare": ("comparison", {"epilog": COMPARED}),
     "watch": ("watch", {"epilog": WATCHED}),
     "query": ("query", {"epilog": EXIT_CODES}),

@@ -230,7 +230,7 @@ def _notes(a: Report, b: Report) -> Iterator[str]:
 def _busy_notes(busy: str, a: ComparedRun, b: ComparedRun) -> Iterator[str]:
     if busy and a.cpu_share and b.cpu_share:
         yield (
-            f"The machine of {'the first' if busy == 'a' else 'the second'} run was busy otherwise: most stages take longer "
-            f"than their CPU time explains. Training threads got {percent(a.cpu_share)} of a core in the first "
+            f"The machine of {'the first' if busy == 'a' else 'the second'} run was busy otherwise: most stages take "
+            f"longer than their CPU time explains. Training threads got {percent(a.cpu_share)} of a core in the first "
             f"run, {percent(b.cpu_share)} in the second. Times are not judged."
         )

@@ -6,7 +6,7 @@ from collections import deque
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.process.messages import Inbox, Message
+from otel_rl.process.mailbox import Inbox, Message
 from otel_rl.process.on_finding import FINDING
 from otel_rl.process.state import state
 from otel_rl.records import Value

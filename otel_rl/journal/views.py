@@ -78,6 +78,17 @@ class LogView:
     journal: Journal
 
 
+class LinkView(NamedTuple):
+    """A link of a span to another one."""
+
+    trace_id: bytes
+    span_id: bytes
+    linked_trace: bytes
+    linked_span: bytes
+    attributes: Attributes
+    resource: Attributes
+
+
 @dataclass(frozen=True, slots=True)
 class OpenView:
     """A stage that its process began and that has no end in the journal."""

@@ -25,7 +25,7 @@ from otel_rl.journal.read import (
 )
 from otel_rl.records import Attributes
 from otel_rl.report.data.ranks import Rank
-from otel_rl.report.fold.folded_spans import FoldedSpans
+from otel_rl.report.fold.folded_spans import FoldedSpans, StepRecord
 from otel_rl.report.fold.writer import VIEWED, RunFold
 from otel_rl.report.read.device_points import DevicePoints
 from otel_rl.report.read.last_points import LastPoints
@@ -164,6 +164,19 @@ class RunReading:
     def open_stages(self) -> list[OpenView]:
         """Return the stages that have not ended, as ``Run.open_stages`` does."""
         return open_stages((journal, self._open[journal.identity.writer]) for journal in self.journals)
+
+    @property
+    def closed_steps(self) -> list[StepRecord]:
+        """The steps whose traces are over so far, in the order in which these were closed."""
+        return self._spans.found.steps
+
+    def end_pending(self, window_ns: float) -> list[StepRecord]:
+        """Close the traces that may not be over, and return their steps; nothing can be read afterwards.
+
+        Args:
+            window_ns: only those that ended within so much time.
+        """
+        return self._spans.end_pending(window_ns)
 
     def finish(self, opened: list[OpenView]) -> FoldedSpans:
         """Close what is open, as its process died in it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -74,12 +74,12 @@ class Action:
         return f"{self.metric} is {' or '.join(bounds)}{in_a_row}"
 
 
-def action_settings(found: dict[str, Any], rules: Collection[str], problems: list[str]) -> list[Action]:
+def action_settings(found: dict[str, Any], rules: Mapping[str, Any], problems: list[str]) -> list[Action]:
     """Return the actions of a file. One with a mistake is left out as a whole: no stop by half a condition.
 
     Args:
         found: what the file has.
-        rules: names of all rules.
+        rules: all of them, by name.
         problems: gets what is wrong.
     """
     actions = []
@@ -103,7 +103,7 @@ def unpacked(text: str) -> list[Action]:
     return [Action(**one) for one in json.loads(text)] if text else []
 
 
-def _wrong(name: str, settings: dict[str, Any], rules: Collection[str]) -> list[str]:
+def _wrong(name: str, settings: dict[str, Any], rules: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with an action, as the ends of sentences that begin with its place."""
     if not NAME.fullmatch(name):
         return [" must be named by letters, digits, _ and -"]
@@ -131,10 +131,12 @@ def _incomplete(settings: dict[str, Any]) -> list[str]:
     return missing
 
 
-def _misnamed(settings: dict[str, Any], rules: Collection[str]) -> list[str]:
+def _misnamed(settings: dict[str, Any], rules: Mapping[str, Any]) -> list[str]:
     rule, metric = settings.get("rule"), settings.get("metric", "")
     if rule is not None and rule not in rules:
         return [f".rule {rule} is unknown{nearest(rule, rules).rstrip('?')}"]
+    if rule is not None and rules[rule].severity == "note":
+        return [f".rule {rule} is a note, which never begins"]
     if metric.startswith(v.NAMESPACES) and metric not in v.METRICS:
         return [f".metric {metric} is unknown{nearest(metric, v.METRICS).rstrip('?')}"]
     return [f".metric {metric} differs between ranks, which must decide alike"] if metric in OF_RANK else []

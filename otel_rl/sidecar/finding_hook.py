@@ -102,6 +102,8 @@ class FindingHook:
             with suppress(Full):
                 self._queue.put_nowait(None)
             self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                self._say(f"{ON_FINDING}: the sidecar ended before all messages were sent")
 
     def _drop(self, why: str) -> None:
         self.outcomes["dropped"] += 1

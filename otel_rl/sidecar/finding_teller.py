@@ -14,7 +14,7 @@ from otel_rl import vocabulary as v
 from otel_rl.config import Config
 from otel_rl.guard import guard
 from otel_rl.probes.sample import Sample
-from otel_rl.process.messages import send
+from otel_rl.process.mailbox import send
 from otel_rl.process.on_finding import FINDING, LiveFinding, active, told
 from otel_rl.records import Log, Value
 from otel_rl.sidecar.call_actions import CallActions
@@ -88,9 +88,11 @@ class FindingTeller:
 
     def logs(self) -> list[Log]:
         """Return the log records that were not returned yet."""
-        if self._unconfirmed and time.monotonic() - self._since_s > CONFIRM_S:
-            for one in [self.active[number] for number in self._unconfirmed]:
-                self.tell(replace(one, state="over", sentence=LOST.format(one.sentence), advice="", time_ns=0))
+        with self._lock:
+            is_late = time.monotonic() - self._since_s > CONFIRM_S
+            lost = [self.active[number] for number in self._unconfirmed] if is_late else []
+        for one in lost:
+            self.tell(replace(one, state="over", sentence=LOST.format(one.sentence), advice="", time_ns=0))
         with self._lock:
             logs, self._logs = self._logs, []
         return logs

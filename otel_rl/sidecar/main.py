@@ -11,14 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from otel_rl.config import Config
 from otel_rl.guard import guard, logger, report
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.records import Log
 from otel_rl.sidecar import owner
-from otel_rl.sidecar.compare.compare import RankComparer
 from otel_rl.sidecar.finding_teller import FindingTeller
 from otel_rl.sidecar.read_ahead import ReadAhead
 from otel_rl.sidecar.self_journal import PERIOD_S, OwnJournal
@@ -26,6 +25,9 @@ from otel_rl.sidecar.settings import Target
 from otel_rl.sidecar.ship_node import SCAN_S, Node
 from otel_rl.sidecar.stall_watch import StallWatch
 from otel_rl.version import __version__
+
+if TYPE_CHECKING:
+    from otel_rl.sidecar.compare.compare import RankComparer
 
 QUIET_S: Final = 3.0
 """The sidecar stays this long after the last writer died: another may be about to begin."""
@@ -106,6 +108,13 @@ class Sidecar:
 
         return Node(self.directory, self._targets, self._is_mine, say)
 
+    def _make_comparer(self) -> RankComparer | None:
+        if not self._targets:
+            return None
+        from otel_rl.sidecar.compare.compare import RankComparer  # numpy: who only watches does without
+
+        return RankComparer(self.directory, self.identity, self._node.say)
+
     def _claim(self) -> owner.Owner | int:
         """Become the sidecar of this node; if that is not possible, return the exit code.
 
@@ -136,7 +145,7 @@ class Sidecar:
         with guard("sample this node"):
             own = OwnJournal(self.directory, self.identity)
         with guard("compare ranks"):
-            self._comparer = RankComparer(self.directory, self.identity, self._node.say)
+            self._comparer = self._make_comparer()
         with guard("watch the run"):
             me, say = (self.directory, self._is_mine), self._node.say
             self._teller = FindingTeller(self.directory, self.identity.writer, Config.from_env(), say)
@@ -204,7 +213,8 @@ class Sidecar:
             with guard("watch for stalls"):
                 own.append_logs(self._watch.look(own.device_errors))
         if self._teller is not None and own is not None:
-            own.append_logs(self._teller.logs())
+            with guard("tell of findings"):
+                own.append_logs(self._teller.logs())
 
     def _end_watch(self) -> list[Log]:
         """Tell what is left to be told, and return what is to be journaled of it."""
@@ -239,7 +249,7 @@ class Sidecar:
 
         After an error it begins anew with what comes next.
         """
-        if self._comparer is None or own is None or not self._targets:
+        if self._comparer is None or own is None:
             return False
         with guard("compare ranks"):
             own.append(self._comparer.work(self._node))

@@ -182,6 +182,14 @@ def combinations(*columns: Ints) -> tuple[Ints, Ints]:
     return first, number
 
 
+def turns(*columns: Ints) -> Ints:
+    """Return which of the rows with its combination of columns each row is."""
+    _, key = combinations(*columns)
+    turn: Ints = np.empty(len(key), np.int64)
+    turn[np.argsort(key, kind="stable")] = ramp(np.bincount(key))
+    return turn
+
+
 def union(group: Ints, begin: Ints, end: Ints, groups: int) -> Ints:
     """Return how much time is in at least one of the intervals of each group, ns.
 

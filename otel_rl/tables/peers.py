@@ -18,7 +18,7 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import Kind, kind_of
 from otel_rl.analysis.stages import LOADING
 from otel_rl.tables.calls import Calls, with_collectives_joined
-from otel_rl.tables.forest import combinations, inverse, ramp
+from otel_rl.tables.forest import combinations, inverse, turns
 from otel_rl.tables.waits import CallTable, CallWaits, call_waits
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def compare(calls: Calls, steps: RankSteps) -> Compared:
     calls = with_collectives_joined(calls, _uneven(calls, steps)) if v.COMM in calls.stages else calls
     columns = {one.name: getattr(calls, one.name) for one in fields(calls)}
     step, part, rank = (one[calls.rank_step] for one in (steps.step, steps.part, steps.rank))
-    table = CallTable(**columns, step=step, part=part, rank=rank, turn=_turns(calls.rank_step, calls.stage))
+    table = CallTable(**columns, step=step, part=part, rank=rank, turn=turns(calls.rank_step, calls.stage))
     return Compared(table, call_waits(table))
 
 
@@ -123,15 +123,6 @@ def _uneven(calls: Calls, steps: RankSteps) -> Flags:
     np.maximum.at(most, peers, counts)
     is_uneven: Flags = (least != most)[peers]
     return is_uneven
-
-
-def _turns(of: Ints, stage: Ints) -> Ints:
-    """Return which of the calls of its stage each call of a rank is."""
-    _, key = combinations(of, stage)
-    order = np.argsort(key, kind="stable")
-    turns = np.empty(len(key), np.int64)
-    turns[order] = ramp(np.bincount(key))
-    return turns
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ two lower bounds:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -169,22 +170,44 @@ def _seen_waits(calls: CallTable) -> tuple[Ints, Flags]:
     met = calls.met
     step, stage, turn, rank = (one[met.call] for one in (calls.step, calls.stage, calls.turn, calls.rank))
     _, place = combinations(stage, turn)
-    names, name = combinations(
-        step, calls.met_group, calls.met_operation, met.sequence, np.where(met.sequence == 0, place + 1, 0)
-    )
-    seen, of_rank = combinations(name, rank)
-    last = np.zeros(len(seen), np.int64)
-    last[of_rank] = np.arange(len(of_rank))
-    """The last of the rows that a rank has of a name."""
-    is_twice = np.zeros(len(names), bool)
-    is_twice[name[seen[np.bincount(of_rank, minlength=len(seen)) > 1]]] = True
-    count = np.bincount(name[last], minlength=len(names)) if len(last) else np.zeros(len(names), np.int64)
-    size = calls.met_size[names]
-    least = np.full(len(names), _LARGEST)
-    np.minimum.at(least, name, met.duration)
-    is_counted = ~is_twice & (count <= size)
-    wait = np.where(is_counted[name], met.duration - least[name], 0)
+    names = step, calls.met_group, calls.met_operation, met.sequence, np.where(met.sequence == 0, place + 1, 0)
+    found = match(names, rank, met.duration)
+    size, number = calls.met_size[found.first], found.number
+    is_counted = ~found.is_twice & (found.count <= size)
     waits, is_partly = np.zeros(len(calls.step), np.int64), np.zeros(len(calls.step), bool)
-    np.add.at(waits, met.call, wait)
-    is_partly[met.call[(is_twice | (count != size))[name]]] = True
+    np.add.at(waits, met.call, np.where(is_counted[number], found.wait, 0))
+    is_partly[met.call[(found.is_twice | (found.count != size))[number]]] = True
     return waits, is_partly
+
+
+class Matched(NamedTuple):
+    """Collectives that were seen on ranks, matched over the ranks."""
+
+    first: Ints
+    """A row of each."""
+    number: Ints
+    """Of each row: which of them it is."""
+    count: Ints
+    """The ranks that each was seen on."""
+    is_twice: Flags
+    """A rank seems to have been in it twice."""
+    wait: Ints
+    """Of each row: for how much longer its rank was in it than the one that came last."""
+
+
+def match(names: Sequence[Ints], rank: Ints, duration: Ints) -> Matched:
+    """Match collectives over ranks, and find the waits in them.
+
+    Args:
+        names: columns that are equal where the collective is the same.
+        rank: whose each is.
+        duration: of each, ns.
+    """
+    first, number = combinations(*names)
+    seen, of_rank = combinations(number, rank)
+    is_twice = np.zeros(len(first), bool)
+    is_twice[number[seen[np.bincount(of_rank, minlength=len(seen)) > 1]]] = True
+    least = np.full(len(first), _LARGEST)
+    np.minimum.at(least, number, duration)
+    count = np.bincount(number[seen], minlength=len(first))
+    return Matched(first, number, count, is_twice, duration - least[number])

@@ -8,8 +8,8 @@ from otel_rl.vocabulary.kinds import attribute, counter, event, gauge, label
 
 FINDING: Final = event(
     "rl.finding",
-    "what a rule of docs/findings.md says of the run, when that begins and when it is over; the body is the sentence "
-    "with its advice. It lies in the trace of the last step. In a step's span: it was told while the step went on",
+    "what a rule says of the run, when it begins and when it is over; the body is the sentence with its advice. It "
+    "lies in the trace of the last step. In a span: told meanwhile",
 )
 FINDING_ACTIVE: Final = gauge(
     "rl.finding.active", "{finding}", "1 while a rule finds an alarm or a warning; 0 once it is over"

@@ -29,10 +29,6 @@ class Store(dict[str, bytes]):
     def check(self, keys: list[str]) -> bool:
         return all(key in self for key in keys)
 
-    def add(self, key: str, number: int) -> int:
-        self[key] = b"%d" % (int(self.get(key, b"0")) + number)
-        return int(self[key])
-
 
 def alone(*actions: Action) -> ActionPlan:
     return ActionPlan(actions, {}, Agreement(None, "a", 0, 0, 1))
@@ -115,7 +111,7 @@ def test_ranks_begin_and_stop_after_the_same_step() -> None:
     for order in ((0, 1), (1, 0)):
         store, due = Store(), {0: [], 1: []}  # type: ignore[var-annotated]
         agree.share(store, "a", "settings")
-        assert ("settings", "") == (agree.shared(store, "a"), agree.shared(store, "b"))
+        assert ("settings", "") == (agree.shared(store, "a", 1), agree.shared(store, "b", 1))
         plans = [ActionPlan([BEST, RULE], {}, Agreement(store, "a", 0, rank, 2)) for rank in (0, 1)]
         log = [{"step": step, "reward": float(step)} for step in range(1, 11)]
         for step in range(1, 11):
@@ -131,9 +127,11 @@ def test_ranks_do_nothing_until_all_have_the_settings() -> None:
     store = Store()
     agree.share(store, "a", "settings")
     plan = ActionPlan([BEST], {}, Agreement(store, "a", 0, 0, 3))
-    agree.shared(store, "a")
+    for _ in range(2):
+        agree.shared(store, "a", 1)
     assert [] == run(plan, [0.1, 0.2, 0.3])
-    agree.shared(store, "a")
+    assert ["best"] == [one.name for one in plan.never_begun()]
+    agree.shared(store, "a", 2)
     log = [{"step": step, "reward": float(step)} for step in range(1, 10)]
     assert [6, 7] == [step for step in range(4, 8) for _ in plan.after_step(step, log[step - 1 : step])]
 

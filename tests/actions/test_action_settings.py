@@ -68,6 +68,7 @@ def test_a_mistake_leaves_the_action_out(changes: dict[str, Any], problem: str |
         ({"metric": "loss", "above": 1, "direction": "min"}, " needs a metric with above, below or direction"),
         ({"rule": "divergence", "above": 1}, " needs a metric with above, below or direction"),
         ({"metric": "loss", "above": float("nan")}, ".above must be a number"),
+        ({"rule": "acted"}, ".rule acted is a note, which never begins"),
         ({"rule": "divergance"}, ".rule divergance is unknown; did you mean divergence"),
     ],
 )

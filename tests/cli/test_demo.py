@@ -96,3 +96,4 @@ def test_what_to_do_next_can_be_copied(tmp_path: Path, monkeypatch: pytest.Monke
     name = f"'{root / 'healthy'}'"
     said = f"Next: otel-rl report {name} --html run.html, otel-rl report {name} --json, or otel-rl export {name} "
     assert said in result.stderr
+    assert result.stderr.splitlines()[-1] == f"Look at it in a browser: otel-rl view {name}"

@@ -16,7 +16,7 @@ from otel_rl import vocabulary as v
 from otel_rl.cli import app
 from otel_rl.cli.commands import watch
 from otel_rl.journal.read import Run
-from otel_rl.process.messages import send
+from otel_rl.process.mailbox import send
 from otel_rl.process.on_finding import FINDING, LiveFinding
 from tests.made_runs import Plan, write_run
 
@@ -97,12 +97,13 @@ def test_a_run_that_has_ended_is_judged_as_a_whole(root: Path, plan: Plan, until
 
 
 def test_a_run_that_ends_meanwhile(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is judged when its processes are gone for a while: a restart would begin sooner."""
+    """It is judged when its processes are gone for a while, here as one that was killed: a restart begins sooner."""
     write_run(root, ALIVE)
     lives = iter([True, False, True, *[False] * 10_000])
     monkeypatch.setattr(Run, "alive", lambda self: next(lives))
-    assert 0 == cli.invoke(app, ["watch"]).exit_code
-    assert 9_990 > len(list(lives)), "it did not wait"
+    result = cli.invoke(app, ["watch"])
+    assert (5, True) == (result.exit_code, result.stdout.startswith("health alarm: "))
+    assert 9_995 > len(list(lives)), "it did not wait"
 
 
 def test_a_run_that_never_begins(root: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.process.messages import send
+from otel_rl.process.mailbox import send
 from otel_rl.process.on_finding import FINDING, LiveFinding
 from otel_rl.process.state import state
 from tests.fixtures import ATTEMPT, RUN, Recording

@@ -211,7 +211,7 @@ def even(ids: Tensor, mask: Tensor) -> Tensor:
 
 
 def record(name: str, value: Any) -> None:
-    otel_rl.record(name, float(value))
+    otel_rl.record(name, float(value.detach() if isinstance(value, Tensor) else value))
 
 
 def main() -> None:

@@ -18,8 +18,8 @@ from otel_rl.report.findings.health import HEALTH
 from otel_rl.report.findings.judge import apply
 from otel_rl.report.findings.learning import LEARN
 from otel_rl.report.rows.rule_file import RULES, rule_settings
-from otel_rl.runs.settings_file import FILE, LARGEST, VARIABLE
 from otel_rl.report.schema import to_json
+from otel_rl.runs.settings_file import FILE, LARGEST, VARIABLE
 from tests.fixtures import Recording
 from tests.report.findings.test_health import REQUESTS, rows_of
 from tests.report.test_requests import shown

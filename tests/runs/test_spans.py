@@ -35,7 +35,7 @@ def test_what_differs_is_told_apart(name: str, attributes: dict[str, Value], exp
 def test_what_tells_stages_apart_is_read() -> None:
     """By the report, and by the sidecar, which calls them the same."""
     needed = {key for _, attributes, _ in CASES for key in attributes}
-    assert (set(), set()) == (needed - set(pieces.KEYS), needed - rank_step.KEYS)
+    assert (set(), set()) == (needed - set(pieces.KEYS), needed - set(rank_step.KEYS))
 
 
 @pytest.mark.parametrize("said", [1e300, 1e12, -1.0, nan, inf, "0.5", None])

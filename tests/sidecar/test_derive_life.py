@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from otel_rl import ids
 from otel_rl import vocabulary as v
-from otel_rl.journal.columns import decode as columns
 from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
@@ -21,7 +19,7 @@ from otel_rl.sidecar.compare import compare, rank_step, tail
 from otel_rl.sidecar.self_journal import OwnJournal
 from tests.made_runs import FakeSpan
 from tests.peers import ALIVE, BEGIN_NS, MS, Did, Met, Peer
-from tests.watched import DEAD, SIDECAR, FakeClock, Watched, clock, compared, journaled, uneven, waited
+from tests.watched import DEAD, SIDECAR, FakeClock, Watched, clock, collect, compared, journaled, uneven, waited
 
 __all__ = ["clock"]
 
@@ -129,8 +127,7 @@ def test_a_step_is_over_only_where_all_was_read(tmp_path: Path) -> None:
     peer = Peer(tmp_path, 0)
     peer.step(1, uneven(0))
     found = rank_step.StepCollector()
-    for span in journaled(tmp_path):
-        found.add(span, 0, 0.0)
+    collect(found, journaled(tmp_path))
     assert [] == list(found.completed(100.0, set()))
     assert [1] == [part.number for part in found.completed(100.0, {peer.identity.writer})]
 
@@ -144,8 +141,7 @@ def test_a_trace_that_goes_on_outlives_those_that_do_not(tmp_path: Path) -> None
     first, second = written[:7], written[7:]
     assert [v.LOOP, f"{v.RANK_SPAN} 0"] == [span.name for span in first[:2]]
     found = rank_step.StepCollector(kept_spans=7)
-    for span in (*first[2:5], *second[2:5], *first[5:], first[1]):
-        found.add(span, 0, 0.0)
+    collect(found, (*first[2:5], *second[2:5], *first[5:], first[1]))
     assert [(1, 3)] == [(part.number, len(part.collectives)) for part in found.completed(100.0, {peer.identity.writer})]
 
 
@@ -156,8 +152,7 @@ def test_too_many_spans_go_with_their_step(tmp_path: Path, clock: FakeClock) -> 
     for rank in made:
         for number in (1, 2):
             rank.step(number, uneven(rank.rank))
-    for span in journaled(tmp_path):
-        found.add(span, 0, 0.0)
+    collect(found, journaled(tmp_path))
     assert 3 == found.overflown
     assert [(1, 2)] == [
         (part.rank, part.number)
@@ -216,8 +211,7 @@ def test_where_memory_is_short_only_what_is_whole_is_compared(
     for number in (1, 2, 3, 4):
         peer.step(number, [Did(name, 5, more=told)] * 4)
     found = rank_step.StepCollector(kept_spans=14)
-    for span in journaled(tmp_path):
-        found.add(span, 0, 0.0)
+    collect(found, journaled(tmp_path))
     assert expected == (found.overflown, [part.number for part in found.completed(0.0, set())])
 
 
@@ -227,12 +221,10 @@ def test_nothing_is_kept_of_a_step_that_is_over(tmp_path: Path) -> None:
     for number in (1, 2, 3, 4):
         peer.step(number, uneven(0), status=2 * (number % 2))
     found, written = rank_step.StepCollector(), journaled(tmp_path)
-    for span in written:
-        found.add(span, 0, 0.0)
+    collect(found, written)
     waiting = len(found._traces), found._spans
     taken = [part.number for part in found.completed(100.0, {peer.identity.writer})]
-    for span in written:
-        found.add(span, 0, 100.0)
+    collect(found, written, 100.0)
     again = list(found.completed(200.0, {peer.identity.writer}))
     assert ((2, 12), [2, 4], []) == (waiting, taken, again)
     assert (0, 0, 0) == (len(found._traces), found._spans, found.overflown)
@@ -246,11 +238,12 @@ def test_so_many_steps_that_are_over_are_remembered(tmp_path: Path, monkeypatch:
         for number in (1, 2, 3):
             peer.step(number, uneven(peer.rank), status=2)
     found = rank_step.StepCollector()
-    for span in journaled(tmp_path):
-        found.add(span, 0, 0.0)
+    collect(found, journaled(tmp_path))
     found.forget(peers[0].identity.writer)
-    expected = [ids.trace_id(peers[1].attempt, "train", number).to_bytes(16, "big") for number in (2, 3)]
-    assert {peers[1].identity.writer: expected} == {writer: list(passed) for writer, passed in found._passed.items()}
+    assert {peers[1].identity.writer: 2} == {writer: len(passed) for writer, passed in found._passed.items()}
+    again = [span for span in journaled(tmp_path) if span.name == v.REWARD]
+    collect(found, [span for span in again if span.journal.identity.writer == peers[1].identity.writer])
+    assert 1 == len(found._traces), "more than the first of three is forgotten"
 
 
 def test_a_step_that_lost_its_first_spans_is_not_compared(tmp_path: Path) -> None:
@@ -259,8 +252,7 @@ def test_a_step_that_lost_its_first_spans_is_not_compared(tmp_path: Path) -> Non
     peer.step(1, uneven(0))
     root, container, *stages = journaled(tmp_path)
     found = rank_step.StepCollector(kept_spans=3)
-    for span in (*stages, container, container, root):
-        found.add(span, 0, 0.0)
+    collect(found, (*stages, container, container, root))
     assert ([], 1, 0) == (list(found.completed(100.0, {peer.identity.writer})), found.overflown, len(found._traces))
 
 
@@ -270,11 +262,9 @@ def test_nothing_is_kept_of_a_step_that_was_let_go(tmp_path: Path) -> None:
     peer.step(1, uneven(0))
     written = journaled(tmp_path)
     found = rank_step.StepCollector()
-    for span in written[:4]:
-        found.add(span, 0, 0.0)
+    collect(found, written[:4])
     found.clear()
-    for span in written[4:]:
-        found.add(span, 0, 0.0)
+    collect(found, written[4:])
     assert (0, 0) == (len(found._traces), found._spans)
 
 
@@ -284,8 +274,7 @@ def test_a_clock_that_was_set_back_settles_nothing_early(tmp_path: Path) -> None
         Peer(tmp_path / str(number), 0, clock_ms=clock_ms).step(number, uneven(0))
     found = rank_step.StepCollector()
     for number in (1, 2, 3):
-        for span in journaled(tmp_path / str(number)):
-            found.add(span, 0, 0.0)
+        collect(found, journaled(tmp_path / str(number)))
     assert [] == list(found.completed(0.0, set()))
 
 
@@ -405,8 +394,8 @@ def test_a_long_set_up_is_looked_through_once(
     """However often the sidecar looks."""
     rank = Peer(tmp_path, 1)
     seen: list[bytes] = []
-    decode = columns.decode_spans
-    monkeypatch.setattr(columns, "decode_spans", lambda payloads: seen.extend(payloads) or decode(payloads))
+    decode = tail.decode_spans
+    monkeypatch.setattr(tail, "decode_spans", lambda payloads: seen.extend(payloads) or decode(payloads))
     monkeypatch.setattr(tail, "FIRST_BYTES", 0)
     watched = Watched(tmp_path, clock)
     for expected in (1, 2, 3):

@@ -170,6 +170,7 @@ def test_a_disk_that_is_full_costs_the_message_only(
 def test_a_run_that_goes_on_is_judged(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """By the rules of its report, when something is new."""
     monkeypatch.setattr(read_ahead, "JUDGE_S", 0.0)
+    monkeypatch.setattr(read_ahead, "PERIOD_S", 0.0)
     path = write_run(tmp_path, Plan(steps=40, nan_loss_step=30, is_alive=True, killed_in=v.SAMPLE))
     teller = FindingTeller(path, "sidecar-0-1", Config(), said.append)
     ahead = ReadAhead(path, lambda _: True, teller)
@@ -188,7 +189,7 @@ def test_what_is_judged_is_what_a_report_finds(tmp_path: Path, monkeypatch: pyte
     """Also of stages that are open now."""
     path = write_run(tmp_path, Plan(killed_in=v.SAMPLE, is_alive=True))
     judged: list[Findings] = []
-    monkeypatch.setattr(FindingWatch, "judge", lambda _, findings, step: judged.append(findings))
+    monkeypatch.setattr(FindingWatch, "judge", lambda _, findings, *place: judged.append(findings))
     monkeypatch.setattr(read_ahead, "time_ns", lambda: NOW_NS)
     ReadAhead(path, lambda _: True, FindingTeller(path, "sidecar-0-1", Config(), print))._look()
     report = build_report(open_run(path), NOW_NS)

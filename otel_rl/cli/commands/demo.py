@@ -59,6 +59,7 @@ def demo(
     name = shlex.quote(printable(str(runs[0].path)))
     more = f"otel-rl report {name} --json, or otel-rl export {name} --output run.jsonl"
     console.print(f"Next: otel-rl report {name} --html run.html, {more}", soft_wrap=True)
+    console.print(f"Look at it in a browser: otel-rl view {name}", soft_wrap=True)
 
 
 def demo_command(ranks: int, steps: int | None) -> list[str]:

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from otel_rl.cli.console import FAILED, RunName, leave, opened, stderr, stdout
+from otel_rl.config import traces_url
 from otel_rl.journal.read import JournalNotFound, Run
 from otel_rl.report import cache
 from otel_rl.report.build import build_report, build_with_course
@@ -90,7 +91,7 @@ def _write_page(found: Run, path: Path) -> None:
     check_drawable()
     from otel_rl.report.page.document import to_html
 
-    save_page(path, to_html(*build_with_course(found, time.time_ns(), _read(found))))
+    save_page(path, to_html(*build_with_course(found, time.time_ns(), _read(found)), traces_url()))
 
 
 def check_drawable() -> None:

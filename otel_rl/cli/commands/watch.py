@@ -13,7 +13,7 @@ import typer
 from otel_rl.cli.console import NOT_FOUND, RunName, complain, leave, write_stdout
 from otel_rl.config import root
 from otel_rl.journal.read import JournalNotFound
-from otel_rl.process.messages import Inbox
+from otel_rl.process.mailbox import Inbox
 from otel_rl.process.on_finding import LiveFinding, active, told
 from otel_rl.report.build import build_report
 from otel_rl.report.data.finding import Finding

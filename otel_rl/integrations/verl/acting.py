@@ -1,7 +1,7 @@
 """Early stops of verl: the step that follows becomes the last one.
 
-In its last step verl evaluates and, if it saves at all, saves; then its ``fit`` returns. One number says which step that
-is, and verl looks at it where a step begins.
+In its last step verl evaluates and, if it saves at all, saves; then its ``fit`` returns. One number says which that is,
+and verl looks at it where a step begins.
 """
 
 from __future__ import annotations

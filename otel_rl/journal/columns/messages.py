@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue, KeyValueList
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ExponentialHistogramDataPoint, HistogramDataPoint
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from otel_rl.journal.views import LogView, PointView
+from otel_rl.journal.views import LinkView, LogView, PointView
 from otel_rl.records import Attributes, Value
 
 if TYPE_CHECKING:
     from otel_rl.journal.files import Journal
 
+LINKED: Final = re.compile(rb"\x6a.{1,3}\x0a\x10.{16}\x12\x08", re.DOTALL)
+"""What a link of a span begins with: its field, its length, and the ids of 16 and 8 bytes."""
 _PLAIN: Final = frozenset({"string_value", "int_value", "double_value", "bool_value"})
 
 
@@ -45,6 +49,23 @@ def logs(payload: bytes, journal: Journal, events: Collection[str] | None = None
                         log.event_name, log.time_unix_nano, log.body.string_value, log.severity_number, log.trace_id,
                         log.span_id, decode(log.attributes), resource, journal,
                     )  # fmt: skip
+
+
+def span_links(payload: bytes, journal: Journal) -> Iterator[LinkView]:
+    """Decode the links of the spans of a request; one without any is passed over unread.
+
+    Raises:
+        DecodeError: it is no request of spans.
+    """
+    if not LINKED.search(payload):
+        return
+    for group in ExportTraceServiceRequest.FromString(payload).resource_spans:
+        resource = journal.resource(group.resource.SerializeToString())
+        for span in (one for scope in group.scope_spans for one in scope.spans):
+            for link in span.links:
+                yield LinkView(
+                    span.trace_id, span.span_id, link.trace_id, link.span_id, decode(link.attributes), resource
+                )
 
 
 def resource_of(message: bytes) -> Attributes:

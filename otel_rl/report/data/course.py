@@ -73,6 +73,17 @@ class RequestCourse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GaugeCourse:
+    """A gauge of rollouts or of an engine, by step."""
+
+    name: str
+    label: str
+    """What it is told apart by from others of its name: an outcome, a server; empty if it is the only one."""
+    steps: Sequence[int]
+    values: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
     """The spans of one process in one step, as columns."""
 
@@ -92,6 +103,19 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Arrow:
+    """From a rollout to where it is trained on; what lies in another step begins or ends at the edge."""
+
+    label: str
+    begin: tuple[int, int] | None
+    """The lane and the place in it of the box that it leaves at its end; None: an earlier step."""
+    end: tuple[int, int] | None
+    """Likewise the box that it meets at its begin, or at its end if that took the rollout; None: a later step."""
+    is_taken: bool = False
+    """It meets the end of the box."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimeline:
     """The spans of one step."""
 
@@ -104,6 +128,95 @@ class StepTimeline:
     lanes: Sequence[Lane]
     processes: int
     """Number of processes that have spans, with a lane or without."""
+    arrows: Sequence[Arrow] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRow(OfRank):
+    """One sample that has a record; what is None or empty is not known."""
+
+    step: int
+    group: str
+    id: str
+    reward: float | None
+    rewards: Mapping[str, float]
+    """By reward function."""
+    advantage: float | None
+    prompt_tokens: int | None
+    response_tokens: int | None
+    environment_tokens: int | None
+    turns: int | None
+    tool_calls: int | None
+    finish: str
+    error: str
+    policy_version: int | None
+    discarded: str
+    """Why it is not trained on; empty if it is."""
+    kept: str
+    """Why it has a record, if not all of its step have one."""
+    prompt: str
+    response: str
+    """Texts where the user had them recorded."""
+    span: str
+    """The id of the span that made it."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of its response, those of an environment included; -1 if unknown."""
+        return -1 if self.response_tokens is None else self.response_tokens + (self.environment_tokens or 0)
+
+    @property
+    def end(self) -> str:
+        """How it ended."""
+        return self.error or self.finish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleStep:
+    """The samples that a step made."""
+
+    step: int
+    attempt: str
+    trace: str
+    count: int
+    """Those that have a record."""
+    groups: int
+    mean_reward: float
+    """NaN if no reward is known."""
+    longest: int
+    """Tokens; -1 if unknown."""
+    rows: Sequence[SampleRow]
+    """By group; of many only whole groups."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleCourse:
+    """The samples of chosen steps, and what stands out among all that were read."""
+
+    steps: Sequence[SampleStep] = ()
+    extremes: Mapping[str, SampleRow] = field(default_factory=dict)
+    """By what it is: `longest`, `best`, `worst`, `most turns`."""
+    count: int = 0
+    """Records that were read."""
+    of_steps: int = 0
+    """Steps that have some."""
+    ends: Mapping[str, int] = field(default_factory=dict)
+    """Samples by how they ended."""
+    discarded: Mapping[str, int] = field(default_factory=dict)
+    """Samples that are not trained on, by reason."""
+    is_part: bool = False
+    """The run has more records than are read: those of other steps, or further ones of a step, are not in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """How much of a run is on disk."""
+
+    records: Mapping[str, int] = field(default_factory=dict)
+    """By signal: `traces`, `metrics`, `logs`."""
+    bytes: int = 0
+    processes: int = 0
+    """Those that wrote a journal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,3 +229,6 @@ class Course:
     requests: Sequence[RequestCourse] = ()
     spans: Sequence[StepTimeline] = ()
     """The spans of chosen steps."""
+    gauges: Sequence[GaugeCourse] = ()
+    samples: SampleCourse = field(default_factory=SampleCourse)
+    recorded: Recorded = field(default_factory=Recorded)

@@ -11,6 +11,7 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.analysis.series.change import Change, over_run
 from otel_rl.analysis.summary import mean
+from otel_rl.report.data.ranks import Rank
 
 NOT_A_NUMBER: Final = ("reward_nan", "update_nan", "learning_rate_zero")
 DEAD: Final = (*NOT_A_NUMBER, "policy_collapse")
@@ -32,8 +33,12 @@ class Numbers:
     steps: Sequence[int | None]
     values: Sequence[float]
     """One per step; NaN and Inf as recorded."""
-    rank: int | None = None
+    who: Rank | None = None
     """The one rank that recorded it; None for the mean of the ranks."""
+
+    @property
+    def rank(self) -> int | None:
+        return None if self.who is None else self.who.rank
 
     @property
     def function(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from otel_rl import vocabulary as v
@@ -55,13 +55,18 @@ def _ended_with(rows: HealthRows, *, is_memory: bool) -> Found | None:
     alike = [one for one in rest if (one.error, one.stage) == (cause.error, cause.stage)]
     others = [one for one in rest if one not in alike]
     values = _failure(rows, cause, alike, len(ends)) | _others(rows, cause, others)
-    return Found(values | {"killed": len(rows.died) or None, "is_alone": not others}, weight=len(ends))
+    return _of(cause, values | {"killed": len(rows.died) or None, "is_alone": not others}, weight=len(ends))
 
 
 def _ends(rows: HealthRows) -> list[FailedRank]:
     """Return the failures that ended the run, the cause first; none if somebody died and they followed from that."""
     ends = by_cause(one for one in rows.failures if one.is_end)
     return [] if ends and ends[0].follows == "loss" and rows.died else ends
+
+
+def _of(one: FailedRank, values: Mapping[str, Value | None], weight: float = 0.0) -> Found:
+    """Return what is found of a failure, where it was."""
+    return Found(values, weight, step=one.step, rank=one.rank, stage=one.stage)
 
 
 def _failure(rows: HealthRows, one: FailedRank, alike: Sequence[FailedRank], times: int) -> dict[str, Value | None]:
@@ -102,13 +107,15 @@ def killed(rows: HealthRows) -> Found | None:
     """Find who died, unless an exception came first: then they were ended after it."""
     if not rows.died or _ends(rows):
         return None
+    first = rows.died[0]
     values: dict[str, Value | None] = {
-        "who": rank_name(Rank(rows.died[0].role, rows.died[0].rank), rows.ranks),
+        "who": rank_name(Rank(first.role, first.rank), rows.ranks),
         "alike": len(rows.died) - 1 or None,
-        "where": seen_in(rows.died[0]),
+        "where": seen_in(first),
         "killed": None,
     }
-    return Found(values | _others(rows, None, [one for one in rows.failures if one.is_end]))
+    values |= _others(rows, None, [one for one in rows.failures if one.is_end])
+    return Found(values, step=first.iteration, rank=Rank(first.role, first.rank), stage=first.stage)
 
 
 @rule(
@@ -138,7 +145,7 @@ def call_failed(rows: HealthRows) -> Found | None:
 def _survived(rows: HealthRows, failures: Sequence[FailedRank]) -> Found | None:
     """Return the last of failures that were survived."""
     times = len(failures)
-    return Found(_failure(rows, failures[-1], failures, times), weight=times) if failures else None
+    return _of(failures[-1], _failure(rows, failures[-1], failures, times), weight=times) if failures else None
 
 
 @rule(
@@ -151,7 +158,7 @@ def _survived(rows: HealthRows, failures: Sequence[FailedRank]) -> Found | None:
 def stopped(rows: HealthRows) -> Found | None:
     ends = _ends(rows)
     if ends and ends[0].error in INTERRUPTS:
-        return Found({"error": ends[0].error, "where": _where(ends[0]), "is_exit": False})
+        return _of(ends[0], {"error": ends[0].error, "where": _where(ends[0]), "is_exit": False})
     is_interrupted = rows.attempt is not None and rows.attempt.state == "interrupted"
     return Found({"is_exit": True}) if is_interrupted else None
 

@@ -52,7 +52,10 @@ OTHER_NUMBERS: Final = "what {who} calls {step} is {others}"
 def stalled(rows: HealthRows) -> Found | None:
     """Find the longest stall that goes on, or ended with its process."""
     longest = max((row for row in rows.stalls if not row.is_over), key=lambda row: row.age_s, default=None)
-    return Found({"chain": longest.chain, "age": longest.age_s}, longest.age_s) if longest is not None else None
+    if longest is None:
+        return None
+    values: dict[str, Value | None] = {"chain": longest.chain, "age": longest.age_s}
+    return Found(values, longest.age_s, step=longest.step, rank=Rank(longest.role, longest.rank), stage=longest.stage)
 
 
 @rule(
@@ -80,6 +83,9 @@ def hanging(rows: HealthRows) -> Found | None:
             "longest": row.longest_s or 0.0,
         },
         row.open_s,
+        step=row.iteration,
+        rank=Rank(row.role, row.rank),
+        stage=row.stage,
     )
 
 
@@ -112,6 +118,9 @@ def stood_still(rows: HealthRows) -> Found | None:
             "longest": None if is_one else longest.age_s,
         },
         lost_s,
+        step=longest.step,
+        rank=Rank(longest.role, longest.rank),
+        stage=longest.stage,
     )
 
 
@@ -141,7 +150,8 @@ def steps_disagree(rows: HealthRows) -> Found | None:
         return None
     steps, compared = (sum(of) for of in zip(*((row.steps, row.compared) for row in rows.disagreements), strict=True))
     values = other_numbers(rows.disagreements[0], lambda rank: rank_name(rank, rows.ranks))
-    return Found({"steps": steps, "compared": compared, **values})
+    first = rows.disagreements[0].first
+    return Found({"steps": steps, "compared": compared, **values}, step=min(one.iteration for one in first))
 
 
 def other_numbers(row: StepDisagreement, name: Callable[[Rank], str]) -> dict[str, Value]:
@@ -173,7 +183,7 @@ def event_loop_late(rows: HealthRows) -> Found | None:
         return None
     others = len(rows.late_loops) - 1 or None
     values = {"who": rank_name(latest.rank, rows.ranks), "others": others, "lag": latest.lag_s, "step": latest.step}
-    return Found(values, latest.lag_s)
+    return Found(values, latest.lag_s, step=latest.step, rank=latest.rank)
 
 
 @rule(
@@ -193,7 +203,8 @@ def device_errors(rows: HealthRows) -> Found | None:
             errors.append(f"{count(one.uncorrected)} of its memory that could not be corrected")
         if errors:
             who = [rank_name(rank, rows.ranks) for rank in one.ranks]
-            return Found({"who": who, "errors": errors}, sum(xids.values()) + one.uncorrected)
+            weight = sum(xids.values()) + one.uncorrected
+            return Found({"who": who, "errors": errors}, weight, rank=next(iter(one.ranks), None))
     return None
 
 
@@ -216,7 +227,8 @@ def device_throttled(rows: HealthRows, *, limit: float = OFTEN) -> Found | None:
     if not found:
         return None
     share, why, ranks = max(found, key=lambda row: row[0])
-    return Found({"who": [rank_name(rank, rows.ranks) for rank in ranks], "why": why, "share": share}, share)
+    who = [rank_name(rank, rows.ranks) for rank in ranks]
+    return Found({"who": who, "why": why, "share": share}, share, rank=next(iter(ranks), None))
 
 
 @rule(

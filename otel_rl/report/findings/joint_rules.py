@@ -69,7 +69,7 @@ def divergence(
         return None
     values = {"kl": _ends(kl, start), "gradient": _ends(gradient, start)}
     pairs = {f"{name}_{when}": value for name, ends in values.items() for when, value in ends.items()}
-    return Found({"step": kl.steps[start], **pairs, **_ends(entropy, start)})
+    return Found({"step": kl.steps[start], **pairs, **_ends(entropy, start)}, since=kl.steps[start])
 
 
 @rule(
@@ -146,7 +146,7 @@ def reward_constant(learning: Learning) -> Found | None:
     if not has_faded and not (is_one and (start or len(reward) >= UNCHANGED)):
         return None
     values = {"gradient_before": before, "gradient_after": after} if has_faded else {}
-    return Found({"value": final, "when": f"since step {step}" if start else "in all steps", **values})
+    return Found({"value": final, "when": f"since step {step}" if start else "in all steps", **values}, since=step)
 
 
 @rule(

@@ -78,6 +78,10 @@ def _find(rule: Rule[Rows], kind: Kind, rows: Rows, settings: RuleSettings) -> t
         sentence=say(rule.sentence, found.values),
         advice=shorten(settings.advice.get(rule.name, ""), LONGEST) or say(rule.advice, found.values),
         values={name: value for name, value in found.values.items() if _is_written(value)},
+        step=found.step,
+        since=found.since,
+        rank=found.rank,
+        stage=found.stage or None,
     )
     return finding, found.weight
 

@@ -97,7 +97,7 @@ def memory_fragmented(rows: HealthRows, *, full: float = NEAR, apart: float = AP
         if before - after >= apart:
             who = rank_name(row.rank, rows.ranks)
             values: dict[str, Value | None] = {"who": who, "held": row.bytes[-1], "limit": row.limit}
-            return Found({**values, "live": after, "before": before}, before - after)
+            return Found({**values, "live": after, "before": before}, before - after, rank=row.rank)
     return None
 
 
@@ -129,7 +129,7 @@ def _grows(rows: HealthRows, growing: Sequence[Growing]) -> Found | None:
     if not growing:
         return None
     memory, grown, left = growing[0].memory, growing[0].growth, growing[0].left
-    is_in_stage, is_limited = memory.share >= LEAST_STAGE, left < inf
+    is_in_stage, is_limited, since = memory.share >= LEAST_STAGE, left < inf, memory.steps[grown.begin]
     values: dict[str, Value | None] = {
         "what": SUBJECTS[memory.kind].format(rank_name(memory.rank, rows.ranks)),
         "others": len([one for one in growing if one.memory.kind == memory.kind]) - 1 or None,
@@ -137,7 +137,7 @@ def _grows(rows: HealthRows, growing: Sequence[Growing]) -> Found | None:
         "first": grown.first,
         "last": grown.last,
         "steps": len(memory.steps) - grown.begin,
-        "since": memory.steps[grown.begin],
+        "since": since,
         "share": memory.share,
         "inside": memory.stage if is_in_stage else None,
         "stage": "a step" if not is_in_stage else "the data loader" if memory.stage == LOADING else memory.stage,
@@ -145,7 +145,8 @@ def _grows(rows: HealthRows, growing: Sequence[Growing]) -> Found | None:
         "limit": memory.limit if is_limited else None,
         "left": _rounded(left) if is_limited else None,
     }
-    return Found(values, weight=1 / (1 + left))
+    stage = memory.stage if is_in_stage else None
+    return Found(values, weight=1 / (1 + left), since=since, rank=memory.rank, stage=stage)
 
 
 def _rounded(steps: float) -> int:
@@ -178,7 +179,9 @@ def healthy(rows: HealthRows) -> Found:
             "who": rank_name(most.rank, rows.ranks),
             "change": most.bytes[-1] - most.bytes[0] if len(most.bytes) > 1 else None,
             "since": most.steps[0],
-        }
+        },
+        since=most.steps[0],
+        rank=most.rank,
     )
 
 

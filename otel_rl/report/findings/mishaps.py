@@ -97,16 +97,17 @@ def _fault(rows: HealthRows, is_wanted: Callable[[str], bool]) -> Found | None:
     (fault, boundary, ranks), mismatches = max(groups.items(), key=lambda item: len(item[1]))
     sample = next((sample for one in mismatches for sample in one.samples), None)
     samples = sum(one.num_samples for one in mismatches) - 1
+    first = min(one.step for one in mismatches)
     values: dict[str, Value | None] = {
         "fault": fault,
         "boundary": boundary,
         "who": [rank_name(rank, rows.ranks) for rank in ranks],
         "sample": sample,
         "samples": samples if sample and samples > 0 else None,
-        "first": min(one.step for one in mismatches),
+        "first": first,
         "steps": len({one.step for one in mismatches}),
     }
-    return Found(values, weight=len(mismatches))
+    return Found(values, weight=len(mismatches), step=first, rank=next(iter(ranks), None))
 
 
 @rule(
@@ -121,7 +122,7 @@ def no_update(rows: HealthRows) -> Found | None:
     updates = rows.updates
     if updates is None or updates.last_row < ROW:
         return None
-    return Found({"row": updates.last_row, "since": updates.since}, weight=updates.last_row)
+    return Found({"row": updates.last_row, "since": updates.since}, weight=updates.last_row, since=updates.since)
 
 
 @rule(
@@ -136,7 +137,8 @@ def updates_skipped(rows: HealthRows, *, limit: float = SKIPPED) -> Found | None
     updates = rows.updates
     if updates is None or updates.last_row >= ROW or updates.skipped < max(FEW, limit * updates.steps):
         return None
-    return Found({"skipped": updates.skipped, "steps": updates.steps, "since": updates.since})
+    values = {"skipped": updates.skipped, "steps": updates.steps, "since": updates.since}
+    return Found(values, step=updates.since)
 
 
 @rule("alarm", condition=f"{whole(HALF)} of the requests of an engine fail or time out", **REQUESTS_FAIL)
@@ -236,7 +238,8 @@ def tokens_jump(rows: HealthRows, *, times: float = JUMP) -> Found | None:
     others = sum(one.step > jumped.step and one.tokens >= times * most for one in rows.step_tokens)
     who = rank_name(jumped.rank, rows.ranks)
     values: dict[str, Value | None] = {"step": jumped.step, "tokens": jumped.tokens, "before": most, "who": who}
-    return Found({**values, "others": others or None}, jumped.tokens / most)
+    values["others"] = others or None
+    return Found(values, jumped.tokens / most, step=jumped.step, rank=jumped.rank)
 
 
 def _of_training(rows: HealthRows) -> list[RequestRow]:

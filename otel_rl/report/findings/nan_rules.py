@@ -50,7 +50,7 @@ def reward_nan(learning: Learning) -> Found | None:
     who = f"Reward {shorten(names[0], NAME_WIDTH)}" if len(names) == 1 else "The reward"
     values = {"who": who, "is": _kind(learning, one), "when": _when(learning, one, start)}
     gradient = _gradient(learning, one.step(start)) if start else {}
-    return Found({**values, **gradient, "is_always": start == 0})
+    return Found({**values, **gradient, "is_always": start == 0}, since=one.step(start))
 
 
 @rule(
@@ -74,7 +74,8 @@ def update_nan(learning: Learning) -> Found | None:
             "is": _kind(learning, one),
             "when": _when(learning, one, start),
             "other": min(others, default=None),
-        }
+        },
+        since=one.step(start),
     )
 
 
@@ -96,7 +97,8 @@ def rank_nan(learning: Learning) -> Found | None:
             start, one = min(bad, key=lambda pair: (pair[1].step(pair[0]), pair[1].rank))
             ranks = f"rank {one.rank}" if len(bad) == 1 else f"{len(bad)} of {len(rows)} ranks"
             kind = "NaN" if any(map(math.isnan, one.values)) else "infinite"
-            return Found({"who": NAMES[name], "ranks": ranks, "is": kind, "when": _when(learning, one, start)})
+            values = {"who": NAMES[name], "ranks": ranks, "is": kind, "when": _when(learning, one, start)}
+            return Found(values, since=one.step(start), rank=one.who)
     return None
 
 
@@ -122,7 +124,7 @@ def nan_at_times(learning: Learning) -> Found | None:
             first, last = one.step(where[0]), one.step(where[-1])
             span = f"step {first}" if len(where) == 1 else f"first in step {first}, last in step {last}"
             said = {"who": NAMES[one.name], "is": _kind(learning, one), "steps": steps, "where": span}
-            return Found({**said, "count": len(where), "first": first, "last": last})
+            return Found({**said, "count": len(where), "first": first, "last": last}, step=first)
     return None
 
 
@@ -171,7 +173,8 @@ def function_nan(learning: Learning) -> Found | None:
     for name, one in scores.items():
         start = onset(one.bad())
         if start is not None and len(scores) > 1 and len(one.values) - start >= FEWEST:
-            return Found({"name": shorten(name, NAME_WIDTH), "when": _when(learning, one, start)})
+            values = {"name": shorten(name, NAME_WIDTH), "when": _when(learning, one, start)}
+            return Found(values, since=one.step(start))
     return None
 
 
@@ -195,18 +198,20 @@ def _answers(learning: Learning) -> Iterator[tuple[bool, float, Found]]:
 def _found_answers(
     name: str, typical: float, answers: float, one: Numbers, where: Sequence[int], points: int, rows: Sequence[Numbers]
 ) -> Found:
-    guilty = [row.rank for row in rows if any(value > 0 for value in row.values)]
+    guilty = [row for row in rows if any(value > 0 for value in row.values)]
     is_one_rank = len(rows) > 1 and len(guilty) == 1
     return Found(
         {
             "name": shorten(name, NAME_WIDTH),
             "bad": max(1, typical),
             "answers": (answers / len(rows) if is_one_rank else answers) or None,
-            "rank": guilty[0] if is_one_rank else None,
+            "rank": guilty[0].rank if is_one_rank else None,
             "first": None if len(where) == points else one.step(where[0]),
             "count": len(where),
             "of": points,
-        }
+        },
+        step=one.step(where[0]),
+        rank=guilty[0].who if is_one_rank else None,
     )
 
 

@@ -61,7 +61,7 @@ def policy_collapse(learning: Learning, *, limit: float = GONE) -> Found | None:
     began = _low_since(entropy, HALF)
     step = entropy.steps[start if began is None else began]
     values = {"step": step, "before": _early(entropy), "after": max(0.0, median(entropy.since(step)))}
-    return Found({**values, **_no_gradient(learning, step), **_driven_by(learning, step)})
+    return Found({**values, **_no_gradient(learning, step), **_driven_by(learning, step)}, since=step)
 
 
 @rule(
@@ -80,7 +80,8 @@ def entropy_collapse(learning: Learning, *, limit: float = LOW) -> Found | None:
     if start is None or learning.is_gaining or len(entropy) < FEW:
         return None
     step = entropy.steps[start]
-    return Found({"step": step, "before": _early(entropy), "after": max(0.0, median(entropy.since(step)))})
+    values = {"step": step, "before": _early(entropy), "after": max(0.0, median(entropy.since(step)))}
+    return Found(values, since=step)
 
 
 @rule(
@@ -103,7 +104,7 @@ def gradient_vanished(learning: Learning) -> Found | None:
         return None
     of = f"{sum(flags[start:])} of {plural(len(gradient), 'step')}"
     since = f"since step {gradient.steps[start]} ({of}), {brief(median(gradient.values[:start]))} before"
-    return Found({"when": since if start else f"in {of}"})
+    return Found({"when": since if start else f"in {of}"}, since=gradient.steps[start])
 
 
 @rule(
@@ -125,7 +126,7 @@ def gradient_explosion(learning: Learning) -> Found | None:
     if start is None or len(gradient) - start < FEWEST or median(gradient.values[start:]) <= limit:
         return None
     values = {"before": median(gradient.values[:start]), "after": median(gradient.values[start:])}
-    return Found({**values, "step": gradient.steps[start]})
+    return Found({**values, "step": gradient.steps[start]}, since=gradient.steps[start])
 
 
 @rule(
@@ -149,7 +150,7 @@ def gradient_spikes(learning: Learning) -> Found | None:
         return None
     values = {"count": len(where), "total": len(gradient), "first": gradient.steps[where[0]]}
     top = max(gradient.values[index] for index in where)
-    return Found({**values, "top": top, "usual": median(gradient.values)})
+    return Found({**values, "top": top, "usual": median(gradient.values)}, step=gradient.steps[where[0]])
 
 
 @rule(
@@ -179,7 +180,7 @@ def kl_explosion(learning: Learning) -> Found | None:
     if gains_since(reward, step) or _is_higher(before, after):
         return None
     went = {"reward_before": level(before), "reward_after": level(after)} if before and after else {}
-    return Found({"middle": middle, "end": end, "step": step, **went})
+    return Found({"middle": middle, "end": end, "step": step, **went}, since=step)
 
 
 @rule(
@@ -213,7 +214,8 @@ def learning_rate_zero_since(learning: Learning) -> Found | None:
     start = onset([value == 0 for value in rate.values], 1.0)
     if not start or len(rate) - start < max(10, len(rate) // 5):
         return None
-    return Found({"step": rate.steps[start], "count": len(rate) - start, "total": len(rate)})
+    step = rate.steps[start]
+    return Found({"step": step, "count": len(rate) - start, "total": len(rate)}, since=step)
 
 
 @rule(
@@ -257,7 +259,7 @@ def rollout_drifts(learning: Learning, *, nat: float = APART, times: float = TIM
         lag, step = learning.curve(v.SAMPLE_LAG), apart.steps[start]
         if not median(lag.since(step)) > median(lag.before(step)):
             values = {"before": median(apart.values[:start]), "after": median(apart.values[start:])}
-            return Found({"step": apart.steps[start], **values})
+            return Found({"step": step, **values}, since=step)
     return None
 
 

@@ -118,7 +118,7 @@ def answers_short(learning: Learning) -> Found | None:
     reward = learning.curve(v.REWARD_SCORE)
     step = length.steps[start]
     rises_to = reward.change.after if learning.is_gaining else None
-    return Found({"step": step, "before": early, "after": after, "reward": rises_to})
+    return Found({"step": step, "before": early, "after": after, "reward": rises_to}, since=step)
 
 
 @rule(

@@ -88,8 +88,9 @@ def reward_collapsed(learning: Learning, *, lost: float = LOST) -> Found | None:
     is_sparse = median(curve.values[top]) < best / 2 + final / 2  # a few hits of a reward that is 0 in most steps
     if is_slow or is_sparse or len(curve) - begin < max(5, len(curve) // 10):
         return None
-    values = {"step": curve.steps[begin], "best": best, "final": level(curve.values[begin:])}
-    return Found({**values, "peak": curve.steps[end - 1], **_fallen_function(learning, curve.steps[begin])})
+    step = curve.steps[begin]
+    values = {"step": step, "best": best, "final": level(curve.values[begin:]), "peak": curve.steps[end - 1]}
+    return Found({**values, **_fallen_function(learning, step)}, since=step)
 
 
 @rule(
@@ -165,7 +166,8 @@ def evaluation_falls(learning: Learning) -> Found | None:
     if fell < max(QUARTER * reward.change.by, NOISES * noise(values)):
         return None
     rise = {"from": reward.change.before, "to": reward.change.after}
-    return Found({"best": values[index], "step": evaluation.steps[index], "last": values[-1], **rise})
+    step = evaluation.steps[index]
+    return Found({"best": values[index], "step": step, "last": values[-1], **rise}, since=step)
 
 
 @rule(
@@ -188,7 +190,8 @@ def function_constant(learning: Learning) -> Found | None:
         if start is None or len(score) - start < max(10, len(score) // 5) or _has_reached(score, start):
             continue
         when = f"since step {score.steps[start]}" if start else f"in all {plural(len(score), _noun(learning, score))}"
-        return Found({"name": shorten(name, NAME_WIDTH), "value": score.values[-1], "when": when})
+        values: dict[str, Value | None] = {"name": shorten(name, NAME_WIDTH), "value": score.values[-1], "when": when}
+        return Found(values, since=score.steps[start])
     return None
 
 
@@ -214,7 +217,7 @@ def groups_equal(learning: Learning, *, limit: float = ALL) -> Found | None:
     taught = sum(value >= limit for value in equal.values[start:])
     when = f"Since step {step}" if start else f"In all {total}"
     nothing = f"{taught} of {total} teach nothing" if start else "they teach nothing"
-    return Found({"when": when, "value": rewards[0] if is_same else None, "nothing": nothing})
+    return Found({"when": when, "value": rewards[0] if is_same else None, "nothing": nothing}, since=step)
 
 
 @rule(
@@ -250,7 +253,8 @@ def reward_course(learning: Learning) -> Found | None:
         return None
     if len(curve) == 1:
         return Found({"text": f"Reward {brief(curve.values[0])} in the only step."})
-    return Found({"text": _way(learning, curve) + _groups(learning)})
+    text = _way(learning, curve) + _groups(learning)
+    return Found({"text": text}, step=curve.steps[_arrival(curve)[1]] if _has_risen(curve) else None)
 
 
 @rule(
@@ -304,13 +308,22 @@ def _way(learning: Learning, curve: Curve) -> str:
     if len(curve) < FEW:
         return f"Reward {brief(curve.values[0])} to {brief(curve.values[-1])} in {steps}."
     first, last = _digits(moved.before, moved.by), _digits(moved.after, moved.by)
-    if moved.by > 3 * moved.scatter:
-        limit = _rounded(moved.before + ARRIVED * moved.by, moved.by)
-        where = first_above(curve.values, limit)
-        return f"Reward {first} to {last}, first above {brief(limit)} in step {curve.steps[where or 0]}."
+    if _has_risen(curve):
+        limit, where = _arrival(curve)
+        return f"Reward {first} to {last}, first above {brief(limit)} in step {curve.steps[where]}."
     if moved.is_rise or moved.is_fall or abs(monotony(curve.values)) > TREND:
         return f"Reward {first} to {last} in {steps}."
     return f"Reward {brief(level(curve.values))}, within its noise of {brief(moved.scatter)} in {steps}."
+
+
+def _has_risen(curve: Curve) -> bool:
+    return len(curve) >= FEW and curve.change.by > 3 * curve.change.scatter
+
+
+def _arrival(curve: Curve) -> tuple[float, int]:
+    """Return the level at which a reward that rises has arrived, and the index where it first is above it."""
+    limit = _rounded(curve.change.before + ARRIVED * curve.change.by, curve.change.by)
+    return limit, first_above(curve.values, limit) or 0
 
 
 def _groups(learning: Learning) -> str:

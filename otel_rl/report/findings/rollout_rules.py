@@ -77,7 +77,8 @@ def beside_turns(rows: TimeRows, *, limit: float = BESIDE_SHARE, step_limit: flo
     share = min(1.0, time_s / whole_s) * generating_share(rows, (QUEUE, v.SAMPLE))
     if share < step_limit:
         return None
-    return Found({"stage": stage, "time_s": time_s / count, "trajectory_s": whole_s / count, "share": share}, share)
+    times = {"time_s": time_s / count, "trajectory_s": whole_s / count}
+    return Found({"stage": stage, **times, "share": share}, share, stage=stage)
 
 
 @rule(
@@ -126,6 +127,8 @@ def held_step(rows: TimeRows, *, limit: float = HELD_SHARE) -> Found | None:
             "steps": len(held) - 1 or None,
         },
         longest.share,
+        step=longest.step,
+        stage=longest.inside,
     )
 
 
@@ -156,6 +159,8 @@ def slow_process(rows: TimeRows, *, limit: float = SLOW_SHARE) -> Found | None:
             "share": slow.share,
         },
         slow.share,
+        rank=slow.rank,
+        stage=slow.stage,
     )
 
 
@@ -173,7 +178,7 @@ def growing_stage(rows: TimeRows, *, times: float = GROWN_RATIO, limit: float = 
     row = rows.growing
     if row is None or row.share < limit or row.last_s < times * row.first_s:
         return None
-    return Found(asdict(row), row.share)
+    return Found(asdict(row), row.share, stage=row.stage)
 
 
 @rule(
@@ -185,7 +190,8 @@ def growing_stage(rows: TimeRows, *, times: float = GROWN_RATIO, limit: float = 
     "once.",
 )
 def starting_agents(rows: TimeRows) -> Found | None:
-    return Found(asdict(rows.first_submit)) if rows.first_submit is not None else None
+    first = rows.first_submit
+    return Found(asdict(first), step=first.step, stage=v.SAMPLE_SUBMIT) if first is not None else None
 
 
 @rule(

@@ -77,6 +77,11 @@ class Found:
     """By name: numbers in seconds, bytes, shares 0..1; names of ranks, stages and others; None is not known."""
     weight: float = 0.0
     """The heaviest finding of a severity comes first."""
+    step: int | None = None
+    since: int | None = None
+    rank: Rank | None = None
+    stage: str | None = None
+    """Where it is seen, as in ``Finding``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

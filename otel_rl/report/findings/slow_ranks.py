@@ -97,7 +97,8 @@ def _slow(rows: TimeRows, applies: Callable[[SlowRankRow], bool]) -> Found | Non
         "core_share": worst.core_share,
         "is_led": bool(rows.roles),
     }
-    return Found(values | _in_one_stage(rows, worst) | _others(rows, others), worst.share)
+    values |= _in_one_stage(rows, worst) | _others(rows, others)
+    return Found(values, worst.share, rank=worst.who, stage=None if worst.is_everywhere else worst.stages[0])
 
 
 def _is_alike(row: SlowRankRow, worst: SlowRankRow) -> bool:
@@ -160,7 +161,9 @@ def slow_communication(rows: TimeRows) -> Found | None:
     share = sum(row.share for row in slow)
     values: dict[str, Value | None] = {"stage": slow[0].stage, "stages": [row.stage for row in slow], "time_s": time_s}
     return Found(
-        values | {"share": share, "call_s": call_s, "pipeline": _pipeline(rows, slow[0].pipeline)}, weight=share
+        values | {"share": share, "call_s": call_s, "pipeline": _pipeline(rows, slow[0].pipeline)},
+        weight=share,
+        stage=slow[0].stage,
     )
 
 
@@ -189,7 +192,7 @@ def awaited_rank(rows: TimeRows, *, limit: float = AWAITED_SHARE) -> Found | Non
         "more_s": rows.awaited.more_s,
         "stage": rows.awaited.stage,
     }
-    return Found(values, longest.wait_s / longest.step_s)
+    return Found(values, longest.wait_s / longest.step_s, rank=ranks[0], stage=rows.awaited.stage)
 
 
 @rule(

@@ -130,6 +130,7 @@ def around_generation(
             "share": share * sample.share,
         },
         share * sample.share,
+        stage=stage,
     )
 
 
@@ -149,12 +150,12 @@ def slower_since(rows: TimeRows, *, times: float = SLOWER) -> Found | None:
     if slower is None or slower.after_s < times * slower.before_s:
         return None
     ratio = slower.after_s / slower.before_s
-    return Found({**asdict(slower), "ratio": ratio}, 1 - 1 / ratio)
+    return Found({**asdict(slower), "ratio": ratio}, 1 - 1 / ratio, since=slower.step, stage=slower.stage)
 
 
 @rule(
     "warning",
-    reads=(v.SAMPLE,),
+    reads=(v.TAIL, v.SAMPLE),
     condition=f"the slowest 1, 5 or 10 % of the requests alone take at least {whole(TAIL_STEP_SHARE)} of the "
     f"step, and of the rollout at least {TAIL_RATIO:.0f} times their number, and answers have one turn",
     window=AVERAGED,
@@ -169,7 +170,7 @@ def slow_tail(rows: TimeRows, *, limit: float = TAIL_STEP_SHARE, times: float = 
         step_share = tail.step_share or 0.0
         if step_share >= limit and tail.share >= times * tail.slowest:
             values = {"slowest": round(100 * tail.slowest), "share": tail.share, "step_share": step_share}
-            return Found(values, step_share)
+            return Found(values, step_share, stage=v.SAMPLE)
     return None
 
 
@@ -200,7 +201,9 @@ def besides_training(rows: TimeRows) -> Found | None:
 )
 def unknown_time(rows: TimeRows, *, limit: float = OTHER_SHARE) -> Found | None:
     share = rows.share_of(v.OTHER)
-    return Found({"share": share}, share) if share >= limit and rows.median_s >= TINY_STEP_S else None
+    if share < limit or rows.median_s < TINY_STEP_S:
+        return None
+    return Found({"share": share}, share, stage=v.OTHER)
 
 
 @rule(
@@ -212,7 +215,8 @@ def unknown_time(rows: TimeRows, *, limit: float = OTHER_SHARE) -> Found | None:
     sentence="Step {step} is left aside: it took {time_s:seconds}, {ratio:times} the median, above all in {stage}.",
 )
 def long_step(rows: TimeRows) -> Found | None:
-    return Found(asdict(rows.long_step)) if rows.long_step is not None else None
+    one = rows.long_step
+    return Found(asdict(one), step=one.step, stage=one.stage) if one is not None else None
 
 
 @rule(

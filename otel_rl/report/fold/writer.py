@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 
 ROWS: Final = 100_000
 """So many spans of a writer are folded at once."""
+LEAST_ROWS: Final = 4_000
+"""Fewer wait for more: to look for traces that are over costs as much as to fold hundreds of spans."""
 PENDING_STEPS: Final = 4
 PENDING_NS: Final = 12_000_000_000
 MOST_PENDING: Final = 256
@@ -119,6 +121,14 @@ class RunFold:
         found.attempts = dict(sorted(found.attempts.items(), key=lambda item: item[1].begin_ns))
         return found
 
+    def end_pending(self, window_ns: float) -> list[StepRecord]:
+        """Close the traces that may not be over and ended within some time; return their steps. It ends this, too."""
+        known = len(self.found.steps)
+        for writer in self.writers.values():
+            writer.leave_recent(window_ns)
+            writer.finish(())
+        return self.found.steps[known:]
+
     def count_steps(self, count: int) -> int:
         """Return the first of some numbers that no step has."""
         self.steps += count
@@ -171,7 +181,7 @@ class WriterFold:
             rows += len(table)
             if rows >= ROWS:
                 rows = self._close(is_end=False)
-        if rows:
+        if rows and sum(map(len, self.pending)) >= LEAST_ROWS:
             self._close(is_end=False)
 
     def finish(self, closed: Sequence[SpanView]) -> None:
@@ -181,6 +191,15 @@ class WriterFold:
             self.pending.append(self._add(table))
         if self.pending:
             self._close(is_end=True)
+
+    def leave_recent(self, window_ns: float) -> None:
+        """Drop what is pending of traces that ended longer ago; a process that is called has none that end."""
+        table = join(self.pending) if self.pending else None
+        is_end = None if table is None else self.containers(table) & table["is_own"]
+        if table is not None and is_end is not None and is_end.any():
+            ends = table["end"][is_end]
+            recent = table["trace"][is_end][ends >= ends.max() - window_ns]
+            self.pending = [table.take(np.isin(table["trace"], recent))]
 
     def _resource(self, resource: Any) -> int:
         number = self.numbers.setdefault(id(resource), len(self.resources))

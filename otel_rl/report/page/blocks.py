@@ -25,6 +25,11 @@ def html_of(blocks: Iterable[Block]) -> str:
     return "\n".join(map(_block, blocks))
 
 
+def lines_of(text: str) -> str:
+    """Make a text of several lines literal."""
+    return escape("\n".join(map(printable, text.split("\n"))))
+
+
 def _block(block: Block) -> str:
     if isinstance(block, Line):
         return f"<p>{marked(block.text, block.severity)}</p>"

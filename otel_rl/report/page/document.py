@@ -15,10 +15,10 @@ from otel_rl.report.data.course import Course
 from otel_rl.report.data.finding import Finding
 from otel_rl.report.data.report import Report
 from otel_rl.report.findings.unmade import Making
-from otel_rl.report.page.blocks import html_of, marked, safe
+from otel_rl.report.page.blocks import html_of, lines_of, marked, safe
 from otel_rl.report.page.bokeh_models import library
 from otel_rl.report.page.draw import draw
-from otel_rl.report.page.figure import Bars, Curves, Figure, Heat, Panel, Stack, Timelines
+from otel_rl.report.page.figure import Bars, Curves, Figure, Foldout, Foldouts, Heat, Panel, Stack, Timelines
 from otel_rl.report.page.palette import colour_of, colours
 from otel_rl.report.page.panels import Evidence, PageContent, make_page
 from otel_rl.report.screen import counted
@@ -29,6 +29,7 @@ from otel_rl.runs.format import printable, shorten
 SEVERITIES: Final[dict[str, Severity]] = {"alarm": "alarm", "warning": "warning", "note": ""}
 KINDS: Final = {"time": "Time", "learn": "Learn", "health": "Health"}
 LONGEST_NAME: Final = 200
+PLACE: Final = "{trace_id}"
 FEW_ROWS: Final = 8
 """A heatmap of more rows takes the whole width."""
 
@@ -47,13 +48,19 @@ class PageParts:
     data: Mapping[str, Any]
 
 
-def to_html(report: Report, course: Course) -> str:
-    """Write a report as one HTML document."""
+def to_html(report: Report, course: Course, traces_url: str = "") -> str:
+    """Write a report as one HTML document.
+
+    Args:
+        report: what is shown.
+        course: how the run went from step to step.
+        traces_url: where traces can be looked at, as `OTEL_RL_TRACES_URL` says it; empty for nowhere.
+    """
     making = Making()
-    return write_page(parts_of(report, make_page(report, course, making), making))
+    return write_page(parts_of(report, make_page(report, course, making), making, traces_url))
 
 
-def parts_of(report: Report, page: PageContent, making: Making) -> PageParts:
+def parts_of(report: Report, page: PageContent, making: Making, traces_url: str = "") -> PageParts:
     """Return the parts of a page."""
     document, places = draw([figure for panel in page.panels for figure in panel.figures])
     unmade = [*report.unmade, *making.unmade]
@@ -63,9 +70,10 @@ def parts_of(report: Report, page: PageContent, making: Making) -> PageParts:
         "panel-links": _links(page),
         "findings": _findings(page),
         "unmade": f'<div id="unmade">{said}</div>',
-        **{f"panel-{one.name}": _panel(one, report) for one in page.panels},
+        **{f"panel-{one.name}": _panel(one, report, traces_url) for one in page.panels},
     }
-    return PageParts(report.run, body, {"document": document, "places": places, **_data(report, page)})
+    data = {"document": document, "places": places, "traces": trace_link(traces_url, ""), **_data(report, page)}
+    return PageParts(report.run, body, data)
 
 
 def parts_of_figures(run: str, figures: Sequence[Figure]) -> PageParts:
@@ -81,7 +89,7 @@ def write_page(parts: PageParts, *, live: str = "", live_script: str = "") -> st
     scripts = [library(), own_file("page.js"), *filter(None, [live_script])]
     body = [
         *parts.body.values(),
-        '<aside id="selected" hidden><output></output><button type="button">copy</button></aside>',
+        f'<aside id="selected" hidden><output></output><button type="button">copy</button>{_link("")}</aside>',
         live,
         f'<script type="application/json" id="data">{to_script(parts.data)}</script>',
     ]
@@ -148,7 +156,7 @@ def _finding(finding: Finding, where: Evidence) -> str:
     return f'<div class="finding {finding.severity}"><dt>{KINDS[finding.kind]}</dt><dd>{link}{advice}</dd></div>'
 
 
-def _panel(panel: Panel, report: Report) -> str:
+def _panel(panel: Panel, report: Report, traces_url: str) -> str:
     figures = "".join(map(_figure, panel.figures))
     tables = "".join(
         (f"<h3>{safe(one.title)}</h3>" if one.title else "") + html_of(one.blocks(report)) for one in panel.sections
@@ -158,8 +166,36 @@ def _panel(panel: Panel, report: Report) -> str:
     label = f'<p class="label">{safe(panel.label)}</p>' if panel.title != panel.label else ""
     return (
         f'<section id="panel-{panel.name}" class="panel">{label}<h2>{safe(panel.title)}</h2>'
-        f'<div class="figures">{figures}</div>{tables}</section>'
+        f'<div class="figures">{figures}</div>{_folds(panel.folds, traces_url)}{tables}</section>'
     )
+
+
+def _folds(folds: Foldouts | None, traces_url: str) -> str:
+    if folds is None:
+        return ""
+    return html_of(folds.blocks) + "".join(_fold(one, traces_url) for one in folds.folds)
+
+
+def _fold(fold: Foldout, traces_url: str) -> str:
+    name = f' id="{safe(fold.name)}"' if fold.name else ""
+    link = _link(trace_link(traces_url, fold.trace)) if traces_url else ""
+    trace = f'<p class="note">trace {safe(fold.trace)} {link}</p>' if fold.trace else ""
+    text = f"<pre>{lines_of(fold.text)}</pre>" if fold.text else ""
+    inner = "".join(_fold(one, traces_url) for one in fold.inner)
+    return f"<details{name}><summary>{safe(fold.title)}</summary>{trace}{html_of(fold.blocks)}{inner}{text}</details>"
+
+
+def trace_link(traces_url: str, trace: str) -> str:
+    """Return the address of a trace; for no trace that which one of any is made of; empty for nowhere."""
+    if not traces_url:
+        return ""
+    place = traces_url if PLACE in traces_url else f"{traces_url.rstrip('/')}/trace/{PLACE}"
+    return place.replace(PLACE, trace) if trace else place
+
+
+def _link(address: str) -> str:
+    hidden = "" if address else " hidden"
+    return f'<a href="{safe(address) or "#"}" target="_blank" rel="noopener noreferrer"{hidden}>open the trace</a>'
 
 
 def _figure(figure: Figure) -> str:
@@ -243,4 +279,7 @@ def _timeline(report: Report, step: Any) -> dict[str, Any]:
         "attempt": step.attempt,
         "time_s": step.time_ns / 1e9,
     }
-    return {**head, "texts": list(texts), "lanes": lanes}
+    arrows = [
+        {"label": _short(one.label), "begin": one.begin, "end": one.end, "taken": one.is_taken} for one in step.arrows
+    ]
+    return {**head, "texts": list(texts), "lanes": lanes, "arrows": arrows}

@@ -25,6 +25,7 @@ LONG: Final = 10
 """Fewer minutes or hours than these are written as seconds or minutes."""
 MARKS: Final = {"alarm": VERMILLION, "warning": ORANGE, "note": GREY}
 BOXES: Final = ("left", "right", "bottom", "top", "colour", "alpha", "label", "time", "lane", "id")
+ARROWS: Final = ("x0", "y0", "x1", "y1", "label")
 LONGEST: Final = 60
 MOST_TICKS: Final = 24
 SATURATED: Final = 0.98
@@ -276,6 +277,12 @@ def _timelines(plot: _Plot, _: Timelines) -> None:
     for name, more in (("boxes", {}), ("waits", {key: Fixed(value) for key, value in hatch.items()})):
         of = source({key: [] for key in BOXES}, name=name, tags=[name])
         plot.tell(plot.add("Quad", of, **box, **more), [("", "@label"), ("", "@lane"), ("takes", "@time")])
+    of = source({key: [] for key in ARROWS}, name="arrows", tags=["arrows"])
+    line = {"x0": ByRow("x0"), "y0": ByRow("y0"), "x1": ByRow("x1"), "y1": ByRow("y1")}
+    plot.tell(plot.add("Segment", of, **line, line_color=Fixed(SOFT), line_width=Fixed(1.5)), [("", "@label")])
+    head = Model("NormalHead", size=Fixed(8), fill_color=Fixed(SOFT), line_color=Fixed(SOFT))
+    ends = {"x_start": ByRow("x0"), "y_start": ByRow("y0"), "x_end": ByRow("x1"), "y_end": ByRow("y1")}
+    plot.center.append(Model("Arrow", source=of, **ends, end=head, line_color=Fixed(SOFT)))
     plot.x_range, plot.y_range = Model("Range1d", name="time"), Model("Range1d", name="lanes")
     plot.y_ticks = {"ticker": Model("FixedTicker", name="lane-ticks", ticks=[], minor_ticks=[]), "name": "lane-axis"}
     plot.height = 320

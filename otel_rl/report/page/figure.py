@@ -11,7 +11,7 @@ import numpy as np
 
 from otel_rl.report.data.course import StepTimeline
 from otel_rl.report.data.finding import Severity
-from otel_rl.report.section import Section
+from otel_rl.report.section import Block, Section
 from otel_rl.runs.format import brief, percent, seconds, size
 
 if TYPE_CHECKING:
@@ -121,6 +121,30 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Foldout:
+    """What is shown when somebody opens it."""
+
+    title: str
+    name: str = ""
+    """By which it is found in the page; empty if nobody looks for it."""
+    trace: str = ""
+    """The id of its trace; empty if it has none."""
+    blocks: Sequence[Block] = ()
+    inner: Sequence[Foldout] = ()
+    text: str = ""
+    """Shown as it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foldouts:
+    """What a panel shows of single things: what stands out, and then all, folded."""
+
+    title: str
+    blocks: Sequence[Block]
+    folds: Sequence[Foldout]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
     """A part of the page."""
 
@@ -131,6 +155,7 @@ class Panel:
     figures: Sequence[Figure] = ()
     sections: Sequence[Section] = field(default_factory=list)
     """What is shown below the figures as tables."""
+    folds: Foldouts | None = None
 
 
 def bins(steps: Sequence[int], most: int = MOST_POINTS) -> list[slice]:

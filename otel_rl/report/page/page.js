@@ -37,6 +37,8 @@
     inSight.forEach(mark);
     showTimeline(timelines.has(step) ? step : shown ?? data.first);
     say(step);
+    const sampled = [...document.querySelectorAll("details[id^=samples-]")].filter((one) => Number(one.id.slice(8)) <= step).pop();
+    if (sampled) sampled.open = true;
     document.querySelectorAll("figure.here").forEach((one) => one.classList.remove("here"));
     const figure = said.figure && by("figure-" + said.figure);
     if (figure) figure.classList.add("here");
@@ -67,6 +69,9 @@
     else if (Number.isFinite(step) && timelines.size) parts.push("its spans are not in this page");
     by("selected").hidden = !parts.length;
     by("selected").firstElementChild.textContent = parts.join(" · ");
+    const link = by("selected").querySelector("a");
+    link.hidden = !one || !data.traces;
+    if (!link.hidden) link.href = data.traces.replace("{trace_id}", one.trace);
   };
 
   // --- the timeline ---------------------------------------------------------------------------------------------
@@ -91,18 +96,20 @@
     const drawn = { boxes: empty(), waits: empty() };
     const ticks = [];
     const names = new Map();
+    const tops = [];
     const [per, unit] = one.time_s >= 10 ? [1e6, "s"] : [1e3, "ms"];
     let depth = 0;
     let last = 0;
     for (const lane of one.lanes) {
-      const tops = heights(one, lane);
-      const levels = tops[tops.length - 1];
+      const high = heights(one, lane);
+      const levels = high[high.length - 1];
+      tops.push(high.map((top) => -depth - top));
       for (let at = 0; at < lane.begin.length; at++) {
         const boxes = lane.wait[at] ? drawn.waits : drawn.boxes;
         boxes.left.push(lane.begin[at] / per);
         boxes.right.push(lane.end[at] / per);
-        boxes.top.push(-depth - tops[lane.level[at]] - 0.02);
-        boxes.bottom.push(-depth - tops[lane.level[at] + 1] + 0.02);
+        boxes.top.push(-depth - high[lane.level[at]] - 0.02);
+        boxes.bottom.push(-depth - high[lane.level[at] + 1] + 0.02);
         const label = one.texts[lane.label[at]];
         boxes.colour.push(colour(label));
         boxes.alpha.push(isLit(label) ? 1 : 0.2);
@@ -118,8 +125,10 @@
       depth += levels + 0.6;
     }
     for (const [name, boxes] of Object.entries(drawn)) model(name).data = boxes;
+    const end = Math.max(last, one.time_s * 1e6) / per;
+    model("arrows").data = arrows(one, tops, per, end);
     model("lanes").setv({ start: -depth, end: 0.4 });
-    model("time").setv({ start: 0, end: Math.max(last, one.time_s * 1e6) / per });
+    model("time").setv({ start: 0, end });
     model("timeline-x").axis_label = `time since the step began, ${unit}`;
     model("lane-ticks").ticks = ticks.reverse();
     model("lane-axis").major_label_overrides = names;
@@ -130,6 +139,20 @@
     });
     legend(one);
     refresh("timeline");
+  };
+  // From the end of a box, or the left edge above the lane, to another one, or the right edge.
+  const arrows = (one, tops, per, last) => {
+    const drawn = { x0: [], y0: [], x1: [], y1: [], label: [] };
+    const middle = ([lane, at]) => (tops[lane][one.lanes[lane].level[at]] + tops[lane][one.lanes[lane].level[at] + 1]) / 2;
+    const above = ([lane]) => tops[lane][0] + 0.3;
+    for (const { begin, end, taken, label } of one.arrows) {
+      drawn.x0.push(begin ? one.lanes[begin[0]].end[begin[1]] / per : 0);
+      drawn.y0.push(begin ? middle(begin) : above(end));
+      drawn.x1.push(end ? one.lanes[end[0]][taken ? "end" : "begin"][end[1]] / per : last);
+      drawn.y1.push(end ? middle(end) : above(begin));
+      drawn.label.push(label);
+    }
+    return drawn;
   };
   const legend = (one) => {
     const list = by("figure-timeline").querySelector(".legend");

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -12,11 +11,13 @@ from otel_rl.report.data.course import Course
 from otel_rl.report.data.finding import Finding, Findings
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
+from otel_rl.report.findings.rule import SEVERITIES
 from otel_rl.report.findings.timing import TIME
 from otel_rl.report.findings.unmade import Making
 from otel_rl.report.page import learning_figures, request_figures, time_figures
-from otel_rl.report.page.figure import Figure, Heat, Mark, Panel
-from otel_rl.report.rows.course_rows import steps_named
+from otel_rl.report.page.figure import Figure, Foldouts, Heat, Mark, Panel
+from otel_rl.report.page.recorded_amounts import recorded
+from otel_rl.report.page.sample_foldouts import sample_foldouts
 from otel_rl.report.section import Section, rank_name
 from otel_rl.report.sections.caveats import CAVEATS, DISAGREEMENTS, FAILURES, UNSEEN_STEPS
 from otel_rl.report.sections.flops_rates import FLOPS
@@ -46,6 +47,7 @@ class _Planned:
     label: str
     figures: Make
     sections: tuple[Section, ...] = ()
+    makes_folds: Callable[[Report, Course], Foldouts | None] = lambda *_: None
 
 
 PANELS: Final = (
@@ -54,11 +56,14 @@ PANELS: Final = (
     _Planned("steps", "Steps", time_figures.step_figures, (STEP, RATES, STAGES)),
     _Planned("ranks", "Ranks", time_figures.rank_figures, (RANKS, OWN_TIME, COLLECTIVES, ROLES)),
     _Planned("rollouts", "Rollouts", request_figures.request_figures, (TRAJECTORIES, REQUESTS)),
+    _Planned("samples", "Samples", lambda *_: [], makes_folds=sample_foldouts),
     _Planned("memory", "Memory", request_figures.memory_figures, (MEMORY, MEMORY_PARTS)),
     _Planned(
         "goodput", "Goodput and compute", lambda report, _: time_figures.goodput_figures(report), (GOODPUT, FLOPS, WORK)
     ),
-    _Planned("telemetry", "Telemetry", lambda *_: [], (DETAILS, UNSEEN_STEPS, DISAGREEMENTS, CAVEATS)),
+    _Planned(
+        "telemetry", "Telemetry", lambda *_: [], (DETAILS, UNSEEN_STEPS, DISAGREEMENTS, CAVEATS), makes_folds=recorded
+    ),
 )
 PANEL_OF: Final = {"time": ("steps",), "learn": ("learning",), "health": ("trouble", "telemetry")}
 """Where a finding leads that no figure shows: to the first of these panels that is there."""
@@ -100,18 +105,29 @@ def make_page(report: Report, course: Course, making: Making) -> PageContent:
     return PageContent([_said(_marked(panel, found), found) for panel in panels], found)
 
 
+def newer_figures(page: PageContent, report: Report, course: Course) -> list[Figure]:
+    """Return the curves and the stages of a page with the numbers of a newer report, and the marks that they had."""
+    known = {one.name: one for panel in page.panels for one in panel.figures}
+    found = [*learning_figures.figures(report), *time_figures.step_figures(report, replace(course, spans=()))]
+    return [replace(one, marks=known[one.name].marks) for one in found if one.name in known]
+
+
 def _said(panel: Panel, found: Sequence[tuple[Finding, Evidence]]) -> Panel:
     """Give a panel the sentence of the worst finding that is seen in it as its title."""
-    seen = sorted((one for one, where in found if where.panel == panel.name), key=lambda one: one.severity)
+    seen = sorted(
+        (one for one, where in found if where.panel == panel.name), key=lambda one: SEVERITIES.index(one.severity)
+    )
     return replace(panel, title=seen[0].sentence) if seen else panel
 
 
 def _panel(planned: _Planned, report: Report, course: Course, making: Making) -> Panel | None:
     figures = making.make("section", planned.label, list[Figure](), planned.figures, report, course)
     shown = [one for one in planned.sections if making.make("section", one.title or one.name, [], one.blocks, report)]
-    if not figures and not shown:
+    folds = making.make("section", planned.label, None, planned.makes_folds, report, course)
+    if not figures and not shown and folds is None:
         return None
-    return Panel(name=planned.name, label=planned.label, title=planned.label, figures=figures, sections=shown)
+    title = planned.label if folds is None else folds.title
+    return Panel(name=planned.name, label=planned.label, title=title, figures=figures, sections=shown, folds=folds)
 
 
 def _all(findings: Findings) -> Iterator[Finding]:
@@ -124,9 +140,8 @@ def evidence(finding: Finding, report: Report, panels: Sequence[Panel]) -> Evide
     """Find the panel and the figure that show what a rule reads, and the step, the rank and the stage that it names."""
     named = () if finding.kind == "time" else dict.fromkeys(one.name for one in named_series(report, finding))
     reads = (*named, *ALL_READS.get(finding.rule, ()))
-    rank, stage = _rank(finding, report), _stage(finding, report)
-    steps = steps_named(finding)
-    step = steps[0] if steps else None
+    rank, stage = finding.rank, finding.stage or ""
+    step = finding.since if finding.step is None else finding.step
     names = {one.name for one in panels}
     if finding.kind == "time" and rank is not None:
         rows = {one.name: one.content.rows for of in panels for one in of.figures if isinstance(one.content, Heat)}
@@ -139,24 +154,9 @@ def evidence(finding: Finding, report: Report, panels: Sequence[Panel]) -> Evide
                 if read in one.reads:
                     return Evidence(panel.name, one.name, step, rank, stage)
     usual = PANEL_OF[finding.kind]
-    if finding.kind == "health" and finding.severity == "note" and re.search("memory", finding.sentence, re.IGNORECASE):
+    if finding.kind == "health" and finding.severity == "note" and finding.since is not None:
         usual = ("memory", *usual)
     return Evidence(next((one for one in usual if one in names), ""), "", step, rank, stage)
-
-
-def _rank(finding: Finding, report: Report) -> Rank | None:
-    """Return the first rank that a finding names as the report does."""
-    for one in report.ranks:
-        if re.search(rf"\b{re.escape(rank_name(report, one))}\b", finding.sentence, re.IGNORECASE):
-            return one
-    return None
-
-
-def _stage(finding: Finding, report: Report) -> str:
-    said = [value for key, value in finding.values.items() if key.startswith("stage")]
-    names = [name for value in said for name in (value if isinstance(value, list) else [value])]
-    known = {row.stage for row in report.stages}
-    return next((name for name in names if isinstance(name, str) and name in known), "")
 
 
 def _marked(panel: Panel, found: Sequence[tuple[Finding, Evidence]]) -> Panel:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
 from otel_rl import vocabulary as v
-from otel_rl.report.data.course import Course, MemoryCourse, RequestCourse
+from otel_rl.report.data.course import Course, GaugeCourse, MemoryCourse, RequestCourse
 from otel_rl.report.data.report import Report
-from otel_rl.report.page.figure import WRITE, Axis, Curves, Figure, StepCurve, Unit, curve
+from otel_rl.report.page.figure import WRITE, Axis, Curves, Figure, StepCurve, Unit, course_in_words, curve
 from otel_rl.report.read.request_spans import DURATION
 from otel_rl.report.section import rank_name
-from otel_rl.runs.format import count, size
+from otel_rl.runs.format import count, percent, size
 
 NUMBERS: Final[Mapping[str, tuple[str, str, Unit]]] = {
     DURATION: ("duration", "A request", "s"),
@@ -25,6 +25,38 @@ NUMBERS: Final[Mapping[str, tuple[str, str, Unit]]] = {
     v.INPUT_TOKENS: ("prompt-tokens", "A prompt", "token"),
     v.OUTPUT_TOKENS: ("response-tokens", "A response", "token"),
 }
+GAUGES: Final[Mapping[str, tuple[str, str, Unit, str]]] = {
+    v.REQUEST_RATIO: (
+        "outcomes",
+        "Share of {} requests",
+        "1",
+        "Share of the requests of a rollout, by their end.",
+    ),
+    v.TAIL: (
+        "tail",
+        "Share of a rollout that its slowest {} take alone",
+        "1",
+        "Share of a rollout's time that they take alone.",
+    ),
+    v.ROLLOUT_BUBBLE: (
+        "idle-slots",
+        "Share of idle slots",
+        "1",
+        "Share of slots times time that idles at a rollout's end.",
+    ),
+    v.GROUPS: ("buffer", "Number of {} prompts", "", "Prompts whose samples no step has taken yet, mean of a step."),
+    v.IN_FLIGHT: (
+        "in-flight",
+        "Number of calls in flight to {}",
+        "",
+        "Calls that a process waits for, mean of a step.",
+    ),
+    v.RUNNING: ("running", "Number of requests that {} works on", "", "Mean of a step."),
+    v.WAITING: ("waiting", "Number of requests that wait in {}", "", "The most in a step."),
+    v.KV_USAGE: ("kv-cache", "Use of the KV cache of {}", "1", "Share of it in use, the most in a step."),
+}
+"""By gauge: name, what its title is about, unit, caption."""
+OUTCOMES: Final = {"clipped": "cut", "timed_out": "timed out", "error": "failed"}
 MOST_LINES: Final = 8
 
 
@@ -33,7 +65,31 @@ def request_figures(report: Report, course: Course) -> list[Figure]:
     made = {one.name: one for one in course.requests}
     known = [made[name] for name in NUMBERS if name in made and max(made[name].longest) > 0]
     requests = report.requests
-    return [_request(one, requests.spans, requests.omitted) for one in known]
+    return [*(_request(one, requests.spans, requests.omitted) for one in known), *_gauges(course.gauges)]
+
+
+def _gauges(gauges: Sequence[GaugeCourse]) -> Iterator[Figure]:
+    """Return the gauges that are not 0 all the time, the highest of each name first."""
+    for name, (short, what, unit, caption) in GAUGES.items():
+        known = [one for one in gauges if one.name == name and any(one.values)]
+        known.sort(key=lambda one: -max(one.values))
+        if known:
+            more = f" {count(len(known) - MOST_LINES)} more are not drawn." if len(known) > MOST_LINES else ""
+            yield Figure(
+                name=f"rollout-{short}",
+                title=course_in_words(what.format(_said(name, known[0].label)), known[0].values, unit),
+                y=Axis(label=short.replace("-", " "), unit=unit),
+                content=Curves(
+                    curves=[curve(_said(name, one.label) or short, one.steps, one.values) for one in known[:MOST_LINES]]
+                ),
+                caption=f"{caption}{more}",
+                reads=(name,),
+            )
+
+
+def _said(name: str, label: str) -> str:
+    """Write what a gauge is told apart by; the slowest requests are a share."""
+    return percent(float(label)) if name == v.TAIL and label.replace(".", "").isdigit() else OUTCOMES.get(label, label)
 
 
 def _request(course: RequestCourse, spans: int, omitted: int) -> Figure:

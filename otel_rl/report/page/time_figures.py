@@ -35,6 +35,8 @@ MANY_PEERS: Final = 64
 ALIKE: Final = 1.01
 """Ranks are alike if that of the highest mean has at most so many times the lowest."""
 EXCESS: Final = "excess"
+LEAST: Final = 0.01
+"""A smaller share of the wall time is not in the title."""
 CLICK: Final = " Click a bar for its timeline."
 HEATS: Final[Mapping[str, tuple[str, Unit, str]]] = {
     EXCESS: (
@@ -98,6 +100,7 @@ def _timeline(spans: Sequence[StepTimeline]) -> Figure:
     all_lanes = "" if lanes == processes else f" {count(lanes)} of {count(processes)} processes have a lane."
     left_out = sum(lane.left_out for one in spans for lane in one.lanes)
     cut = f" {plural(left_out, 'short span')} were left out." if left_out else ""
+    arrows = " Arrows lead from a rollout to the step that trains on it." if any(one.arrows for one in spans) else ""
     which = listed([f"{one.step} ({one.why})" for one in spans], most=len(spans))
     return Figure(
         name="timeline",
@@ -105,7 +108,7 @@ def _timeline(spans: Sequence[StepTimeline]) -> Figure:
         x=Axis(label="time since the step began", unit="s"),
         y=Axis(label="process"),
         content=Timelines(steps=spans, first=first.step),
-        caption=f"One lane a process, each by its own clock; hatched: waits and collectives. "
+        caption=f"One lane a process, each by its own clock; hatched: waits and collectives.{arrows} "
         f"This page has the spans of {plural(len(spans), 'step')}: {which}.{all_lanes}{cut}",
     )
 
@@ -126,7 +129,7 @@ def _heats(report: Report, course: RankCourse, steps: StepCourse) -> Iterator[Fi
             continue
         yield Figure(
             name=f"rank-{name.replace('_', '-')}",
-            title=_extremes(name, names, mean),
+            title=_extremes(name, names, mean) + (_when(values[mean.argmax()], steps.steps) if name == EXCESS else ""),
             x=STEP,
             y=Axis(label="rank", unit=unit),
             content=Heat(
@@ -138,6 +141,13 @@ def _heats(report: Report, course: RankCourse, steps: StepCourse) -> Iterator[Fi
             caption=f"{caption} Two of a hundred values may be beyond the colours.",
             reads=(v.COMM,) if name in ("wait", "transfer") else (v.IDLE,) if name == "idle" else (),
         )
+
+
+def _when(values: Any, steps: Sequence[int]) -> str:
+    """Return in which steps a rank loses most of what it loses, if these are half of the run or fewer."""
+    lost = np.cumsum(np.nan_to_num(np.maximum(values, 0.0)))
+    first, last = (int(np.searchsorted(lost, share * lost[-1])) for share in (0.1, 0.9))
+    return f", above all in steps {steps[first]} to {steps[last]}" if 2 * (last - first + 1) <= len(steps) else ""
 
 
 def excess(course: RankCourse) -> Any:
@@ -183,12 +193,15 @@ def goodput_figures(report: Report) -> list[Figure]:
     rows = rows if len(rows) > 2 else rows[-1:]
     everything = rows[-1]
     order = {attempt.id: place for place, attempt in enumerate(report.attempts, 1)}
-    productive = next((part.share for part in everything.parts if part.kind == "productive"), 0.0)
+    shares = {part.kind: part.share for part in everything.parts}
+    productive = shares.pop("productive", 0.0)
+    largest = sorted((kind for kind in shares if shares[kind] > LEAST), key=lambda kind: -shares[kind])
+    rest = [f"{percent(shares[kind])} {kind}" for kind in largest]
     kinds = [part.kind for part in everything.parts if part.time_ns]
     return [
         Figure(
             name="goodput",
-            title=f"{percent(productive)} of the wall time was productive",
+            title=", ".join([f"{percent(productive)} of the wall time was productive", *rest]),
             x=Axis(label="share of the wall time", unit="1"),
             y=Axis(label="attempt"),
             content=Bars(

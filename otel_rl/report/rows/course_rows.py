@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -18,10 +17,10 @@ from otel_rl.report.data.course import (
     Course,
     MemoryCourse,
     RankCourse,
+    Recorded,
     StepCourse,
     StepTimeline,
 )
-from otel_rl.report.data.finding import Finding
 from otel_rl.report.data.ranks import Rank, StepKey
 from otel_rl.report.data.report import MemoryKind, Report
 from otel_rl.report.fold.folded_spans import StepRecord
@@ -29,6 +28,9 @@ from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.memory_course import StepMemory
 from otel_rl.report.read.step_spans import StepSpansRead, Window, lanes_of, read_steps, traces_of
 from otel_rl.report.read.step_stages import apart
+from otel_rl.report.rows.course_parts.rollout_gauges import rollout_gauges
+from otel_rl.report.rows.course_parts.sample_rows import make_samples
+from otel_rl.report.rows.course_parts.step_arrows import with_arrows
 from otel_rl.report.rows.efficiency import compare_ranks
 from otel_rl.tables.calls import join
 
@@ -38,9 +40,7 @@ if TYPE_CHECKING:
 MOST_STEPS: Final = 12
 """Steps whose spans are kept."""
 SLOWEST: Final = 3
-STEP_VALUES: Final = ("step", "since", "first", "peak", "last")
-"""Values of findings that are numbers of steps."""
-IN_WORDS: Final = re.compile(r"\bsteps? (\d+)")
+SIGNALS: Final = ("traces", "metrics", "logs")
 
 
 def make_course(source: Source, report: Report) -> Course:
@@ -48,22 +48,43 @@ def make_course(source: Source, report: Report) -> Course:
     records = _of_last_loop(source.averaged, source.found.attempts)
     places = {key: place for place, key in enumerate(records)}
     steps = _steps(records, source.averaged)
-    read = read_steps(source.run)
+    read, chosen = read_steps(source.run), chosen_steps(steps, report)
+    windows = {
+        key: Window(key, min(one.step.begin_ns for one in of_step), max(one.step.end_ns for one in of_step))
+        for key, of_step in records.items()
+    }
     return Course(
         steps=steps,
         ranks=_ranks(source, places),
         memory=_memory(source.found.growth.ranks, source.found.attempts),
         requests=read.request_courses(places),
-        spans=_spans(source.run, records, chosen_steps(steps, report), read),
+        spans=_spans(source.run, {key: one for key, one in windows.items() if key[2] in chosen}, chosen, read),
+        gauges=rollout_gauges(source.run, windows),
+        samples=make_samples(source.run, windows, chosen),
+        recorded=_recorded(source.run),
     )
+
+
+def step_course(averaged: Averaged, attempts: Iterable[str]) -> StepCourse:
+    """Return the steps of the last training loop."""
+    return _steps(_of_last_loop(averaged, attempts), averaged)
+
+
+def _recorded(run: Run) -> Recorded:
+    records: Counter[str] = Counter()
+    for journal in run.journals:
+        records.update(journal.records)
+    size = sum(segment.size for journal in run.journals for segment in journal.segments)
+    return Recorded(records={name: records[name] for name in SIGNALS}, bytes=size, processes=len(run.journals))
 
 
 def chosen_steps(course: StepCourse, report: Report) -> dict[int, str]:
     """Return the steps whose spans are kept, each with the reason: what findings name, the slowest, median and last."""
     found: dict[int, str] = {}
     for finding in (*report.findings.health, *report.findings.learn, *report.findings.time):
-        for step in steps_named(finding)[:2]:
-            found.setdefault(step, "named by a finding")
+        for step in (finding.step, finding.since):
+            if step is not None:
+                found.setdefault(step, "named by a finding")
     by_time = sorted(range(len(course.steps)), key=lambda place: -course.time_s[place])
     reasons = [(place, "among the slowest") for place in by_time[:SLOWEST]]
     reasons += [(by_time[len(by_time) // 2], MEDIAN), (len(by_time) - 1, "the last")] if by_time else []
@@ -72,13 +93,6 @@ def chosen_steps(course: StepCourse, report: Report) -> dict[int, str]:
     known = {step: why for step, why in found.items() if step in set(course.steps)}
     kept = list(known)[: MOST_STEPS - len(reasons)] + [course.steps[place] for place, _ in reasons]
     return {step: known[step] for step in sorted(set(kept))}
-
-
-def steps_named(finding: Finding) -> list[int]:
-    """Return the steps that a finding names, in its values or else in its sentence."""
-    values = (finding.values.get(name) for name in STEP_VALUES)
-    found = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
-    return list(dict.fromkeys([*found, *map(int, IN_WORDS.findall(finding.sentence))]))
 
 
 def _of_last_loop(averaged: Averaged, attempts: Iterable[str]) -> dict[StepKey, list[StepRecord]]:
@@ -170,17 +184,12 @@ def _memory(growth: Mapping[tuple[str, Rank, MemoryKind], StepMemory], attempts:
 
 
 def _spans(
-    run: Run, records: Mapping[StepKey, Sequence[StepRecord]], chosen: Mapping[int, str], read: StepSpansRead
+    run: Run, windows: Mapping[StepKey, Window], chosen: Mapping[int, str], read: StepSpansRead
 ) -> list[StepTimeline]:
-    windows = {
-        key: Window(key, min(one.step.begin_ns for one in of_step), max(one.step.end_ns for one in of_step))
-        for key, of_step in records.items()
-        if key[2] in chosen
-    }
     traces = traces_of(read, windows)
     lanes = lanes_of(run, read, list(windows.values()))
-    return [
-        StepTimeline(
+    timelines = {
+        key: StepTimeline(
             step=key[2],
             attempt=key[0],
             trace=traces[key],
@@ -191,4 +200,5 @@ def _spans(
         )
         for key, window in windows.items()
         if key in lanes and key in traces
-    ]
+    }
+    return with_arrows(run, timelines, read.traces)

@@ -13,6 +13,7 @@ from otel_rl.analysis.series.robust import median
 from otel_rl.journal.read import PointView
 from otel_rl.process.on_finding import LiveFinding
 from otel_rl.report.data.finding import Finding, Findings
+from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.rule_settings import RuleSettings
 from otel_rl.report.findings.curves import Learning, Numbers
 from otel_rl.report.findings.judge import judge
@@ -78,7 +79,7 @@ def _last_loop(
     qualifiers: Mapping[str, str],
     steps: Sequence[int | None],
     values: Sequence[float | None],
-    rank: int | None = None,
+    rank: Rank | None = None,
 ) -> Numbers:
     """Return the numbers of the last training loop."""
     start = last_loop(steps)

@@ -6,7 +6,7 @@ import math
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import itemgetter
@@ -46,7 +46,7 @@ class RankSeries:
 
     name: str
     qualifiers: dict[str, str]
-    rank: int
+    rank: Rank
     steps: list[int | None]
     values: list[float]
 
@@ -70,13 +70,29 @@ class SeriesPoints:
         shown = [
             (key, str(value)) for key, value in point.attributes.items() if key not in (v.SCOPE_KEY, v.METRIC_NAME)
         ]
-        head = name, point.unit, tuple(sorted(shown))
-        moments, values = self._points.setdefault(head, (array("I"), array("d")))
         process = id(point.resource)
         if process not in self._ranks:
             self._ranks[process] = text(point.resource, v.ATTEMPT_ID), rank_of(point.resource)
-        moments.append(self._moments.setdefault((process, point.time_ns), len(self._moments)))
-        values.append(point.value)
+        self._put((name, point.unit, tuple(sorted(shown))), (process, point.time_ns), point.value)
+
+    def _put(self, head: Head, moment: tuple[int, int], value: float) -> None:
+        moments, values = self._points.setdefault(head, (array("I"), array("d")))
+        moments.append(self._moments.setdefault(moment, len(self._moments)))
+        values.append(value)
+
+    def counts(self) -> dict[Head, int]:
+        """Return how many points each series has."""
+        return {head: len(values) for head, (_, values) in self._points.items()}
+
+    def after(self, counts: Mapping[Head, int]) -> SeriesPoints:
+        """Return the points that came after each series had so many."""
+        newer, known = SeriesPoints(), list(self._moments)
+        newer._ranks = self._ranks
+        for head, (moments, values) in self._points.items():
+            begin = counts.get(head, 0)
+            for moment, value in zip(moments[begin:], values[begin:], strict=True):
+                newer._put(head, known[moment], value)
+        return newer
 
     def series(self, records: Iterable[StepRecord], making: Making) -> tuple[list[Series], list[Series]]:
         """Return the series of ``NAMES`` and the training's own, by step; the newest attempt of a step counts."""
@@ -166,7 +182,7 @@ def _rank_series(head: Head, rank: Rank, steps: Moments, moments: array[int], va
     found = _by_step(steps, moments, values)
     rows = [(ones[-1][0], key[1], max(ones, key=itemgetter(1, 0))[2]) for key, ones in found.items()]
     rows.sort(key=itemgetter(0))
-    return RankSeries(head[0], dict(head[2]), rank.rank, [step for _, step, _ in rows], [value for _, _, value in rows])
+    return RankSeries(head[0], dict(head[2]), rank, [step for _, step, _ in rows], [value for _, _, value in rows])
 
 
 def _series(head: Head, steps: Moments, moments: array[int], values: array[float]) -> Series:

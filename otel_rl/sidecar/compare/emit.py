@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from otel_rl import ids
 from otel_rl import vocabulary as v
 from otel_rl.analysis.bubbles import DENOMINATOR
 from otel_rl.analysis.stragglers import between_stages, costs
+from otel_rl.journal.columns.decode import decode_points
 from otel_rl.journal.files import Journal
 from otel_rl.journal.frame import Frame
 from otel_rl.journal.identity import WriterIdentity
@@ -23,9 +26,11 @@ from otel_rl.records import Attributes, MetricPoints, Number
 from otel_rl.runs.made_spans import MadeSpan
 from otel_rl.runs.spans import SKEW, UNKNOWN, integer, text
 from otel_rl.sidecar.compare.rank_step import ComparedStep, Role
-from otel_rl.sidecar.compare.skew import Wait, longest_waits
+from otel_rl.sidecar.compare.skew import StepOfRanks, Wait
 from otel_rl.sidecar.owner import ROLE
 from otel_rl.sidecar.streams import Position, find_streams
+from otel_rl.tables.calls import join
+from otel_rl.tables.peers import RankSteps, compare, own_times
 from otel_rl.version import __version__
 
 KEPT_ENCODERS: Final = 4096
@@ -73,42 +78,49 @@ class Emitter:
         return self._done_ns[_rank_of(resource)]
 
     def emit(
-        self, steps: Mapping[int, ComparedStep], readable: Collection[int], known: Mapping[str, Collection[int]]
+        self, steps: Sequence[StepOfRanks], waits: Sequence[Mapping[int, Sequence[Wait]]], readable: Collection[int]
     ) -> None:
-        """Make the records of one step; ``known`` are the ranks that were ever seen in each process group."""
-        import numpy as np  # a command does without it
+        """Make the records of some steps of one role.
 
-        from otel_rl.tables.calls import join
-        from otel_rl.tables.peers import RankSteps, compare, own_times
-
-        world_size = max(step.world_size for step in steps.values())
-        scope = "run" if 0 < world_size <= len(readable) else "node"
-        waits: defaultdict[int, list[Wait]] = defaultdict(list)
-        for wait in longest_waits(steps, readable, known):
-            waits[wait.rank].append(wait)
-        role = next(iter(steps.values())).role
-        if any(step.pipeline == UNKNOWN for step in steps.values()):
-            self._unsaid.add(role)
-        stages = {rank: UNKNOWN if role in self._unsaid else step.pipeline for rank, step in steps.items()}
-        ranks = sorted(steps)
-        listed = [steps[rank].calls for rank in ranks]
-        calls = join([replace(one, rank_step=one.rank_step + at) for at, one in enumerate(listed)])
-        rows = np.array([(0, stages[rank], rank) for rank in ranks], np.int64)
-        compared = compare(calls, RankSteps(*rows.T))
-        waited_ns = {rank: one.ns for rank, one in zip(ranks, compared.by_rank_step([()] * len(ranks)), strict=True)}
+        Args:
+            steps: in order.
+            waits: those in single collectives, by step and rank.
+            readable: the ranks whose journals can be read.
+        """
+        role = next(iter(steps[0].values())).role
+        parts = [self._parts(role, of_ranks) for of_ranks in steps]
+        listed = [(at, rank) for at, of_ranks in enumerate(steps) for rank in sorted(of_ranks)]
+        calls = [steps[at][rank].calls for at, rank in listed]
+        compared = compare(
+            join([replace(one, rank_step=one.rank_step + row) for row, one in enumerate(calls)]),
+            RankSteps(*np.array([(at, parts[at][rank], rank) for at, rank in listed], np.int64).T),
+        )
         own_of = own_times(compared)
-        slow: dict[tuple[int, str], float] = {}
-        for pipeline in dict.fromkeys(stages[rank] for rank in ranks):
-            steps_ns = {rank: step.end_ns - step.begin_ns for rank, step in steps.items() if stages[rank] == pipeline}
-            between_s = between_stages({rank: steps[rank].other_ns for rank in steps_ns}, waited_ns)
-            slow |= costs({**own_of.get((0, pipeline), {}), v.OTHER: between_s}, max(steps_ns.values()))
-        of_named = self._costs(role, slow)
-        for rank in sorted(steps):
-            step = steps[rank]
-            encoder = self._encoder(step.resource)
-            self._spans += encoder.encode(_idle(step, wait) for wait in waits[rank])
-            points = [*self._waited(step, waited_ns.get(rank, 0), scope), *_slow(step, of_named, scope)]
-            self._points += encoder.encode_metrics(points)
+        waited: list[dict[int, int]] = [{} for _ in steps]
+        for (at, rank), one in zip(listed, compared.by_rank_step([()] * len(listed)), strict=True):
+            waited[at][rank] = one.ns
+        for at, of_ranks in enumerate(steps):
+            slow: dict[tuple[int, str], float] = {}
+            for part in dict.fromkeys(parts[at].values()):
+                peers = {rank: step for rank, step in of_ranks.items() if parts[at][rank] == part}
+                longest_ns = max(step.end_ns - step.begin_ns for step in peers.values())
+                between_s = between_stages({rank: step.other_ns for rank, step in peers.items()}, waited[at])
+                slow |= costs({**own_of.get((at, part), {}), v.OTHER: between_s}, longest_ns)
+            world_size = max(step.world_size for step in of_ranks.values())
+            scope = "run" if 0 < world_size <= len(readable) else "node"
+            of_named = self._costs(role, slow)
+            for rank, step in sorted(of_ranks.items()):
+                encoder = self._encoder(step.resource)
+                if rank in waits[at]:
+                    self._spans += encoder.encode(_idle(step, wait) for wait in waits[at][rank])
+                points = [*self._waited(step, waited[at][rank], scope), *_slow(step, of_named, scope)]
+                self._points += encoder.encode_metrics(points)
+
+    def _parts(self, role: Role, of_ranks: StepOfRanks) -> dict[int, int]:
+        """Return the pipeline stage of each rank of a step; its peers share it."""
+        if any(step.pipeline == UNKNOWN for step in of_ranks.values()):
+            self._unsaid.add(role)
+        return {rank: UNKNOWN if role in self._unsaid else step.pipeline for rank, step in sorted(of_ranks.items())}
 
     def made(self) -> list[OtlpRequest]:
         """Return what was made: the points after the spans, since they say how far all this is done."""
@@ -142,22 +154,22 @@ class Emitter:
 
 
 def _idle(step: ComparedStep, wait: Wait) -> MadeSpan:
-    collective = wait.collective
     attributes = {
         v.IDLE_REASON: SKEW,
-        v.COMM_OPERATION: collective.operation,
-        v.COMM_GROUP: collective.group,
+        v.COMM_OPERATION: wait.operation,
+        v.COMM_GROUP: wait.group,
         v.SKEW_RANK: wait.last,
     }
-    if collective.sequence:
-        attributes[v.COMM_SEQUENCE] = collective.sequence
+    if wait.sequence:
+        attributes[v.COMM_SEQUENCE] = wait.sequence
+    trace = step.container.trace_id
     return MadeSpan(
         v.IDLE,
-        int.from_bytes(step.trace_id, "big"),
-        ids.idle_id(step.trace_id, collective.span_id),
-        int.from_bytes(collective.parent_id, "big"),
-        collective.begin_ns,
-        collective.begin_ns + wait.wait_ns,
+        int.from_bytes(trace, "big"),
+        ids.idle_id(trace, wait.span_id.to_bytes(8, "big")),
+        wait.parent_id,
+        wait.begin_ns,
+        wait.begin_ns + wait.ns,
         attributes,
     )
 
@@ -183,8 +195,6 @@ def _rank_of(resource: Attributes) -> _Rank:
 
 
 def _points_before(directory: Path, identity: WriterIdentity) -> Iterator[PointView]:
-    from otel_rl.journal.columns.decode import decode_points
-
     name = v.SKEW_WAIT.encode()
     for (writer, signal), stream in find_streams(directory).items():
         if signal != "metrics" or not writer.startswith(f"{ROLE}-") or writer == identity.writer:

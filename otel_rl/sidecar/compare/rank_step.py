@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import NO_STAGE
 from otel_rl.journal.views import SpanView
 from otel_rl.records import Attributes
-from otel_rl.runs.spans import integer, is_container, is_request, iteration_of, place, text
+from otel_rl.runs.spans import integer, iteration_of, place, text
+from otel_rl.tables.calls import Calls, calls_of, split
+from otel_rl.tables.span_table import STAGE_KEYS, SpanTable, StepTable, Texts, join, steps_of, table_of_views
 
 if TYPE_CHECKING:
-    from otel_rl.tables.calls import Calls
+    from numpy.typing import NDArray
 
-KEYS: Final = frozenset((
-    v.ITERATION, v.LOOP_NAME, v.IDLE_REASON, v.LOGPROB_KIND, v.COMM_COUNT, v.COMM_TIME, v.COMM_HIDDEN, v.CLOCK,
-    v.COMM_OPERATION, v.COMM_BYTES, v.COMM_GROUP, v.COMM_GROUP_SIZE, v.COMM_SEQUENCE, v.COMM_ASYNC, v.SUBMISSION,
-    v.DEVICE_TIME, v.CHECKPOINT_LOAD, v.CHECKPOINT_ASYNC, v.TRUNCATED,
-))  # fmt: skip
+    from otel_rl.tables.forest import Ints
+
+KEYS: Final = (*STAGE_KEYS, v.SUBMISSION)
+CONTAINER_KEYS: Final = frozenset((v.ITERATION, v.LOOP_NAME, v.TRUNCATED))
 LAST_SPANS_S: Final = 12.0
 """The last spans of a step are written within this time after its end: the flusher writes parents first, and waits 10 s
 at most for the device time of a stage. It is measured by our clock or, in a backlog, by the rank's own later steps."""
@@ -31,6 +34,19 @@ KEPT_SPANS: Final = 200_000
 KEPT_PASSED: Final = 256
 """Traces of one writer that are remembered once they were removed: the container of a failed step is mostly read before
 its stages, which come within 10 s. That is so many steps of 40 ms."""
+KEPT_TABLES: Final = 16
+"""Batches of spans that wait; more are joined."""
+WAITING: Final = ("trace", "id", "parent", "begin", "end", "is_own", "name", *STAGE_KEYS)
+"""The columns of spans that wait for the end of their step."""
+COLLECTIVE: Final = np.dtype(
+    [
+        *((name, "i8") for name in ("group", "operation", "size", "sequence", "begin", "duration")),
+        *(("id", "u8"), ("parent", "u8"), ("is_idle", "?")),
+    ]
+)
+"""A collective on one rank: numbers of texts, size of the group, number from 1 or 0 for none, times in ns, ids of the
+span and its parent, and whether it is in a stage that is idle already."""
+_MIX: Final = 0x9E3779B97F4A7C15
 
 
 class Role(NamedTuple):
@@ -45,43 +61,49 @@ def role_of(resource: Attributes) -> Role:
     return Role(text(resource, v.ATTEMPT_ID), text(resource, v.ROLE))
 
 
-class RankCollective(NamedTuple):
-    """One collective on one rank."""
-
-    operation: str
-    group: str
-    size: int
-    """Ranks of the group."""
-    sequence: int
-    """From 1; 0 if it has no number."""
-    begin_ns: int
-    duration_ns: int
-    span_id: bytes
-    parent_id: bytes
-    is_idle: bool
-    """Whether it is in a stage that is idle already."""
-
-
 @dataclass(frozen=True, slots=True)
 class ComparedStep:
     """One step of one rank."""
 
-    role: Role
-    rank: int
-    loop: str
-    number: int
-    trace_id: bytes
-    begin_ns: int
-    end_ns: int
+    container: SpanView
     other_ns: int
     """Time under no stage."""
     calls: Calls
     """Its own alone: ``rank_step`` is 0."""
-    collectives: tuple[RankCollective, ...]
-    """Those that can be compared."""
+    collectives: NDArray[np.void]
+    """Those that can be compared, in order of their begins: an array of ``COLLECTIVE``."""
+    names: Sequence[str]
+    """Their groups and operations, by number; those of all steps."""
     comm_count: int
     """Collectives of the step, spans or not."""
-    resource: Attributes
+
+    @property
+    def role(self) -> Role:
+        return role_of(self.resource)
+
+    @property
+    def rank(self) -> int:
+        return integer(self.resource, v.RANK)
+
+    @property
+    def loop(self) -> str:
+        return text(self.container.attributes, v.LOOP_NAME)
+
+    @property
+    def number(self) -> int:
+        return iteration_of(self.container.attributes) or 0
+
+    @property
+    def begin_ns(self) -> int:
+        return self.container.start_ns
+
+    @property
+    def end_ns(self) -> int:
+        return self.container.end_ns
+
+    @property
+    def resource(self) -> Attributes:
+        return self.container.resource
 
     @property
     def world_size(self) -> int:
@@ -98,7 +120,8 @@ class ComparedStep:
 class _Trace:
     """What one writer recorded in one trace so far."""
 
-    spans: list[SpanView] = field(default_factory=list)
+    writer: str
+    spans: int = 0
     container: SpanView | None = None
     ended_at: float = 0.0
     """When its container was read, monotonic, s."""
@@ -107,7 +130,7 @@ class _Trace:
 
 
 class StepCollector:
-    """Collects the spans of all writers until their steps have ended."""
+    """Collects the spans of all writers until their steps have ended. A trace is a number, each writer's its own."""
 
     def __init__(self, kept_spans: int = KEPT_SPANS) -> None:
         self.ranks: dict[str, tuple[Role, int]] = {}
@@ -117,10 +140,14 @@ class StepCollector:
         self.overflown = 0
         """Steps of one rank that were given up because there were too many spans."""
         self._kept_spans = kept_spans
-        self._traces: OrderedDict[tuple[str, bytes], _Trace] = OrderedDict()
+        self._names = Texts()
+        self._writers = Texts()
+        self._traces: OrderedDict[int, _Trace] = OrderedDict()
         """In the order in which they were added to."""
+        self._pending: list[SpanTable] = []
+        """The spans of these traces without the containers, and of some that were removed."""
         self._spans = 0
-        self._passed: defaultdict[str, dict[bytes, bool]] = defaultdict(dict)
+        self._passed: defaultdict[str, dict[int, bool]] = defaultdict(dict)
         """The traces that were removed last, by writer, and whether the step's container was still to come."""
         self._steps: Counter[str] = Counter()
         """Whole steps that ended, by writer."""
@@ -131,92 +158,139 @@ class StepCollector:
         self._early: list[ComparedStep] = []
         """Steps that were removed to make room."""
 
-    def add(self, span: SpanView, known_from_ns: int, now: float) -> None:
-        """Add a span, unless its step was skipped or removed; steps from before ``known_from_ns`` are not whole."""
-        writer = span.journal.identity.writer
-        if is_request(span) or writer in self.alone:
+    def add(self, spans: SpanTable, writers: Sequence[str], known_from_ns: Sequence[int], now: float) -> None:
+        """Add spans, unless their steps were skipped or removed. Cost: 2 us a span.
+
+        Args:
+            spans: with the ``view`` of each container.
+            writers: whose each is.
+            known_from_ns: by span; steps that began before are not whole.
+            now: monotonic, s.
+        """
+        writer = self._writers.of(writers)
+        listed = self._writers.listed
+        is_alone = np.array([one in self.alone for one in listed], bool)[writer]
+        with np.errstate(over="ignore"):
+            spans.columns["trace"] = spans["trace"] ^ (writer + 1).astype(np.uint64) * np.uint64(_MIX)
+        is_timed = spans.is_text(v.CLOCK, "host") | spans.has(v.DEVICE_TIME)
+        self._on_device |= {listed[one] for one in np.unique(writer[is_timed & ~is_alone]).tolist()}
+        is_container = np.array([one is not None for one in spans["view"].tolist()], bool)
+        for row in np.flatnonzero(is_container & ~is_alone).tolist():
+            if writers[row] not in self.alone:
+                self._end(int(spans["trace"][row]), writers[row], spans["view"][row], known_from_ns[row], now)
+        is_alone = np.array([one in self.alone for one in listed], bool)[writer]
+        kept = np.flatnonzero(~is_alone & ~spans.has(v.SUBMISSION))
+        self._add(spans.take(kept), writer[kept], is_container[kept])
+        self._make_room()
+
+    def _end(self, key: int, writer: str, span: SpanView, known_from_ns: int, now: float) -> None:
+        """Note the container of a trace."""
+        self._reached_ns[writer] = span.end_ns
+        self.ranks[writer] = role_of(span.resource), integer(span.resource, v.RANK)
+        is_whole = _is_whole_step(span)
+        if is_whole and span.resource.get(v.WORLD_SIZE) == 1:
+            self.alone.add(writer)
+            self.forget(writer)
             return
-        key = writer, span.trace_id
-        if span.attributes.get(v.CLOCK) == "host" or v.DEVICE_TIME in span.attributes:
-            self._on_device.add(writer)
-        if is_container(span.name):
-            self._reached_ns[writer] = span.end_ns
-            self.ranks[writer] = role_of(span.resource), integer(span.resource, v.RANK)
-            is_whole = _is_whole_step(span)
-            if is_whole and span.resource.get(v.WORLD_SIZE) == 1:
-                self.alone.add(writer)
-                self.forget(writer)
-                return
-            if not is_whole or span.start_ns < known_from_ns:
-                self._drop(key)
-                return
-            self._steps[writer] += 1
-        passed = self._passed.get(writer, {})
-        if span.trace_id in passed:
-            if is_container(span.name):
-                self.overflown += passed[span.trace_id]
-                passed[span.trace_id] = False
+        if not is_whole or span.start_ns < known_from_ns:
+            self._drop(key, writer)
             return
-        trace = self._traces.setdefault(key, _Trace())
-        self._traces.move_to_end(key)
-        if is_container(span.name):
-            trace.container, trace.ended_at, trace.steps = span, now, self._steps[writer]
-        else:
-            trace.spans.append(span)
-            self._spans += 1
-        while self._spans > self._kept_spans:
-            self._give_up()
+        self._steps[writer] += 1
+        passed = self._passed[writer]
+        if key in passed:
+            self.overflown += passed[key]
+            passed[key] = False
+            return
+        trace = self._traces.setdefault(key, _Trace(writer))
+        trace.container, trace.ended_at, trace.steps = span, now, self._steps[writer]
+
+    def _add(self, spans: SpanTable, writer: Ints, is_container: NDArray[np.bool_]) -> None:
+        """Let spans wait for the end of their traces, those that were touched last behind the others."""
+        back = spans["trace"][::-1]
+        keys, last, of = np.unique(back, return_index=True, return_inverse=True)
+        counts = np.bincount(of[~is_container[::-1]], minlength=len(keys))
+        is_kept = np.zeros(len(keys), bool)
+        for at in np.argsort(-last, kind="stable").tolist():
+            key, name = int(keys[at]), self._writers.listed[writer[len(back) - 1 - last[at]]]
+            if key in self._passed[name]:
+                continue
+            is_kept[at] = True
+            trace = self._traces.setdefault(key, _Trace(name))
+            self._traces.move_to_end(key)
+            trace.spans += int(counts[at])
+            self._spans += int(counts[at])
+        kept = is_kept[of][::-1] & ~is_container
+        if kept.any():
+            self._pending.append(SpanTable(spans.texts, {name: spans[name][kept] for name in WAITING}))
 
     def completed(self, now: float, read: Collection[str], finished: Collection[str] = ()) -> Iterator[ComparedStep]:
         """Remove and return the steps whose spans are all there, of writers that are read to their end, or are dead."""
         early, self._early = self._early, []
         yield from early
         done = [
-            (key, trace.container)
+            (key, trace)
             for key, trace in self._traces.items()
             if trace.container is not None
             and (
-                (now - trace.ended_at >= LAST_SPANS_S and key[0] in read)
-                or self._reached_ns[key[0]] - trace.container.end_ns >= LAST_SPANS_S * 1e9
-                or key[0] in finished
+                (now - trace.ended_at >= LAST_SPANS_S and trace.writer in read)
+                or self._reached_ns[trace.writer] - trace.container.end_ns >= LAST_SPANS_S * 1e9
+                or trace.writer in finished
             )
         ]
-        done.sort(key=lambda item: item[1].start_ns)
-        yield from _compared_steps([(container, self._drop(key)) for key, container in done])
+        for key, trace in done:
+            self._drop(key, trace.writer)
+        yield from self._take(done)
 
     def forget(self, writer: str) -> None:
         """Forget what a writer left without an end."""
-        for key in [key for key in self._traces if key[0] == writer]:
-            self._drop(key)
+        for key in [key for key, trace in self._traces.items() if trace.writer == writer]:
+            self._drop(key, writer)
         self._passed.pop(writer, None)
         self._steps.pop(writer, None)
 
     def clear(self) -> None:
         """Forget everything that waits."""
-        for key in list(self._traces):
-            self._drop(key)
+        for key, trace in list(self._traces.items()):
+            self._drop(key, trace.writer)
+        self._pending.clear()
         self._early.clear()
 
-    def _drop(self, key: tuple[str, bytes]) -> list[SpanView]:
-        writer, trace_id = key
+    def _drop(self, key: int, writer: str) -> None:
         passed = self._passed[writer]
-        passed[trace_id] = False
+        passed[key] = False
         if len(passed) > KEPT_PASSED:
             del passed[next(iter(passed))]
         trace = self._traces.pop(key, None)
-        self._spans -= len(trace.spans) if trace else 0
-        return trace.spans if trace else []
+        self._spans -= trace.spans if trace else 0
 
-    def _give_up(self) -> None:
-        """Make room; a step that is certainly complete is compared all the same."""
-        key, trace = next(iter(self._traces.items()))
-        spans = self._drop(key)
-        if trace.container is None:
-            self._passed[key[0]][key[1]] = True
-        elif self._steps[key[0]] - trace.steps >= LAST_SPANS_STEPS and key[0] not in self._on_device:
-            self._early += _compared_steps([(trace.container, spans)])
-        else:
-            self.overflown += 1
+    def _make_room(self) -> None:
+        """Remove the oldest traces; a step that is certainly complete is compared all the same."""
+        early = []
+        while self._spans > self._kept_spans:
+            key, trace = next(iter(self._traces.items()))
+            self._drop(key, trace.writer)
+            if trace.container is None:
+                self._passed[trace.writer][key] = True
+            elif self._steps[trace.writer] - trace.steps >= LAST_SPANS_STEPS and trace.writer not in self._on_device:
+                early.append((key, trace))
+            else:
+                self.overflown += 1
+        self._early += self._take(early)
+
+    def _take(self, done: Sequence[tuple[int, _Trace]]) -> list[ComparedStep]:
+        """Return the steps of traces that were removed, in the order of their begins, and let go of what is removed."""
+        steps = [(key, trace.container) for key, trace in done if trace.container is not None]
+        steps.sort(key=lambda step: step[1].start_ns)
+        if not steps and sum(map(len, self._pending)) <= 2 * self._kept_spans:
+            return []
+        keys = [np.array(list(some), np.uint64) for some in (dict(steps), self._traces)]
+        taken, left = parts = [], []  # type: tuple[list[SpanTable], list[SpanTable]]
+        for table in self._pending:
+            for part, known in zip(parts, keys, strict=True):
+                kept = np.isin(table["trace"], known)
+                part.extend([table.take(kept)] if kept.any() else [])
+        self._pending = left if len(left) <= KEPT_TABLES else [join(left)]
+        return _compared_steps(steps, taken, self._names) if steps else []
 
 
 def _is_whole_step(container: SpanView) -> bool:
@@ -225,58 +299,51 @@ def _is_whole_step(container: SpanView) -> bool:
     return iteration_of(container.attributes) is not None and not is_cut
 
 
-def _compared_steps(steps: Sequence[tuple[SpanView, Sequence[SpanView]]]) -> list[ComparedStep]:
-    """Sum up steps, each a container and the other spans of its trace. Cost: 3 ms, and 5 us a span."""
-    if not steps:
-        return []
-    import numpy as np
+def _compared_steps(
+    steps: Sequence[tuple[int, SpanView]], tables: Sequence[SpanTable], names: Texts
+) -> list[ComparedStep]:
+    """Sum up steps. Cost: 4 ms, and 4 us a span.
 
-    from otel_rl.tables.calls import calls_of, split
-    from otel_rl.tables.span_table import table_of_steps
-
-    table = table_of_steps(steps)
-    stages, within = table.stages, table.within
-    other_ns = within.activities()[:, NO_STAGE].tolist()
+    Args:
+        steps: the traces with their containers.
+        tables: the other spans of these traces.
+        names: those of groups and operations so far.
+    """
+    keys = np.array([key for key, _ in steps], np.uint64)
+    heads = table_of_views([container for _, container in steps], Texts(), STAGE_KEYS)
+    heads.columns["trace"] = keys
+    table = join([SpanTable(heads.texts, {name: heads[name] for name in WAITING}), *tables])
+    order = np.argsort(keys)
+    made = steps_of(table, order[np.searchsorted(keys, table["trace"], sorter=order)])
+    stages, within = made.stages, made.within
     is_stage = (within.inside.level == 1) & ~within.column(stages.is_comm)
     counts = stages.direct[0][within.roots]
     np.add.at(counts, within.inside.root[is_stage], within.column(stages.total[0])[is_stage])
-    shown = np.flatnonzero(stages.shows_waits & ~table.is_behind)
-    in_idle = stages.forest.is_below(stages.is_idle)[shown].tolist()
-    collectives: list[list[RankCollective]] = [[] for _ in steps]
-    for row, is_idle in zip(stages.forest.order[shown].tolist(), in_idle, strict=True):
-        collectives[int(table.step[row])].append(_collective(table.spans[row], is_idle=is_idle))
+    columns = (
+        within.activities()[:, NO_STAGE].tolist(),
+        split(calls_of(within), len(steps)),
+        _collectives(made, table, len(steps), names),
+        counts.tolist(),
+    )
     return [
-        ComparedStep(
-            role=role_of(container.resource),
-            rank=integer(container.resource, v.RANK),
-            loop=text(container.attributes, v.LOOP_NAME),
-            number=iteration_of(container.attributes) or 0,
-            trace_id=container.trace_id,
-            begin_ns=container.start_ns,
-            end_ns=container.end_ns,
-            other_ns=other,
-            calls=calls,
-            collectives=tuple(sorted(of_step, key=lambda one: one.begin_ns)),
-            comm_count=count,
-            resource=container.resource,
-        )
-        for (container, _), other, calls, of_step, count in zip(
-            steps, other_ns, split(calls_of(within), len(steps)), collectives, counts.tolist(), strict=True
-        )
+        ComparedStep(container, other_ns, calls, collectives, names.listed, count)
+        for (_, container), other_ns, calls, collectives, count in zip(steps, *columns, strict=True)
     ]
 
 
-def _collective(span: SpanView, *, is_idle: bool) -> RankCollective:
-    """Return a collective whose durations show who waited."""
-    attributes = span.attributes
-    return RankCollective(
-        text(attributes, v.COMM_OPERATION),
-        text(attributes, v.COMM_GROUP),
-        integer(attributes, v.COMM_GROUP_SIZE),
-        integer(attributes, v.COMM_SEQUENCE),
-        span.start_ns,
-        max(0, span.end_ns - span.start_ns),
-        span.span_id,
-        span.parent_id,
-        is_idle,
-    )
+def _collectives(made: StepTable, table: SpanTable, steps: int, names: Texts) -> list[NDArray[np.void]]:
+    """Return the collectives of each step whose durations show who waited."""
+    stages = made.stages
+    shown = np.flatnonzero(stages.shows_waits & ~made.is_behind)
+    row = stages.forest.order[shown]
+    meetings = [(names.number(group), names.number(operation), size) for group, operation, size in stages.meetings]
+    found = np.empty(len(shown), COLLECTIVE)
+    found["group"], found["operation"], found["size"] = np.array(meetings or [(0, 0, 0)])[stages.met[shown]].T
+    found["sequence"], found["begin"] = stages.sequence[shown], stages.begin[shown]
+    found["duration"] = np.maximum(0, stages.end[shown] - stages.begin[shown])
+    found["id"], found["parent"] = table["id"][row], table["parent"][row]
+    found["is_idle"] = stages.forest.is_below(stages.is_idle)[shown]
+    step = table["trace"][row].astype(np.int64)
+    order = np.lexsort((found["begin"], step))
+    by_step: list[NDArray[np.void]] = np.split(found[order], np.searchsorted(step[order], np.arange(1, steps)))
+    return by_step

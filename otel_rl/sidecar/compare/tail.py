@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
 from otel_rl import vocabulary as v
+from otel_rl.journal.columns.decode import decode_spans
 from otel_rl.journal.files import Journal
 from otel_rl.journal.frame import TYPES, Damage, Frame, scan
 from otel_rl.journal.identity import WriterIdentity
-from otel_rl.journal.views import SpanView
 from otel_rl.records import Attributes
 from otel_rl.runs.spans import integer
 from otel_rl.sidecar.streams import FIRST_BYTES, JournalStream, Position
@@ -46,18 +46,14 @@ class SpanTail:
 
     def peek(self) -> Attributes | None:
         """Return the resource of the first spans that know their attempt; None if there are none yet."""
-        from otel_rl.journal.columns.decode import decode_spans  # numpy: a command that names the sidecar does without
-
         for frame in self._first_frames():
             for span in decode_spans([frame.payload]).views(self._journal, ()):
                 if v.ATTEMPT_ID in span.resource or integer(span.resource, v.WORLD_SIZE) <= 1:
                     return span.resource
         return None
 
-    def read(self, keys: Collection[str]) -> Iterator[list[SpanView]]:
-        """Return the spans of one frame after the other, as far as there are whole frames."""
-        from otel_rl.journal.columns.decode import decode_spans
-
+    def read(self) -> Iterator[bytes]:
+        """Return the spans of one frame after the other, encoded, as far as there are whole frames."""
         if not self.unread:
             return
         self._is_cut |= min(self.stream.files, default=0) > self._position.segment  # they went at the size cap
@@ -70,7 +66,7 @@ class SpanTail:
             if self._is_cut:
                 self._is_cut, self.known_from_ns = False, max(self.known_from_ns, frame.last_ns)
             if frame.last_ns > self.known_from_ns:
-                yield list(decode_spans([frame.payload]).views(self._journal, keys))
+                yield frame.payload
 
     def skip(self) -> None:
         """Go to the end of what is there now. Cost: reads the newest segment."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from otel_rl import vocabulary as v
 from otel_rl.report.data.finding import Finding
+from otel_rl.report.data.ranks import Rank
 from otel_rl.report.findings.curves import Learning, Numbers
 from otel_rl.report.findings.judge import apply
 from otel_rl.report.findings.learning import LEARN
@@ -50,7 +52,8 @@ def since(values: Sequence[float], step: int, *then: float) -> list[float]:
 def numbers(name: str, values: Sequence[float], function: str = "", rank: int | None = None, every: int = 1) -> Numbers:
     """Make one series; of evaluations, say, one value every so many steps."""
     qualifiers = {v.REWARD_FUNCTION: function} if function else {}
-    return Numbers(name, qualifiers, [every * (place + 1) for place in range(len(values))], values, rank)
+    who = None if rank is None else Rank("trainer", rank)
+    return Numbers(name, qualifiers, [every * (place + 1) for place in range(len(values))], values, who)
 
 
 def learn(
@@ -66,7 +69,21 @@ def learn(
     made += [one for one in more if one.rank is None]
     of_ranks = [one for one in more if one.rank is not None]
     known = Learning(series=made, of_ranks=of_ranks, answers=answers, settings=settings or {}, is_led=is_led)
-    return apply(LEARN, "learn", known)
+    found = apply(LEARN, "learn", known)
+    for one in found:
+        check_place(one)
+    return found
+
+
+def check_place(finding: Finding) -> None:
+    """Check that the fields of a finding say what its sentence says of steps and ranks."""
+    steps = {int(number) for number in re.findall(r"\bstep (\d+)", finding.sentence)}
+    assert not steps or steps & {finding.step, finding.since}, finding
+    since = re.findall(r"\b[Ss]ince step (\d+)", finding.sentence)
+    assert not since or finding.since == int(since[0]), finding
+    assert finding.step is None or finding.since is None, finding
+    named = re.search(r"\b[Rr]ank (\d+)", finding.sentence)
+    assert named is None or (finding.rank is not None and finding.rank.rank == int(named[1])), finding
 
 
 def first(findings: Sequence[Finding]) -> tuple[str, str]:

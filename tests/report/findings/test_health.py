@@ -9,7 +9,7 @@ import pytest
 
 from otel_rl import vocabulary as v
 from otel_rl.report.data.details import Ledger, LedgerMismatch, OpenStageRow, RequestRow, StallRow
-from otel_rl.report.data.health_rows import EndedEarly, FailedRank, HealthRows, LateLoop, RankMemory, Updates
+from otel_rl.report.data.health_rows import ActionRow, EndedEarly, FailedRank, HealthRows, LateLoop, RankMemory, Updates
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Attempt, Loss, RankStep, StepDisagreement
 from otel_rl.report.findings.causes import follows
@@ -488,3 +488,19 @@ def test_sentences_and_advice_are_short() -> None:
     """They are read on one screen."""
     found = apply(HEALTH, "health", rows_of(memory=[memory(20)], open_stages=[HANG], failures=[FAILED]))
     assert all(len(one.sentence) <= 160 and len(one.advice) <= 100 for one in found)
+
+
+def test_what_actions_did_is_a_note_and_what_failed_a_warning() -> None:
+    """A stop comes before what else is noted."""
+    done = ActionRow(name="best", kind="checkpoint", outcome="done", step=9, what="Saved it.", times=3)
+    stop = ActionRow(name="enough", kind="stop", outcome="done", step=12, what="Stops.")
+    rehearsed = ActionRow(name="ill", kind="stop", outcome="rehearsed", step=4, what="Would stop.")
+    failed = ActionRow(name="best", kind="checkpoint", outcome="failed", step=7, what="No space.", times=2)
+    never = ActionRow(name="other", kind="stop", outcome="no_value", step=12, what="It never came.")
+    assert (
+        "note",
+        "The action best saved a checkpoint 3 times, last after step 9, the action enough stopped the training after "
+        "step 12 and the action ill would have stopped the training after step 4.",
+    ) == said(actions=[done, stop, rehearsed])[0]
+    assert [("warning", "The action best failed 2 times, like 1 other: No space.")] == said(actions=[never, failed])
+    assert [("warning", "The action other decided nothing 1 time: It never came.")] == said(actions=[never])

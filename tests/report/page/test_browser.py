@@ -20,6 +20,7 @@ from otel_rl.report.data.report import Report
 from otel_rl.report.page.document import to_html
 from tests.made_runs import BEGIN_NS, Plan, write_run
 from tests.report.page.test_document import EVIL
+from tests.report.page.test_samples import eight, sample, write_samples
 from tests.report.test_stored_reports import recorded
 from tests.waiting import wait_for
 
@@ -105,9 +106,11 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
     """Return what opens the page of a report; at the end none has asked for anything or complained."""
     opened: list[Opened] = []
 
-    def show(report: Report, course: Course, hash: str = "", width: int = 1280, scheme: Any = "light") -> Opened:
+    def show(
+        report: Report, course: Course, hash: str = "", width: int = 1280, scheme: Any = "light", traces: str = ""
+    ) -> Opened:
         file = tmp_path / f"{len(opened)}.html"
-        file.write_text(to_html(report, course), "utf-8")
+        file.write_text(to_html(report, course, traces), "utf-8")
         one = Opened(browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme))
         opened.append(one)
         one.page.on("request", lambda request: one.requests.append(request.url))
@@ -265,6 +268,48 @@ def test_it_fits_into_the_window(
     figures = opened.page.locator(".plot > *")
     widths = figures.evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().width)")
     assert len(widths) == len(opened.page.locator(".plot").all()) and min(widths) >= 200
+
+
+def test_a_step_opens_its_samples(show: Callable[..., Opened], tmp_path: Path) -> None:
+    """Or those of the last step before it that sampled; its texts are folded, and are no markup."""
+    texts = [sample(11, number, response=EVIL) for number in range(4)]
+    opened = show(*build_with_course(open_run(write_samples(tmp_path, {1: eight(1), 11: texts})), NOW_NS))
+    opened.go("panel=samples&step=12")
+    assert opened.page.locator("#samples-11").get_attribute("open") is not None
+    assert opened.page.locator("#samples-1").get_attribute("open") is None
+    assert "11.3" in opened.page.inner_text("#samples-11 table")
+    text = opened.page.locator("#samples-11 pre").first
+    assert not text.is_visible()
+    opened.page.get_by_text("Texts of group 11.0").click()
+    opened.page.get_by_text("answer of sample 11.0").click()
+    assert text.inner_text() == EVIL
+
+
+def test_the_trace_of_a_step_has_a_link(show: Callable[..., Opened], trained: tuple[Report, Course]) -> None:
+    """Where traces can be looked at; nothing is asked for there before somebody clicks."""
+    _, course = trained
+    one = course.spans[0]
+    opened = show(*trained, hash=f"#step={one.step}", traces="http://127.0.0.1:1/ui")
+    link = opened.page.locator("#selected a")
+    assert link.get_attribute("href") == f"http://127.0.0.1:1/ui/trace/{one.trace}"
+    assert link.is_visible()
+    opened.go("step=1000")
+    assert not link.is_visible()
+
+
+def test_arrows_begin_and_end_at_spans(show: Callable[..., Opened], trained: tuple[Report, Course]) -> None:
+    """Of step 6, whose rollout is of the step before: from the left edge to the first forward."""
+    opened = show(*trained, hash="#step=6")
+    arrows = opened.page.evaluate("Bokeh.documents[0].get_model_by_name('arrows').data")
+    assert arrows["label"] == ["trains on what step 5 sampled"] * 2 and arrows["x0"] == [0, 0]
+    boxes = opened.page.evaluate("Bokeh.documents[0].get_model_by_name('boxes').data")
+    for x, y in zip(arrows["x1"], arrows["y1"], strict=True):
+        (label,) = [
+            label
+            for label, left, low, high in zip(boxes["label"], boxes["left"], boxes["bottom"], boxes["top"], strict=True)
+            if left == x and low < y < high
+        ]
+        assert label == "rl.train.forward"
 
 
 def test_a_page_without_figures_works(show: Callable[..., Opened], tmp_path: Path) -> None:

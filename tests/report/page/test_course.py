@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,9 +12,9 @@ import pytest
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_with_course
-from otel_rl.report.data.course import Course
+from otel_rl.report.data.course import Course, Lane
 from otel_rl.report.data.report import Report
-from otel_rl.report.rows.course_rows import MOST_STEPS, chosen_steps, steps_named
+from otel_rl.report.rows.course_rows import MOST_STEPS, chosen_steps
 from tests.driver_runs import DrivenPlan, write_driven
 from tests.made_runs import BEGIN_NS, Plan, write_run
 from tests.report.test_stored_reports import recorded, restarted
@@ -125,7 +126,7 @@ def test_the_steps_that_findings_name_are_kept(tmp_path: Path) -> None:
     """With the slowest ones, a median one and the last."""
     report, course = made(write_run(tmp_path, Plan(steps=40, nan_loss_step=23)))
     chosen = chosen_steps(course.steps, report)
-    assert any(23 in steps_named(one) for one in report.findings.learn)
+    assert 23 in [one.step for one in report.findings.learn]
     assert chosen[23] == "named by a finding"
     assert 1 in chosen and 40 in chosen
     assert len(chosen) <= MOST_STEPS
@@ -138,3 +139,59 @@ def test_recorded_drivers_have_a_course(name: str, tmp_path: Path) -> None:
     report, course = made(recorded(tmp_path, name))
     assert report.unmade == []
     assert course.steps.steps and course.spans and course.memory and course.ranks.ranks
+
+
+def arrows(course: Course) -> dict[int, set[tuple[str, str, str]]]:
+    """Return of each step the label of each arrow, and those of the boxes that it leaves and meets."""
+
+    def box(lanes: Sequence[Lane], at: tuple[int, int] | None) -> str:
+        return "" if at is None else f"{lanes[at[0]].role} {lanes[at[0]].rank} {lanes[at[0]].labels[at[1]]}"
+
+    return {
+        one.step: {(arrow.label, box(one.lanes, arrow.begin), box(one.lanes, arrow.end)) for arrow in one.arrows}
+        for one in course.spans
+    }
+
+
+def test_arrows_lead_to_the_step_that_trains_on_a_rollout(tmp_path: Path) -> None:
+    """Of two updates with one rollout the second is in another step: there it comes from the left, here it leaves."""
+    _, course = made(recorded(tmp_path, "trl_demo"))
+    found = arrows(course)
+    assert found[1] == {("step 2 trains on it", f"trainer {rank} {v.SAMPLE}", "") for rank in (0, 1)}
+    assert found[6] == {("trains on what step 5 sampled", "", f"trainer {rank} {v.FORWARD}") for rank in (0, 1)}
+
+
+def test_arrows_lead_from_groups_to_who_takes_them(tmp_path: Path) -> None:
+    """Of trajectories that outlive their step."""
+    _, course = made(recorded(tmp_path, "roll_async"))
+    found = arrows(course)
+    group, taken = "scheduler 0 rl.sample.group", "scheduler 0 rl.sample"
+    assert ("group math_rule-5 is trained on here", group, taken) in found[2]
+    assert ("trains on what an earlier step sampled", "", taken) in found[2]
+    assert ("step 3 trains on it", group, "") in found[2]
+    assert all(begin or end for of in found.values() for _, begin, end in of)
+
+
+def test_gauges_of_rollouts_belong_to_their_step(tmp_path: Path) -> None:
+    """Outcomes, buffers and calls in flight; not those of evaluations."""
+    run = open_run(recorded(tmp_path, "roll_async"))
+    _, course = build_with_course(run, NOW_NS)
+    found = {(one.name, one.label): one for one in course.gauges}
+    assert {label for name, label in found if name == v.IN_FLIGHT} == {"0", "1"}
+    points = [one for one in run.points(v.GROUPS) if one.attributes[v.GROUP_STATE] == "finished"]
+    points = [one for one in points if one.attributes.get(v.MODE) != "eval"]
+    finished = found[v.GROUPS, "finished"]
+    assert min(one.value for one in points) <= min(finished.values)
+    assert max(finished.values) <= max(one.value for one in points)
+    assert set(finished.steps) <= set(course.steps.steps)
+
+
+def test_outcomes_of_requests_are_by_rollout(tmp_path: Path) -> None:
+    """As the recorder counted them: the mean of both ranks."""
+    run = open_run(recorded(tmp_path, "trl_demo"))
+    _, course = build_with_course(run, NOW_NS)
+    (cut,) = [one for one in course.gauges if (one.name, one.label) == (v.REQUEST_RATIO, "clipped")]
+    points = [one for one in run.points(v.REQUEST_RATIO) if one.attributes[v.OUTCOME_KIND] == "clipped"]
+    known = [one.value for one in points if one.attributes.get(v.MODE) != "eval"]
+    assert len(known) == 2 * len(cut.steps)
+    assert np.mean(cut.values) == pytest.approx(np.mean(known))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from otel_rl.report.data.report import Report
 from otel_rl.report.findings.unmade import Making
 from otel_rl.report.page.figure import Bars, Curves, Figure, Heat, Stack, bins, course_in_words, means, smoothed
 from otel_rl.report.page.panels import PageContent, make_page
-from otel_rl.report.page.time_figures import MORE, MOST_BARS, MOST_STAGES, excess, step_figures
+from otel_rl.report.page.time_figures import MORE, MOST_BARS, MOST_STAGES, excess, rank_figures, step_figures
+from otel_rl.report.section import Line
 from tests.made_runs import BEGIN_NS, Plan, write_run
 from tests.report.test_stored_reports import recorded
 
@@ -114,6 +116,30 @@ def test_a_slow_rank_is_shown_where_it_is_slow(tmp_path: Path) -> None:
     assert where.rank is not None and where.rank.rank == 5
     assert where.link == "panel=ranks&figure=rank-excess&rank=5&role=trainer&stage=rl.reward"
     assert next(one for one in page.panels if one.name == "ranks").title == finding.sentence
+
+
+def test_a_rank_that_is_slow_for_some_time_is_told_with_these_steps(tmp_path: Path) -> None:
+    """Of one that is slow all the time nothing is said of steps."""
+    report, course, page = page_of(write_run(tmp_path, Plan(ranks=4, slow_rank=2, steps=20)))
+    assert figures(page)["rank-excess"].title == "Rank 2 works 10.0 ms a step longer than its peers"
+    active = course.ranks.numbers["active"].copy()
+    active[2] = active[1]
+    active[2, 11:15] += 0.5
+    ranks = replace(course.ranks, numbers={**course.ranks.numbers, "active": active})
+    title = rank_figures(report, replace(course, ranks=ranks))[0].title
+    assert title == "Rank 2 works 100 ms a step longer than its peers, above all in steps 12 to 15"
+
+
+def test_the_panel_of_telemetry_counts_what_is_on_disk(tmp_path: Path) -> None:
+    """With what was lost or cut."""
+    run = open_run(write_run(tmp_path, Plan(dropped=5, changed=2)))
+    _, course, page = page_of(run.path)
+    known = {name: sum(journal.records[name] for journal in run.journals) for name in ("traces", "metrics", "logs")}
+    assert course.recorded.records == known
+    assert course.recorded.bytes == sum(file.stat().st_size for file in run.path.glob("*.otlp"))
+    (panel,) = [one for one in page.panels if one.name == "telemetry"]
+    assert panel.folds is not None and panel.folds.title == f"{sum(known.values()):,} records, 10 lost records"
+    assert Line("4 parts of records were cut, replaced or left out.", "warning") in panel.folds.blocks
 
 
 def test_a_step_that_a_finding_names_is_marked(tmp_path: Path) -> None:

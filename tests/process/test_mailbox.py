@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from otel_rl.guard import errors
-from otel_rl.process import messages
+from otel_rl.process import mailbox
+from otel_rl.process.mailbox import Inbox, listen, listening, send
 from otel_rl.process.memory import renew_all
-from otel_rl.process.messages import Inbox, listen, listening, send
 from otel_rl.process.state import state
 from tests.waiting import wait_for
 
@@ -23,7 +23,7 @@ ATTEMPT = "a" * 16
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The directory of a run in which this process records, with an attempt that is known."""
-    monkeypatch.setattr(messages, "LOOK_S", 0.01)
+    monkeypatch.setattr(mailbox, "LOOK_S", 0.01)
     monkeypatch.setattr(state, "directory", tmp_path)
     monkeypatch.setattr(state, "awake", True)
     state.inherit(attempt_id=ATTEMPT)
@@ -93,16 +93,16 @@ def test_nobody_listens_without_a_recording(run: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(state, "awake", False)
     listen("finding", print)
     before = listening.thread
-    messages.start()
+    mailbox.start()
     assert (None, True) == (before, listening.thread is not None)
 
 
 def test_what_is_no_message_is_skipped(tmp_path: Path) -> None:
     """Torn lines, other JSON, lines without an end until it comes, and one of more than a megabyte."""
     send(tmp_path, "sidecar-0-1", "finding", ATTEMPT, {"number": 1})
-    file = tmp_path / messages.FOLDER / "sidecar-0-1.jsonl"
+    file = tmp_path / mailbox.FOLDER / "sidecar-0-1.jsonl"
     inbox = Inbox()
-    junk = b'{"kind": \n\xff\xfe\n[1]\n{"kind": 3}\n' + b"[" * 100_000 + b"\n{" + b"x" * (3 * messages.MOST_BYTES)
+    junk = b'{"kind": \n\xff\xfe\n[1]\n{"kind": 3}\n' + b"[" * 100_000 + b"\n{" + b"x" * (3 * mailbox.MOST_BYTES)
     with file.open("ab") as appended:
         appended.write(junk)
     send(tmp_path, "sidecar-0-1", "finding", ATTEMPT, {"number": 2})

@@ -1,0 +1,83 @@
+"""The steps that came since a report equal those of the report of the whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+from otel_rl.journal.read import Run, open_run
+from otel_rl.report import cache
+from otel_rl.report.build import build_with_course
+from otel_rl.report.data.course import Course
+from otel_rl.report.data.report import Report, Series
+from otel_rl.report.findings.unmade import Making
+from otel_rl.report.page.panels import make_page
+from otel_rl.report.reading import RunReading
+from otel_rl.view.newest_steps import NewestSteps, ReadMark
+from tests.made_runs import BEGIN_NS, Plan, write_run
+
+NOW_NS = BEGIN_NS + 3_600_000_000_000
+CUT = 12
+
+
+def read(run: Run) -> RunReading:
+    reading = RunReading()
+    reading.attach(run)
+    reading.read()
+    return reading
+
+
+def cut(one: Series) -> Series:
+    count = sum(step is not None and step <= CUT for step in one.steps)
+    return replace(one, steps=one.steps[:count], values=one.values[:count])
+
+
+def older(report: Report, course: Course) -> tuple[Report, Course]:
+    """Return a report and a course as they were when a step had just ended."""
+    steps = course.steps
+    count = sum(step <= CUT for step in steps.steps)
+    shorter = replace(
+        steps,
+        attempts=steps.attempts[:count],
+        steps=steps.steps[:count],
+        time_s=steps.time_s[:count],
+        stages={stage: times[:count] for stage, times in steps.stages.items()},
+    )
+    series, numbers = [*map(cut, report.series)], [*map(cut, report.numbers)]
+    return replace(report, series=series, numbers=numbers), replace(course, steps=shorter)
+
+
+def test_what_is_added_equals_the_report_of_the_whole(tmp_path: Path) -> None:
+    """Curves and stage times of two ranks, step by step."""
+    run = open_run(write_run(tmp_path, Plan(ranks=2, steps=30)))
+    reading = read(run)
+    known = cache.dump(reading)
+    whole, course = build_with_course(run, NOW_NS, cache.restore(known, run))
+    newest = NewestSteps()
+    newest.mark(reading)
+    before = older(whole, course)
+    newest.take(*before, make_page(*before, Making()), ReadMark(0, {}))
+    assert newest.window_ns(reading) == inf
+    parts = newest.add(reading, reading.end_pending(inf))
+    assert parts is not None and newest._made is not None
+    report, longer, _ = newest._made
+    assert longer.steps.steps == course.steps.steps
+    assert {stage: [round(one, 9) for one in times] for stage, times in longer.steps.stages.items()} == {
+        stage: [round(one, 9) for one in times] for stage, times in course.steps.stages.items()
+    }
+    assert [(one.name, one.steps, one.values) for one in report.series] == [
+        (one.name, one.steps, one.values) for one in whole.series
+    ]
+    assert set(parts.body) >= {"figure-reward", "figure-stages"}
+    assert newest.window_ns(reading) == 0
+
+
+def test_a_run_that_does_not_grow_has_nothing_to_add(tmp_path: Path) -> None:
+    run = open_run(write_run(tmp_path, Plan(ranks=2, steps=6)))
+    reading = read(run)
+    whole, course = build_with_course(run, NOW_NS, cache.restore(cache.dump(reading), run))
+    newest = NewestSteps()
+    since = newest.mark(reading)
+    newest.take(whole, course, make_page(whole, course, Making()), since)
+    assert newest.add(reading, reading.end_pending(inf)) is None
