@@ -125,8 +125,9 @@ def _scatter(values: Array) -> tuple[float, float]:
 def block_length(values: Array) -> int:
     """Return how many values a block has, at most a third of all: twice the time in which values resemble each other.
 
-    That time is summed up over pairs of lags as long as these are positive (Geyer 1992), so that what comes and goes,
-    such as an evaluation in every fifth step, makes no long blocks. Of few values the first lag tells more.
+    That time is summed up over pairs of lags as long as these are clearly positive (after Geyer 1992), so that what
+    comes and goes, such as an evaluation in every fifth step, makes no long blocks. Of few values the first lag tells
+    more.
     """
     count = len(values)
     covariance = _covariances(values, min(count - 1, max(FEWEST, 3 * math.isqrt(count))))
@@ -134,7 +135,8 @@ def block_length(values: Array) -> int:
         return 1
     alike = covariance / covariance[0]
     pairs = alike[: len(alike) // 2 * 2].reshape(-1, 2).sum(axis=1)
-    kept = pairs[: int(np.argmax(pairs <= 0)) if (pairs <= 0).any() else len(pairs)]
+    is_small = pairs <= math.sqrt(2 / count) / 2  # half the standard error of a pair of noise
+    kept = pairs[: int(np.argmax(is_small)) if is_small.any() else len(pairs)]
     nearest = min(alike[1] + (1 + 3 * alike[1]) / count, 1 - 1 / count)  # as found it is too small (Kendall 1954)
     time = max(2 * kept.sum() - 1, (1 + nearest) / (1 - nearest))
     return int(min(max(1, math.ceil(2 * time - 1)), max(1, math.ceil(count / 3))))
