@@ -237,12 +237,12 @@ FROM (
 CREATE OR REPLACE FUNCTION rl_word AS (label) -> splitByChar(' ', label)[1];
 CREATE OR REPLACE FUNCTION rl_family AS (word) -> arraySlice(splitByChar('.', word), 1, 2);
 CREATE OR REPLACE FUNCTION rl_is_known AS (word) -> word IN (
-    'execute_tool', 'rl.advantage', 'rl.checkpoint', 'rl.checkpoint.staging', 'rl.environment.reset', 'rl.evaluate',
-    'rl.idle', 'rl.log', 'rl.log.gather', 'rl.logprob', 'rl.reward', 'rl.sample', 'rl.sample.decode',
-    'rl.sample.generate', 'rl.sample.group', 'rl.sample.process', 'rl.sample.serve', 'rl.sample.submit',
-    'rl.sample.tokenize', 'rl.sample.trajectory', 'rl.sample.turn', 'rl.setup', 'rl.setup.model',
-    'rl.setup.process', 'rl.sync', 'rl.teardown', 'rl.train', 'rl.train.backward', 'rl.train.clip',
-    'rl.train.forward', 'rl.train.mini_batch', 'rl.train.optimizer', 'rl.value');
+    'execute_tool', 'rl.action', 'rl.advantage', 'rl.checkpoint', 'rl.checkpoint.staging', 'rl.environment.reset',
+    'rl.evaluate', 'rl.idle', 'rl.log', 'rl.log.gather', 'rl.logprob', 'rl.logprob.forward', 'rl.reward',
+    'rl.sample', 'rl.sample.decode', 'rl.sample.generate', 'rl.sample.group', 'rl.sample.process',
+    'rl.sample.serve', 'rl.sample.submit', 'rl.sample.tokenize', 'rl.sample.trajectory', 'rl.sample.turn',
+    'rl.setup', 'rl.setup.model', 'rl.setup.process', 'rl.sync', 'rl.teardown', 'rl.train', 'rl.train.backward',
+    'rl.train.clip', 'rl.train.forward', 'rl.train.mini_batch', 'rl.train.optimizer', 'rl.value');
 -- Whether a stage is of another kind than the one around it, as an evaluation inside a log is.
 CREATE OR REPLACE FUNCTION rl_is_apart AS (around, word) ->
     rl_is_known(word) AND rl_family(word) != rl_family(around) AND around != 'rl.evaluate'

@@ -71,6 +71,15 @@ def attempt(doing: str, what: str, function: Callable[..., T], *arguments: Any) 
         return None
 
 
+def error_of(function: Callable[..., object], *arguments: Any) -> Exception | None:
+    """Call a function of the program's; return its error, which is no error of ours."""
+    try:
+        function(*arguments)
+    except Exception as error:
+        return error
+    return None
+
+
 def is_of_signal(trace: TracebackType | None) -> bool:
     """Return whether a signal handler raised it; a timeout (``signal.alarm``) arrives anywhere and is the host's."""
     if threading.current_thread() is not threading.main_thread():

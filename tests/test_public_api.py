@@ -21,6 +21,7 @@ PUBLIC = [
     "flush",
     "instrument",
     "observe",
+    "on_finding",
     "read",
     "record",
     "request",

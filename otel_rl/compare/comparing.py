@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from otel_rl.analysis.bootstrap import FEWEST, Difference, difference
+from otel_rl.compare.bootstrap import FEWEST, Difference, difference
 from otel_rl.compare.busy import TIMES, busy_run
 from otel_rl.compare.data import (
     FORMAT,

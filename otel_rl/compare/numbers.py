@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.bootstrap import plain, tail, trimmed
+from otel_rl.compare.bootstrap import plain, tail, trimmed
 from otel_rl.compare.data import Group, Worse
 from otel_rl.report.data.course import Course, StepCourse
 from otel_rl.report.data.report import Report, Series

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from otel_rl import vocabulary
-from otel_rl.guard import logger
+from otel_rl.guard import error_of, logger
 from otel_rl.process.mailbox import Inbox, Message, listen
 from otel_rl.process.state import state
 from otel_rl.records import Count
@@ -78,9 +78,8 @@ def on_finding(function: F) -> F:
 
     def tell(message: Message) -> None:
         finding = LiveFinding.from_json(message)
-        try:
-            function(finding)
-        except Exception as error:  # noqa: BLE001  the program's, not ours
+        error = error_of(function, finding)
+        if error is not None:
             state.add(Count(vocabulary.FINDING_CALLS, 1, ((vocabulary.OUTCOME, "raised"),)))
             if function not in raised:
                 raised.append(function)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import get_ident
 from traceback import walk_tb
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from otel_rl import vocabulary
 from otel_rl.process.memory import Memory
@@ -29,6 +30,8 @@ class OpenTraining(Memory):
     """How many loops of other trainers are open inside the open step, one inside the other."""
     waits_for: str = "data"
     """The reason of a wait for the next batch."""
+    step_over: Callable[[Any], object] | None = None
+    """``(trainer)``: records what the trainer measured in a step, before its log clears that."""
     evaluating: int = 0
     """How many calls that evaluate are open, one inside the other."""
     skipped: int = 0

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
-
-from chdb.session import Session
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_rl.cli.orphans import Orphans
 from otel_rl.journal.read import Run
 from otel_rl.runs.otlp_json import lines
+
+if TYPE_CHECKING:
+    from chdb.session import Session
 
 ROOT: Final = Path(__file__).parents[2]
 MAP: Final = "Map(LowCardinality(String), String)"

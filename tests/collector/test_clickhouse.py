@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from chdb.session import Session
 
 from otel_rl.analysis.goodput import KIND_OF_STAGE
 from otel_rl.catalogue.table_questions import TABLE_QUESTIONS, TableQuestion
@@ -19,6 +19,9 @@ from otel_rl.query.engine import RunTables
 from otel_rl.query.run_schema import TABLES, SqlColumn
 from tests.collector.exported_rows import fill, statements
 from tests.report.test_stored_reports import RUNS
+
+if TYPE_CHECKING:
+    from chdb.session import Session
 
 pytestmark = pytest.mark.slow
 
@@ -49,9 +52,14 @@ class Both:
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
+    """Start the engine, which blocks signals of the whole process when it is imported."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    from chdb.session import Session
+
     with Session() as session:
         session.query("SET cast_keep_nullable = 1, output_format_json_quote_denormals = 1")
         yield session
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 @pytest.fixture(scope="module", params=ASKED)

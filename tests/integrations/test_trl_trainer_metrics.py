@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from otel_rl import vocabulary
-from otel_rl.integrations.trl.trainer_metrics import EVALUATION, GLOBAL, RANK, Reader
+from otel_rl.integrations.trl.trainer_metrics import EVALUATION, GLOBAL, RANK, SYNCHRONOUS, Reader
 from otel_rl.process.state import state
 from otel_rl.records import Point
 from tests.fixtures import Recording
@@ -25,7 +25,7 @@ def read(reader: Reader, lists: dict[str, list[Any]], time_ns: int) -> dict[str,
 
 def test_what_is_new_goes_out_once() -> None:
     """Whether TRL appends, replaces a list, or clears all of them; and whatever order its lists are in."""
-    reader, lists = Reader(()), {"a": [1.0], "b": [2.0, 4.0], "c": []}
+    reader, lists = Reader((), SYNCHRONOUS), {"a": [1.0], "b": [2.0, 4.0], "c": []}
     assert {"a": 1.0, "b": 3.0} == read(reader, lists, 1)
     assert {} == read(reader, lists, 2)
     lists["a"].append(5.0)
@@ -41,7 +41,7 @@ def test_what_is_new_goes_out_once() -> None:
 
 def test_a_list_that_became_shorter_is_read_from_its_begin() -> None:
     """The entries that were read of it are gone."""
-    reader, lists = Reader(()), {"a": [1.0, 2.0, 3.0]}
+    reader, lists = Reader((), SYNCHRONOUS), {"a": [1.0, 2.0, 3.0]}
     assert {"a": 2.0} == read(reader, lists, 1)
     lists["a"][:] = [4.0, 6.0]
     assert {"a": 5.0} == read(reader, lists, 2)
@@ -55,18 +55,18 @@ def test_a_list_that_became_shorter_is_read_from_its_begin() -> None:
 )
 def test_only_numbers_count(entries: list[Any], expected: float | None) -> None:
     """Of any kind; what is none is left out."""
-    assert ({} if expected is None else {"a": expected}) == read(Reader(()), {"a": entries}, 1)
+    assert ({} if expected is None else {"a": expected}) == read(Reader((), SYNCHRONOUS), {"a": entries}, 1)
 
 
 def test_nan_goes_out() -> None:
     """TRL drops it; here it is what a step has measured."""
-    assert math.isnan(read(Reader(()), {"a": [math.nan]}, 1)["a"])
+    assert math.isnan(read(Reader((), SYNCHRONOUS), {"a": [math.nan]}, 1)["a"])
 
 
 def test_other_ranks_leave_what_is_reduced_to_rank_0(recording: Recording) -> None:
     """But for what each rank measures by itself."""
     state.identify(rank=1)
-    reader = Reader((EVALUATION,))
+    reader = Reader((EVALUATION,), SYNCHRONOUS)
     points = reader.points(("reward", "step_time"), ([1.0], [2.0]), (1, 1), 5)
     assert [Point("trl.step_time", 2.0, 5, (EVALUATION, RANK))] == points
 
@@ -74,7 +74,7 @@ def test_other_ranks_leave_what_is_reduced_to_rank_0(recording: Recording) -> No
 def test_names_that_prometheus_writes_alike_stay_apart(recording: Recording) -> None:
     """Also among what reward functions and tools log: each carries its name."""
     names = ("judge/score", "judge.score", "reward")
-    points = Reader(()).points(names, ([1.0], [2.0], [3.0]), (1, 1, 1), 5)
+    points = Reader((), SYNCHRONOUS).points(names, ([1.0], [2.0], [3.0]), (1, 1, 1), 5)
     assert [
         Point("trl.judge/score", 1.0, 5, ((vocabulary.METRIC_NAME, "judge/score"), GLOBAL)),
         Point("trl.judge.score", 2.0, 5, ((vocabulary.METRIC_NAME, "judge.score"), GLOBAL)),

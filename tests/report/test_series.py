@@ -62,7 +62,7 @@ def test_values_of_single_ranks_are_kept_where_some_are_not_finite(tmp_path: Pat
     run = open_run(write_run(tmp_path, Plan(nan_loss_step=7)))
     source = Source(run, BEGIN_NS, read_run(run))
     found = source.points.numbers.of_ranks(source.found.steps, source.making)
-    assert [(v.LOSS, 0), (v.LOSS, 1)] == [(one.name, one.rank) for one in found]
+    assert [(v.LOSS, 0), (v.LOSS, 1)] == [(one.name, one.rank.rank) for one in found]
     assert all(math.isnan(one.values[6]) for one in found)
     assert pytest.approx([1 / 8, 1 / 8 + 1]) == [one.values[7] for one in found]
     assert list(range(1, 13)) == found[0].steps

@@ -37,6 +37,7 @@ def train(prompts: list[str]) -> float:
                 answer.set_attribute("rl.tokens.response", 3)
             with otel_rl.tool("search", call_id="c"):
                 pass
+    otel_rl.on_finding(lambda finding: print(finding.sentence, finding.severity))
     carrier = otel_rl.Carrier.current() or otel_rl.Carrier.from_headers({"traceparent": ""})
     if carrier is not None:
         headers: dict[str, str] = carrier.to_headers()

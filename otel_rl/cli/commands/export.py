@@ -56,8 +56,8 @@ def export(
             "-o",
             parser=expanded_path,
             metavar="PATH",
-            help="What to write: a file, or a directory for `parquet` and `tensorboard`. Without it, or with `-`, "
-            "lines go to standard output.",
+            help="What to write: a file, or a directory for `parquet` and `tensorboard`; `-` is standard output. "
+            "Without it: lines go to standard output.",
         ),
     ] = None,
     close_open: Annotated[

@@ -39,6 +39,8 @@ MADE = ("system", "system_version", "algorithm", "model_name")
 
 def _asked_to_train(args: Args, kwargs: Kwargs) -> None:
     """Find what has replaced methods of the trainer since it was made."""
+    if not _is_inner():
+        training.waits_for, training.step_over = "data", None
     hooking.follow(args[0])
 
 
@@ -53,7 +55,7 @@ def _begin_loop(args: Args, kwargs: Kwargs) -> None:
     loop.said.update(_unlike(training_of(trainer)))
     throughput = Throughput()
     loop.at_end.append(throughput.end_step)
-    tracing.loop, training.throughput, training.waits_for = loop, throughput, "data"
+    tracing.loop, training.throughput = loop, throughput
 
 
 def _unlike(trained: dict[str, str]) -> dict[str, Value]:
@@ -127,6 +129,12 @@ def _say_settings(trainer: Any) -> None:
     if trainer.args.max_grad_norm:
         said[vocabulary.SETTINGS_GRADIENT] = float(trainer.args.max_grad_norm)
     say_of_setup(said)
+
+
+def _step_over(args: Args, kwargs: Kwargs) -> None:
+    if training.step_over is not None and not training.inner:
+        training.step_over(args[0])
+    before_save(args, kwargs)
 
 
 def _begin_outside(args: Args, kwargs: Kwargs) -> None:
@@ -204,9 +212,7 @@ HOOKS = (
     StageHook(target=f"{TRAINER}._get_grad_norm", stage=_norm_stage, after=_keep_measured, by_name=True, optional=True),
     StageHook(target="transformers.trainer_callback:CallbackHandler.call_event", stage=_event_stage),
     StageHook(target=f"{TRAINER}.log", stage=vocabulary.LOG),
-    CallbackHook(
-        target=f"{TRAINER}._maybe_log_save_evaluate", before=before_save, after=after_step, during=(acting, "plan")
-    ),
+    CallbackHook(target=f"{TRAINER}._maybe_log_save_evaluate", before=_step_over, after=after_step),
     *(
         StageHook(
             target=f"{TRAINER}.{name}",

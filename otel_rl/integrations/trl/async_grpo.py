@@ -64,7 +64,7 @@ def _begin_training(args: Args, kwargs: Kwargs) -> None:
     if identifying.learned.get("system") != "trl":
         _made(args, kwargs, None)
     if not training.inner:
-        rollouts.losses, training.waits_for = [], "queue"
+        rollouts.losses, training.waits_for, training.step_over = [], "queue", _measured
         queued.renew()
         attempt("read", "the settings of a trainer", _say_settings, args[0])
 
@@ -77,6 +77,11 @@ def _say_settings(trainer: Any) -> None:
         vocabulary.SETTINGS_TEMPERATURE: float(settings.temperature),
     }
     say_of_setup(said)
+
+
+def _measured(trainer: Any) -> None:
+    training.forward = None
+    trainer_metrics.step_metrics(trainer)
 
 
 # --- queue ------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.actions.memory import acting
-from otel_rl.actions.of_trainer import after_step, before_save
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, CallbackHook, CollectiveHook, Hook, Integration, Kwargs, StageHook
 from otel_rl.integrations.trl import async_grpo, generating, models, online_dpo, rewards, scored
@@ -68,7 +67,7 @@ def _begin_training(args: Args, kwargs: Kwargs) -> None:
         _trainer_made(args, kwargs, None)
     if not training.inner:
         acting.keys = {name: key for key, (name, labels) in CANONICAL.items() if not labels}
-        rollouts.losses, rollouts.scored = [], {}
+        rollouts.losses, rollouts.scored, training.step_over = [], {}, _step_over
         attempt("read", "the settings of a trainer", say_settings, args[0])
 
 
@@ -326,15 +325,12 @@ def _consume(said: dict[str, Value], mode: str) -> None:
             container.add_link(rollout.span.get_span_context())
 
 
-def _step_over(args: Args, kwargs: Kwargs) -> None:
+def _step_over(trainer: Any) -> None:
     """Record TRL's metrics of the step: after ``on_step_end`` they are complete, and its log has not cleared them."""
-    before_save(args, kwargs)
-    if training.inner:
-        return
     training.forward = None
     rewards.record_scored(TRAIN, ())
-    if hasattr(args[0], "_metrics"):
-        step_metrics(args[0])
+    if hasattr(trainer, "_metrics"):
+        step_metrics(trainer)
 
 
 def _before_log(args: Args, kwargs: Kwargs) -> None:
@@ -408,9 +404,6 @@ INTEGRATION = Integration(
             target="trl.generation.vllm_generation:VLLMGeneration.sync_weights",
             stage=vocabulary.SYNC,
             before=_end_gap,
-        ),
-        CallbackHook(
-            target="transformers.trainer:Trainer._maybe_log_save_evaluate", before=_step_over, after=after_step
         ),
         SERVER,
     ),

@@ -38,7 +38,7 @@ def _begin_training(args: Args, kwargs: Kwargs) -> None:
     if identifying.learned.get("system") != "trl":
         _made(args, kwargs, None)
     if not training.inner:
-        rollouts.losses = []
+        rollouts.losses, training.step_over = [], _measured
         attempt("read", "the settings of a trainer", _say_settings, args[0])
 
 
@@ -129,11 +129,9 @@ def _trained(args: Args, kwargs: Kwargs, result: Any) -> None:
     keep_loss(result)
 
 
-def _before_log(args: Args, kwargs: Kwargs) -> None:
-    """Record the metrics of a step before its trainer clears them."""
-    if not training.inner:
-        training.forward = None
-        step_metrics(args[0])
+def _measured(trainer: Any) -> None:
+    training.forward = None
+    step_metrics(trainer)
 
 
 HOOKS: tuple[Hook, ...] = (
@@ -145,7 +143,6 @@ HOOKS: tuple[Hook, ...] = (
     StageHook(target=f"{TRAINER}._forward", stage=_forward_stage, attributes=_say_forward, capture=_forward_made),
     StageHook(target=f"{TRAINER}._calculate_rewards_from_functions", stage=vocabulary.REWARD, attributes=_say_rewards),
     CallbackHook(target=f"{TRAINER}.training_step", after=_trained),
-    CallbackHook(target=f"{TRAINER}._maybe_log_save_evaluate", before=_before_log),
     StageHook(
         target=f"{TRAINER}._save_checkpoint",
         stage=vocabulary.CHECKPOINT,

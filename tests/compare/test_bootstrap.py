@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from otel_rl.analysis.bootstrap import block_length, difference, plain, student, tail, trimmed
+from otel_rl.compare.bootstrap import block_length, difference, plain, student, tail, trimmed
 
 CHANCE = 0.01 / 40
 
