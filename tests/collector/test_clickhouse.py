@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-ASKED = ("healthy", "slow_rank_of_8", "killed", "restarted", "trl_demo", "fsdp2_four_ranks", "driven", "verl_sync")
-DRIVEN = ("driven", "verl_sync")
-CLOSED = ("killed", "restarted", "verl_sync")
+ASKED = ("healthy", "slow_rank_of_8", "restarted", "driven")
+DRIVEN = ("driven",)
+CLOSED = ("restarted",)
 """Runs with stages that a reader closed: the sidecar sends them as spans."""
 OF_ALL_RANKS = ("slowest rank", "rank times", "waits", "tokens")
 """Questions whose answers have rows of the workers of a driver, which the views do not have."""

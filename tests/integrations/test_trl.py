@@ -513,7 +513,7 @@ def test_step_time_is_the_length_of_the_step(measured: tuple[Trained, Trained, R
     assert set(lengths) == set(inner)
     for number, (least_s, most_s) in evaluated.items():
         assert lengths[number] - most_s - 1e-9 <= inner[number] <= lengths[number] - least_s + 1e-9, number
-    assert set(PER_RANK) == {"step_time"}
+    assert {"step_time", "perf/"} == set(PER_RANK)
     assert set(lengths) == set(recorded.values("trl.step_time", rl_scope="rank"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from itertools import chain
 from pathlib import Path
@@ -37,7 +38,7 @@ rl.log
 def command(directory: Path, ranks: int, **job: object) -> list[str]:
     """Return what ``python`` has to run to train as ``train_async.py`` says, with the worker recorded too."""
     given = json.dumps({"work": str(directory), "truth": str(directory / "truth-{rank}.json"), "otel": False, **job})
-    return ["-m", "otel_rl", "run", "--", "python", *launcher(ranks), str(HERE / "train_async.py"), given]
+    return ["-m", "otel_rl", "run", "--", sys.executable, *launcher(ranks), str(HERE / "train_async.py"), given]
 
 
 @pytest.fixture(scope="module")
