@@ -155,7 +155,7 @@ class FindingHook:
             start_new_session=True,
         )  # fmt: skip
         try:
-            process.communicate(json.dumps(body, default=str).encode(), timeout=COMMAND_S)
+            process.communicate(json.dumps(body, default=str).encode() + b"\n", timeout=COMMAND_S)
         except subprocess.TimeoutExpired:
             with suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
