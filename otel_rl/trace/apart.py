@@ -21,7 +21,6 @@ from otel_rl.process.state import Trace, state
 from otel_rl.process.status import status
 from otel_rl.records import Attributes
 from otel_rl.trace.carried import stand_in_of
-from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 
 ROLLOUT: Final = "rollout"
@@ -47,8 +46,7 @@ def open_apart(stage: Stage, key: str, submitted: Carrier | None) -> None:
 
     A key that this process opens again has a further stage below that root.
     """
-    if not state.identity.known:
-        tracing.open_setup()  # a worker learns whose it is
+    state.ensure_awake()  # a worker learns whose it is, and the ids derive from that
     if not state.identity.known:
         return stage.open()
     root = root_of(key)
