@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 import sys
 from base64 import b64decode
 from functools import partial
@@ -155,13 +156,23 @@ def by_stage(text: str) -> tuple[tuple[str, float], ...]:
     return tuple(found)
 
 
+def is_address(text: str) -> bool:
+    """Return whether a hook is an address; a command may have one among its arguments."""
+    return "://" in text.split(maxsplit=1)[0]
+
+
 def hook(text: str) -> str:
     """Read a command, or an address to which may be posted."""
-    if "://" in text.split(maxsplit=1)[0]:
+    if is_address(text):
         parts = urlsplit(text)
         is_here = parts.scheme == "http" and parts.hostname in {"localhost", "127.0.0.1", "::1"}
         if not (parts.scheme == "https" or is_here) or not parts.hostname or " " in text:
             raise ValueError("a command, an https:// address, or an http:// address of this machine")
+    else:
+        try:
+            shlex.split(text)
+        except ValueError:
+            raise ValueError("a command whose quotes are closed") from None
     return text
 
 

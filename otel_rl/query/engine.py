@@ -133,6 +133,8 @@ class RunTables:
 
     def _checked(self, sql: str) -> str:
         """Make the tables that a statement names, if it is right: before anything is read."""
+        if not sql.isascii() and sql != sql.encode(errors="replace").decode():
+            raise QueryError("a query is text in UTF-8, and this is none")
         statements = self._engine.extract_statements(sql)
         if len(statements) != 1:
             raise QueryError(f"a query is one statement; these are {len(statements)}")

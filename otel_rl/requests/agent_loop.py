@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.guard import attempt
 from otel_rl.process.hooked import hooking
 from otel_rl.records import Value
 from otel_rl.trace.stage import Stage, innermost, stage
@@ -47,8 +48,9 @@ def turn(*, number: int | None = None, **attributes: Any) -> Stage:
     Emits: a span ``rl.sample.turn`` with ``gen_ai.operation.name = chat``, and its duration (histogram, s).
     """
     said: dict[str, Value] = {vocabulary.OPERATION: "chat"}
-    if number is not None:
-        said[vocabulary.TURN] = int(number)
+    which = None if number is None else attempt("read", "the number of a turn", int, number)
+    if which is not None:
+        said[vocabulary.TURN] = which
     return _stage(vocabulary.SAMPLE_TURN, _of_trajectory() | said, attributes)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from otel_rl import vocabulary as v
-from otel_rl.runs.settings_file import nearest, table
+from otel_rl.runs.settings_file import is_number, nearest, table
 
 CHECKPOINT, STOP, CALL = "checkpoint", "stop", "call"
 KINDS: Final = (CHECKPOINT, STOP, CALL)
@@ -146,10 +145,6 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 31
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _is_name(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip()) and value.isprintable() and len(value) <= 200
 
@@ -160,8 +155,8 @@ VALUES: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     "keep": (_is_count, "a whole number above 0"),
     "every": (_is_count, "a whole number above 0"),
     "times": (_is_count, "a whole number above 0"),
-    "above": (_is_number, "a number"),
-    "below": (_is_number, "a number"),
+    "above": (is_number, "a number"),
+    "below": (is_number, "a number"),
     "rule": (_is_name, "the name of a rule"),
     "dry_run": (lambda value: isinstance(value, bool), "true or false"),
 }

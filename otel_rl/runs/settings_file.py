@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -36,12 +37,21 @@ def parsed(path: Path) -> dict[str, Any]:
         toml = import_module("tomllib")
     except ModuleNotFoundError:
         raise ValueError("that needs Python 3.11 or newer") from None
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no file")
     with path.open("rb") as file:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
         raise ValueError("it is larger than 1 MiB")
     found: dict[str, Any] = toml.loads(content.decode())
     return found
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a finite number that a double can hold."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 def why_unread(error: Exception) -> str:

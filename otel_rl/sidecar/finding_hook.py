@@ -23,6 +23,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from otel_rl.config import ON_FINDING, Config
+from otel_rl.config.parsers import is_address
 from otel_rl.guard import guard
 
 TRIES: Final = 3
@@ -114,7 +115,7 @@ class FindingHook:
         while (waiting := self._queue.get()) is not None:
             problem: str | None = None
             with guard(f"call {ON_FINDING}"):
-                problem = self._post(*waiting) if "://" in self._target else self._run(waiting[1])
+                problem = self._post(*waiting) if is_address(self._target) else self._run(waiting[1])
             self.outcomes["sent" if problem == "" else "failed"] += 1
             if problem:
                 self._say(f"{ON_FINDING}: {problem}")
@@ -150,10 +151,13 @@ class FindingHook:
         outcome[0] = problem
 
     def _run(self, body: Body) -> str:
-        process = subprocess.Popen(
-            shlex.split(self._target), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )  # fmt: skip
+        try:
+            process = subprocess.Popen(
+                shlex.split(self._target), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            return f"the command could not be started ({getattr(error, 'strerror', None) or type(error).__name__})"
         try:
             process.communicate(json.dumps(body, default=str).encode() + b"\n", timeout=COMMAND_S)
         except subprocess.TimeoutExpired:

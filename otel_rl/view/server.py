@@ -33,7 +33,9 @@ UNASKED_S: Final = 60.0
 AGAIN_S: Final = 10.0
 """A process that ended by an error is started again after this time."""
 MOST_RUNS: Final = 4
-"""Runs that are read at the same time; the one that nobody has asked for longest goes."""
+"""Runs that are read at the same time, unless more are looked at: the one that nobody has asked for longest goes."""
+LEFT_S: Final = 20.0
+"""A page that is hidden asks every ten seconds: after this time nobody looks."""
 NOW_S: Final = 0.5
 EVERYWHERE: Final = ("0.0.0.0", "::")
 COOKIE: Final = "otel_rl_token"
@@ -93,8 +95,9 @@ class Viewer:
             path = self.root if key == LIST else self.path_of(key)
             if path is None:
                 return None
-            by_age = sorted(self._readers, key=lambda one: self._readers[one].asked_s)
-            self._close([key] if known else by_age[: max(0, len(by_age) - MOST_RUNS + 1)])
+            by_age = sorted(self._readers.keys() - {LIST}, key=lambda one: self._readers[one].asked_s)
+            left = [one for one in by_age if monotonic() - self._readers[one].asked_s > LEFT_S]
+            self._close([key] if known else left[: max(0, len(by_age) - MOST_RUNS + 1)])
             module = "list_reader" if key == LIST else "run_reader"
             return self._readers.setdefault(key, ReadingProcess(module, str(path)))
 
@@ -242,7 +245,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def _is_called_rightly(self) -> bool:
         host = self.headers.get("Host", "")
-        name = urlsplit(f"//{host}").hostname or ""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:  # brackets that are not closed
+            return False
         return self.server.hosts is None or name in self.server.hosts
 
     def _has_token(self, query: dict[str, str]) -> bool:

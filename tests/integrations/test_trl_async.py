@@ -127,10 +127,8 @@ def test_samples_are_as_old_as_trl_says(trained: tuple[Trained, Recorded]) -> No
     assert len(seen) == len(highest)
     assert all(lag <= max(seen[: step + 1]) for step, lag in enumerate(highest))
     assert max(seen) == max(highest) > 0
-    forwards = {
-        rank: [n.attributes for n in recorded.nodes if n.name == v.FORWARD and n.rank == rank] for rank in (0, 1)
-    }
-    tokens = [sum(said[v.TOKENS] for said in both) for both in zip(*forwards.values(), strict=True)]
+    forwards = [[step.find(v.FORWARD)[0] for step in recorded.steps(rank).values()] for rank in range(2)]
+    tokens = [sum(node.attributes[v.TOKENS] for node in both) for both in zip(*forwards, strict=True)]
     assert [log["batch/forwarded_tokens_per_step"] for log in logs] == tokens
 
 

@@ -94,6 +94,7 @@ PROBLEMS = {
     "[rules.divergance]\nenabled = false": "Unknown rule divergance is ignored; did you mean divergence?",
     "[rules.engine_full]\nlimits = 1": "Unknown setting of rules.engine_full limits is ignored; did you mean limit?",
     "[rules.engine_full]\nlimit = 'x'": "rules.engine_full.limit must be a number: the default 0.05 holds.",
+    f"[rules.engine_full]\nlimit = 1{'0' * 400}": "rules.engine_full.limit must be a number: the default 0.05 holds.",
     "[rules.engine_full]\nlimit = nan": "rules.engine_full.limit must be a number: the default 0.05 holds.",
     "[rules.engine_full]\nlimit = true": "rules.engine_full.limit must be a number: the default 0.05 holds.",
     "[rules.engine_full]\nenabled = 0": "rules.engine_full.enabled must be true or false: the defaults hold.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -77,6 +78,16 @@ def test_a_tool_that_raises(recording: Recording) -> None:
         raise LookupError("gone")
     (found,) = nodes(recording)
     assert ["LookupError", "LookupError"] == [node.attributes[v.ERROR_TYPE] for node in found.walk()]
+
+
+@pytest.mark.guarded
+def test_a_number_that_is_none_is_left_out(recording: Recording) -> None:
+    """The training goes on."""
+    odd: Any = "3a"
+    with otel_rl.step(1), otel_rl.turn(number=odd):
+        pass
+    (found,) = nodes(recording)
+    assert v.TURN not in found.attributes
 
 
 def test_without_recording_nothing_happens() -> None:

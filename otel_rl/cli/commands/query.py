@@ -127,7 +127,7 @@ def _shown(value: Any) -> str:
 def _csv(names: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
     for row in chain([tuple(names)], rows):
         line = io.StringIO()
-        cells = [json.dumps(one, default=_json_value) if isinstance(one, dict | list) else one for one in row]
+        cells = [json.dumps(_finite(one), default=_json_value) if isinstance(one, dict | list) else one for one in row]
         csv.writer(line, lineterminator="").writerow(cells)
         yield line.getvalue()
 
@@ -136,10 +136,18 @@ def _json(names: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
     """Yield the lines of a list of objects; JSON has no NaN and no infinity, which are null."""
     before = "["
     for row in rows:
-        finite = (None if isinstance(one, float) and not math.isfinite(one) else one for one in row)
-        yield before + json.dumps(dict(zip(names, finite, strict=True)), ensure_ascii=False, default=_json_value)
+        named = dict(zip(names, map(_finite, row), strict=True))
+        yield before + json.dumps(named, ensure_ascii=False, default=_json_value)
         before = ","
     yield "[]" if before == "[" else "]"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _json_value(value: Any) -> str:

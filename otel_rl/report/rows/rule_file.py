@@ -6,7 +6,6 @@ the report and `otel-rl doctor` say them.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ from otel_rl.report.findings.learning import LEARN
 from otel_rl.report.findings.rule import Rule
 from otel_rl.report.findings.timing import TIME
 from otel_rl.runs.action_settings import CALL, Action, action_settings
-from otel_rl.runs.settings_file import DEFAULTS, parsed, settings_path, strangers, table, why_unread
+from otel_rl.runs.settings_file import DEFAULTS, is_number, parsed, settings_path, strangers, table, why_unread
 
 TABLES: Final[tuple[Sequence[Rule[Any]], ...]] = TIME, LEARN, HEALTH
 RULES: Final = {rule.name: rule for table in TABLES for rule in table}
@@ -90,7 +89,7 @@ def _numbers(
     numbers = {}
     for name in known.keys() & found.keys():
         value = found[name]
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        if is_number(value):
             numbers[name] = float(value)
         else:
             problems.append(f"{place}.{name} must be a number: the default {known[name]:g} holds.")
