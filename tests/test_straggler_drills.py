@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 STEPS = 40
 WARMUP = 2
 """Steps that reports leave out."""
-STAGES = {"forward": v.FORWARD, "backward": v.BACKWARD, "loader": f"{v.IDLE} data"}
+STAGES = {"forward": v.FORWARD, "backward": v.BACKWARD}
 
 SLOW_RULES = frozenset(("starved_rank", "slow_rank", "slow_stage"))
 
@@ -74,7 +74,7 @@ def drill(directory: Path, wrapping: str, where: str) -> Drill:
     return Drill(open_run(directory / "runs" / "drill"), json.loads(printed), slept_s)
 
 
-@pytest.mark.parametrize(("wrapping", "where"), [("fsdp2", "forward"), ("fsdp2", "loader"), ("ddp", "backward")])
+@pytest.mark.parametrize(("wrapping", "where"), [("fsdp2", "forward"), ("ddp", "backward")])
 def test_a_slow_rank_is_named_with_its_stage(tmp_path: Path, wrapping: str, where: str) -> None:
     """In every step, and by the report of the run, which says what it costs and blames nobody else.
 
