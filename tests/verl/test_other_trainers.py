@@ -63,12 +63,15 @@ UPDATE = """\
         2 x rl.train.mini_batch [actor]
           rl.train.forward [actor]
           rl.train.backward [actor]
+          rl.train.clip [actor]
           rl.train.optimizer [actor]"""
 LOGPROBS = """\
     rl.logprob old [driver]
       2 x rl.logprob old [actor]
+        2 x rl.logprob.forward [actor]
     rl.logprob ref [driver]
-      2 x rl.logprob ref [actor]"""
+      2 x rl.logprob ref [actor]
+        2 x rl.logprob.forward [actor]"""
 SYNC = """\
     rl.sync update_weights [driver]
       2 x rl.sync update_weights [actor]"""
@@ -99,6 +102,7 @@ rl.loop [driver]
 {UPDATE.format("actor")}
     rl.checkpoint [driver]
       4 x rl.checkpoint [actor]
+        rl.sync load_states [actor]
 {SYNC}
     rl.evaluate [driver]
       2 x rl.idle data [driver]
@@ -122,6 +126,7 @@ rl.loop [driver]
 {UPDATE.format("actor")}
     rl.checkpoint [driver]
       2 x rl.checkpoint [actor]
+        rl.sync load_states [actor]
 {SYNC}
     rl.evaluate [driver]
       2 x rl.idle data [driver]
