@@ -135,8 +135,8 @@ class RunFollower:
         self._paid = self._paid or (monotonic(), cpu_s())
 
     def _is_due(self, now: float) -> bool:
-        """Return whether the share of a core that may be used is not used up."""
-        if self._paid is None:
+        """Return whether the share of a core that may be used is not used up, or the page lacks something new."""
+        if self._paid is None or self._newest.has_outgrown:
             return True
         began_s, used_s = self._paid
         return cpu_s() - used_s <= SHARE * (now - began_s)
