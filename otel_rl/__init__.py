@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from otel_rl.process.carrier import Carrier
     from otel_rl.process.on_finding import on_finding
     from otel_rl.query.engine import read
+    from otel_rl.requests.agent_loop import tool, trajectory, turn
     from otel_rl.requests.api import request
-    from otel_rl.trace.agent_loop import tool, trajectory, turn
     from otel_rl.trace.stage import stage
     from otel_rl.trace.steps import step
     from otel_rl.version import __version__
@@ -41,9 +41,9 @@ _HOME = {
     "sample": "otel_rl.layers.api",
     "stage": "otel_rl.trace.stage",
     "step": "otel_rl.trace.steps",
-    "tool": "otel_rl.trace.agent_loop",
-    "trajectory": "otel_rl.trace.agent_loop",
-    "turn": "otel_rl.trace.agent_loop",
+    "tool": "otel_rl.requests.agent_loop",
+    "trajectory": "otel_rl.requests.agent_loop",
+    "turn": "otel_rl.requests.agent_loop",
     "uninstrument": "otel_rl.entry",
 }
 

@@ -46,6 +46,10 @@ run.spans.filter("status = 'error'").fetchall()
 - **Attributes and labels are maps of texts.** A number needs a cast: `CAST(attributes['rl.tokens'] AS BIGINT)`.
 - **Times** are in UTC. What ends in `_s` is in seconds.
 - **Ranks** are unique within a role; a step is one of an attempt and a loop.
+
+[exports.md](exports.md) has other ways out of a run: Parquet, Perfetto, TensorBoard, JSON. If your Collector sends to
+ClickHouse, views have these names and columns there, and the [ten questions](#ten-questions) run word for word
+([collector/README.md](../collector/README.md#questions-by-sql-in-clickhouse)).
 """
 
 

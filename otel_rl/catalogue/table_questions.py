@@ -69,12 +69,12 @@ ORDER BY role, rank""",
         "waits",
         "In which stage does a rank wait for slower ones?",
         """\
-SELECT stage, role, rank, sum(wait_s) AS wait_s, bool_or(is_least) AS is_least
+SELECT stage, role, rank, sum(wait_s) AS waited_s, bool_or(is_least) AS is_bound
 FROM waits
 WHERE is_averaged
 GROUP BY stage, role, rank
 HAVING sum(wait_s) > 0
-ORDER BY wait_s DESC""",
+ORDER BY waited_s DESC""",
         "Over all averaged steps; their sum by rank is what the report says of a step, times the steps.",
     ),
     TableQuestion(
@@ -107,8 +107,8 @@ WITH ends AS (SELECT min(step) AS first, max(step) AS last FROM steps WHERE is_w
      times AS (SELECT stage, inside, step, avg(total_s) AS total_s FROM stages
                WHERE NOT is_guest GROUP BY stage, inside, step)
 SELECT stage, inside,
-       sum(total_s) FILTER (step = first) AS first_s,
-       sum(total_s) FILTER (step = last) AS last_s
+       max(CASE WHEN step = first THEN total_s END) AS first_s,
+       max(CASE WHEN step = last THEN total_s END) AS last_s
 FROM times, ends
 GROUP BY stage, inside
 ORDER BY abs(coalesce(last_s, 0) - coalesce(first_s, 0)) DESC""",

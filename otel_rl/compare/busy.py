@@ -12,8 +12,8 @@ TIMES: Final[tuple[Group, ...]] = ("step", "stage", "rank", "throughput", "reque
 """What takes longer on a busy machine."""
 LESS: Final = 0.9
 """The threads of a run that got less of the processor had less than this part of the other run's share."""
-ALIKE: Final = 0.15
-"""CPU times of a step that differ by no more are those of the same work."""
+ALIKE: Final = 0.5
+"""CPU times of a step that differ by no more may be those of the same work: it takes more of it in shared caches."""
 ALL_SLOWER: Final = 0.05
 """Of a busy machine most stages take longer by more than this, and not one."""
 LEAST_SHARE: Final = 0.02
@@ -22,7 +22,7 @@ FEWEST: Final = 3
 
 
 def busy_run(a: ComparedRun, b: ComparedRun, numbers: Sequence[ComparedNumber]) -> str:
-    """Return which run did the same work, by its CPU time, in more time in most of its stages; empty if neither did."""
+    """Return which run took longer in most of its stages, and got less of the processor; empty if neither did."""
     if not (a.cpu_s and b.cpu_s and a.cpu_share and b.cpu_share) or abs(b.cpu_s / a.cpu_s - 1) > ALIKE:
         return ""
     step = max((one.a or 0.0 for one in numbers if one.name == "step_time"), default=0.0)

@@ -231,6 +231,6 @@ def _busy_notes(busy: str, a: ComparedRun, b: ComparedRun) -> Iterator[str]:
     if busy and a.cpu_share and b.cpu_share:
         yield (
             f"The machine of {'the first' if busy == 'a' else 'the second'} run was busy otherwise: most stages take "
-            f"longer for the same CPU time. Training threads got {percent(a.cpu_share)} of a core in the first run, "
-            f"{percent(b.cpu_share)} in the second. Times are not judged."
+            f"longer than their CPU time explains. Training threads got {percent(a.cpu_share)} of a core in the first "
+            f"run, {percent(b.cpu_share)} in the second. Times are not judged."
         )

@@ -8,7 +8,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from otel_rl import vocabulary
+from otel_rl.guard import logger
 from otel_rl.process.mailbox import Inbox, Message, listen
+from otel_rl.process.state import state
+from otel_rl.records import Count
 
 FINDING: Final = "finding"
 """The kind of these messages."""
@@ -68,9 +72,24 @@ def on_finding(function: F) -> F:
     It is called in this process, on a thread of ours and never on one of the program's: once within a second after the
     run's sidecar has told that an alarm, a warning or a stall has begun, and once when that is over. Findings of this
     attempt that were told before come at once. In a run of several ranks each rank that calls ``on_finding`` gets all.
-    An error of the function is logged once and counted. It may be called before ``instrument()``.
+    It may be called before ``instrument()``. An error of the function is logged once, and counted in
+    ``rl.finding.calls`` as ``raised``.
     """
-    listen(FINDING, lambda message: function(LiveFinding.from_json(message)))
+
+    def tell(message: Message) -> None:
+        finding = LiveFinding.from_json(message)
+        try:
+            function(finding)
+        except Exception as error:  # noqa: BLE001  the program's, not ours
+            state.add(Count(vocabulary.FINDING_CALLS, 1, ((vocabulary.OUTCOME, "raised"),)))
+            if function not in raised:
+                raised.append(function)
+                logger.warning(
+                    "otel_rl: %r raised for a finding; further errors of it are counted", function, exc_info=error
+                )
+
+    raised: list[F] = []
+    listen(FINDING, tell)
     return function
 
 

@@ -66,18 +66,18 @@ class RunTables:
     It is of one thread.
     """
 
-    def __init__(self, run: Run, *, keeps: bool = False, memory: str = MEMORY, output: Path | None = None) -> None:
+    def __init__(self, run: Run, *, keeps: bool = False, memory: str = MEMORY, outputs: Sequence[Path] = ()) -> None:
         """Make no table yet.
 
         Args:
             run: whose tables.
             keeps: whether what is read for them may be kept beside the run, for the next report or query.
             memory: how much the engine may use.
-            output: the one file that may be written.
+            outputs: the only files that may be written.
         """
         self.path = run.path
         self._run, self._keeps, self._memory = run, keeps, memory
-        self._engine = _connect(memory, output)
+        self._engine = _connect(memory, outputs)
         self._made: set[str] = set()
 
     def __repr__(self) -> str:
@@ -123,7 +123,7 @@ class RunTables:
             yield from some
 
     def write_parquet(self, sql: str, path: Path) -> None:
-        """Write the rows of a statement into the one file that may be written.
+        """Write the rows of a statement into a file that may be written.
 
         Raises:
             QueryError: as in ``execute``.
@@ -220,7 +220,7 @@ class RunTables:
         return _requests(spans) if spans and table is REQUESTS else spans
 
 
-def _connect(memory: str, output: Path | None) -> DuckDBPyConnection:
+def _connect(memory: str, outputs: Sequence[Path]) -> DuckDBPyConnection:
     """Return an engine with empty tables, from which no SQL reaches a file or the network."""
     try:
         import duckdb
@@ -236,8 +236,8 @@ def _connect(memory: str, output: Path | None) -> DuckDBPyConnection:
         engine = duckdb.connect(config=settings)
     except duckdb.Error as error:
         raise QueryError(f"memory {memory!r}: {_sentence(str(error))}") from error
-    if output is not None:
-        engine.execute(f"SET allowed_paths = [{_quoted(str(output))}]")
+    if outputs:
+        engine.execute(f"SET allowed_paths = [{', '.join(_quoted(str(path)) for path in outputs)}]")
     for setting in ("python_enable_replacements = false", "enable_external_access = false"):
         engine.execute(f"SET {setting}")
     for table in TABLES.values():

@@ -23,6 +23,8 @@ COMPLETE = (
     ("gateway.yaml", "gateway-mtls.yaml"),
     ("gateway.yaml", "gateway-token.yaml", "gateway-mtls.yaml"),
     ("gateway.yaml", "gateway-mtls.yaml", "metrics-token.yaml", "traces-token.yaml"),
+    ("gateway.yaml", "gateway-token.yaml", "clickhouse.yaml"),
+    ("standalone.yaml", "clickhouse.yaml"),
 )
 
 

@@ -6,16 +6,22 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from typer.testing import CliRunner
 
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.cli import app
+from otel_rl.exports.log_lines import log_lines
+from otel_rl.exports.perfetto_trace import perfetto_trace
 from otel_rl.journal.read import open_run
+from otel_rl.query.engine import RunTables
+from otel_rl.query.run_schema import TABLES
 from otel_rl.runs.otlp_json import lines
 from otel_rl.trace.attempt import know_attempt
 from tests.fixtures import ATTEMPT, RUN, Recording
@@ -82,6 +88,78 @@ def test_a_reader_that_leaves_ends_it_quietly(tmp_path: Path) -> None:
         assert b"" == export.stderr.read()
     assert 0 == export.wait()
     assert ["resourceSpans"] == list(json.loads(first))
+
+
+# --- other formats ----------------------------------------------------------------------------------------------------
+
+
+def test_lines_of_the_layers_go_where_they_are_sent(recording: Recording, tmp_path: Path) -> None:
+    """To standard output, or into a file."""
+    with otel_rl.step(1):
+        recording.tick(5)
+    run = recording.stop()
+    found, said = export(run.path, "--to", "jsonl")
+    assert (list(log_lines(run)), "") == (found, said)
+    export(run.path, "--to", "jsonl", "-o", str(tmp_path / "lines"))
+    assert found == (tmp_path / "lines").read_text().splitlines()
+
+
+def test_parquet_has_each_table(run: Path, tmp_path: Path) -> None:
+    """With the rows of a query, as the engine itself reads them."""
+    directory = tmp_path / "a" / "b"
+    export(run, "--to", "parquet", "-o", str(directory))
+    tables = RunTables(open_run(run))
+    assert {f"{name}.parquet" for name in TABLES} == {file.name for file in directory.iterdir()}
+    for name in TABLES:
+        found = duckdb.read_parquet(str(directory / f"{name}.parquet"))
+        assert getattr(tables, name).columns == found.columns
+        assert Counter(map(str, getattr(tables, name).fetchall())) == Counter(map(str, found.fetchall()))
+
+
+def test_perfetto_and_tensorboard_have_what_was_recorded(run: Path, tmp_path: Path) -> None:
+    """What they hold is checked with their own readers, in tests/exports."""
+    export(run, "--to", "perfetto", "-o", str(tmp_path / "run.pftrace"))
+    assert b"".join(perfetto_trace(open_run(run))) == (tmp_path / "run.pftrace").read_bytes()
+    export(run, "--to", "tensorboard", "-o", str(tmp_path / "events"))
+    assert ["trainer-0", "trainer-1"] == sorted(folder.name for folder in (tmp_path / "events").iterdir())
+    export(run, "--to", "tensorboard", "-o", str(tmp_path / "events"))
+    assert 2 == len(list((tmp_path / "events").rglob("*tfevents*")))
+
+
+@pytest.mark.parametrize("form", ["parquet", "perfetto", "tensorboard"])
+def test_what_is_no_text_needs_a_place(run: Path, form: str) -> None:
+    """Standard output is for lines."""
+    for options in ([], ["-o", "-"]):
+        result = cli.invoke(app, ["export", str(run), "--to", form, *options])
+        assert (2, True) == (result.exit_code, f"--to {form} needs --output" in result.stderr)
+
+
+def test_only_otlp_json_closes_what_is_open(run: Path) -> None:
+    """The others do not promise that each span has its parent."""
+    result = cli.invoke(app, ["export", str(run), "--to", "jsonl", "--close-open"])
+    assert (2, True) == (result.exit_code, "--to jsonl has no use for it" in result.stderr)
+
+
+@pytest.mark.parametrize("form", ["parquet", "perfetto", "tensorboard"])
+def test_a_place_that_cannot_be_written_is_exit_code_1(run: Path, tmp_path: Path, form: str) -> None:
+    """The message names it, and the reason."""
+    (tmp_path / "file").write_text("")
+    result = cli.invoke(app, ["export", str(run), "--to", form, "-o", str(tmp_path / "file" / "below")])
+    assert (1, f"otel-rl: cannot write {tmp_path}/file/below: Not a directory\n") == (result.exit_code, result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("form", "package"), [("parquet", "duckdb"), ("perfetto", "perfetto"), ("tensorboard", "tensorboard")]
+)
+def test_a_missing_package_is_named(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, package: str
+) -> None:
+    """With what installs it."""
+    for name in [name for name in sys.modules if name.split(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    result = cli.invoke(app, ["export", str(run), "--to", form, "-o", str(tmp_path / "out")])
+    assert (1, True) == (result.exit_code, "pip install 'otel-rl[" in result.stderr)
 
 
 # --- spans without a parent -------------------------------------------------------------------------------------------

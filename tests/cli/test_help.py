@@ -20,8 +20,8 @@ def test_every_command_is_listed() -> None:
         "run",
         "demo",
         "report",
-        "compare",
         "view",
+        "compare",
         "watch",
         "query",
         "export",
@@ -34,7 +34,7 @@ def test_every_command_is_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "demo", "report", "compare", "view", "query", "export", "doctor", "ship", "sidecar"]
+    "command", ["run", "demo", "report", "view", "compare", "watch", "query", "export", "doctor", "ship", "sidecar"]
 )
 def test_every_option_says_what_happens_without_it(command: str) -> None:
     """Each argument and option that takes a value is required, shows its default or says it; exit codes are told."""

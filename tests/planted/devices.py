@@ -17,10 +17,12 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.write import Writer
-from otel_rl.probes.memory import Device, use_memory_reader
+from otel_rl.probes.device import DeviceInUse
+from otel_rl.probes.memory import cuda_reader, probes, use_memory_reader
 from otel_rl.probes.nvidia import NvidiaProbe
 from otel_rl.probes.sample import Sample
 from otel_rl.records import MetricPoints, Number
+from tests.fake_cuda import FakeCuda
 from tests.nvml import GIB, Driver
 from tests.planted.own_loop import Loop
 
@@ -44,20 +46,21 @@ class Board(Driver):
     def _nvmlDeviceGetCurrentClocksEventReasons(self, device: Any, reasons: Any) -> None:
         reasons._obj.value = self.why
 
-    def memory(self, index: int | None) -> Device:
-        """Say what ``torch.cuda.memory_stats`` does."""
-        return Device(self.allocated, self.allocated, self.reserved, self.reserved)
-
 
 def with_board(loop: Loop, change: Callable[[Board, int], None] = lambda board, number: None) -> None:
     """Give a training a board, which a problem changes before each step."""
     board = Board().install(pytest.MonkeyPatch())
-    probe, writers = NvidiaProbe(), list[Writer]()
+    probe, writers, cuda = NvidiaProbe(), list[Writer](), FakeCuda()
+
+    def in_use() -> None:
+        probes.device = DeviceInUse(cuda)
 
     def begin(loop: Loop, number: int) -> None:
         if number == 1:
-            use_memory_reader(board.memory)
+            use_memory_reader(cuda_reader(cuda, in_use))
         change(board, number)
+        for name, size in (("allocated", board.allocated), ("reserved", board.reserved)):
+            cuda.stats[f"{name}_bytes"] = {"all": {"current": size, "peak": size}}
 
     def end(loop: Loop, number: int) -> None:
         time.sleep(0.01)  # a reading of memory serves for 10 ms

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import otel_rl
+from otel_rl import vocabulary as v
 from otel_rl.guard import errors
 from otel_rl.process import mailbox
 from otel_rl.process.mailbox import send
@@ -47,6 +48,26 @@ def test_a_function_is_called_with_each_finding(recording: Recording) -> None:
     assert [(FOUND, "otel_rl-messages"), (OVER, "otel_rl-messages")] == heard
     assert {"call the function that listens for findings": 1} == dict(errors)
     assert on_finding(tell) is tell
+
+
+def test_an_error_of_the_function_is_the_programs(recording: Recording, caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged once and counted apart from errors of ours; other functions are called."""
+    heard: list[LiveFinding] = []
+
+    @otel_rl.on_finding
+    def fails(finding: LiveFinding) -> None:
+        raise LookupError("no such room")
+
+    on_finding(heard.append)
+    with otel_rl.step(1):
+        otel_rl.flush()
+        for content in (FOUND, OVER):
+            send(recording.root / RUN, "sidecar-0-1", FINDING, ATTEMPT, content.to_json())
+        assert wait_for(lambda: len(heard) == 2)
+    assert {} == dict(errors)
+    assert 1 == sum("raised for a finding" in record.message for record in caplog.records)
+    (point,) = recording.stop().last_points(v.FINDING_CALLS)
+    assert (2, "raised") == (point.value, point.attributes[v.OUTCOME])
 
 
 def test_one_that_hangs_holds_up_no_step_and_no_end(recording: Recording) -> None:

@@ -98,7 +98,7 @@ def test_waits(asked: Asked) -> None:
     """By rank they are the waits of the report; a rank waits in a step at most as long as it is in collectives."""
     found: defaultdict[tuple[str, int], float] = defaultdict(float)
     for row in asked.rows("waits"):
-        found[row["role"], row["rank"]] += row["wait_s"]
+        found[row["role"], row["rank"]] += row["waited_s"]
     for one in asked.report.efficiency.ranks:
         assert found[one.role, one.rank] == close(one.wait_s * one.steps)
 

@@ -6,15 +6,19 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from otel_rl.cli.console import STDOUT, RunName, complain, opened, stderr, write_file, write_stdout
+from otel_rl.cli.console import FAILED, STDOUT, RunName, complain, leave, opened, stderr, write_file, write_stdout
 from otel_rl.cli.orphans import Orphans
 from otel_rl.config.parsers import expanded_path
+from otel_rl.exports.log_lines import log_lines
+from otel_rl.exports.perfetto_trace import perfetto_trace
+from otel_rl.exports.tensorboard_events import write_events
 from otel_rl.journal.read import Run
+from otel_rl.query.run_schema import TABLES
 from otel_rl.report.rows.losses import damage_rows
 from otel_rl.runs.format import plural, size
 from otel_rl.runs.otlp_json import lines
@@ -24,13 +28,26 @@ class Format(str, Enum):
     """What `--to` takes."""
 
     OTLP_JSON = "otlp-json"
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+    PERFETTO = "perfetto"
+    TENSORBOARD = "tensorboard"
+
+
+LINES: Final = (Format.OTLP_JSON, Format.JSONL)
+"""These are text, which standard output can have."""
 
 
 def export(
     run: RunName = None,
     to: Annotated[
         Format,
-        typer.Option("--to", help="`otlp-json`: one OTLP request a line, as the Collector's file exporter writes."),
+        typer.Option(
+            "--to",
+            help="`otlp-json`: one OTLP request a line, as the Collector's file exporter writes. `jsonl`: the log "
+            "records of steps and samples, one a line. `parquet`: the tables of a query, a file each. `perfetto`: a "
+            "trace for ui.perfetto.dev. `tensorboard`: scalars and histograms.",
+        ),
     ] = Format.OTLP_JSON,
     output: Annotated[
         Path | None,
@@ -39,35 +56,89 @@ def export(
             "-o",
             parser=expanded_path,
             metavar="PATH",
-            help="File to write; `-` is standard output. Without it: standard output.",
+            help="What to write: a file, or a directory for `parquet` and `tensorboard`. Without it, or with `-`, "
+            "lines go to standard output.",
         ),
     ] = None,
     close_open: Annotated[
         bool,
         typer.Option(
             "--close-open",
-            help="Of a run that was killed: add the stages in which it died as spans that end where its journal ends, "
-            "marked `rl.truncated`, so that no span lacks its parent.",
+            help="With `otlp-json`, of a run that was killed: add the stages in which it died as spans that end where "
+            "its journal ends, marked `rl.truncated`, so that no span lacks its parent.",
         ),
     ] = False,
 ) -> None:
-    """Write the spans, metrics and logs of a run for other tools, exactly as they were recorded.
+    """Write a run for other tools.
 
-    Each line is one object {"resourceSpans": ...}, {"resourceMetrics": ...} or {"resourceLogs": ...}. Jaeger opens such
-    a file by upload, the Collector's otlpjsonfile receiver reads it. Spans whose parent is not among them are counted
-    on standard error at the end.
+    `otlp-json` is spans, metrics and logs exactly as they were recorded: each line is one object {"resourceSpans":
+    ...}, {"resourceMetrics": ...} or {"resourceLogs": ...}. Jaeger opens such a file by upload, the Collector's
+    otlpjsonfile receiver reads it. Spans whose parent is not among them are counted on standard error at the end.
+
+    `perfetto`, `tensorboard` and `parquet` need packages: pip install 'otel-rl[export]'. The project's docs/exports.md
+    says what each format has.
     """
+    output = None if output == STDOUT else output
+    if close_open and to is not Format.OTLP_JSON:
+        raise typer.BadParameter(f"--to {to.value} has no use for it", param_hint="--close-open")
+    if output is None and to not in LINES:
+        raise typer.BadParameter(f"--to {to.value} needs --output", param_hint="--to")
     found = opened(run)
-    orphans = Orphans(found)
-    requests = chain(lines(found), orphans.lines() if close_open else ())
-    if output is not None and output != STDOUT:
-        write_file(output, _with_progress(found, requests))
-    elif not write_stdout(line for line, _ in requests):
-        return
+    if output is None or to in LINES:
+        remarks = _export_lines(found, to, output, close_open)
+    else:
+        remarks = []
+        _export_files(found, to, output)
     for row in damage_rows(found.journals):
         complain(f"left out of {row.writer}: {plural(row.places, 'place')}, {size(row.bytes)}: {row.reason}")
-    for remark in orphans.remarks(close_open):
+    for remark in remarks:
         complain(remark)
+
+
+def _export_lines(run: Run, to: Format, output: Path | None, close_open: bool) -> list[str]:
+    """Write a format of lines; return what is to be said of spans without a parent."""
+    orphans = Orphans(run)
+    if to is Format.JSONL:
+        texts = log_lines(run)
+    else:
+        requests = chain(lines(run), orphans.lines() if close_open else ())
+        texts = _with_progress(run, requests) if output else (line for line, _ in requests)
+    if output is not None:
+        write_file(output, texts)
+    elif not write_stdout(texts):
+        raise typer.Exit
+    return orphans.remarks(close_open) if to is Format.OTLP_JSON else []
+
+
+def _export_files(run: Run, to: Format, output: Path) -> None:
+    from otel_rl.query.engine import QueryError
+
+    try:
+        if to is Format.PERFETTO:
+            _write_trace(run, output)
+        else:
+            output.mkdir(parents=True, exist_ok=True)
+            (_write_tables if to is Format.PARQUET else write_events)(run, output)
+    except (QueryError, ModuleNotFoundError) as error:
+        leave(str(error), FAILED)
+    except OSError as error:
+        leave(f"cannot write {output}: {error.strerror or error}", FAILED)
+
+
+def _write_trace(run: Run, output: Path) -> None:
+    parts = perfetto_trace(run)
+    with output.open("wb") as file:
+        file.writelines(parts)
+
+
+def _write_tables(run: Run, directory: Path) -> None:
+    """Write each table of a query into a file."""
+    from otel_rl.query.engine import RunTables
+
+    paths = {name: (directory / f"{name}.parquet").absolute() for name in TABLES}
+    tables = RunTables(run, keeps=True, outputs=tuple(paths.values()))
+    for name, path in paths.items():
+        tables.write_parquet(f"SELECT * FROM {name}", path)
 
 
 def _with_progress(run: Run, requests: Iterable[tuple[str, int]]) -> Iterator[str]:

@@ -80,8 +80,8 @@ def query(
     from otel_rl.query.engine import QueryError, RunTables
 
     try:
-        written = output.absolute() if output and form is QueryFormat.PARQUET else None
-        tables = RunTables(found, keeps=True, memory=memory, output=written)
+        written = [output.absolute()] if output and form is QueryFormat.PARQUET else []
+        tables = RunTables(found, keeps=True, memory=memory, outputs=written)
         _write(tables, sql, form, output)
     except (QueryError, ModuleNotFoundError) as error:
         leave(str(error), FAILED)

@@ -158,7 +158,8 @@ def _add(measure: Capture) -> After:
         if stage is not None and stage.name == vocabulary.CHECKPOINT:
             known = (stage.attributes or {}).get(vocabulary.CHECKPOINT_BYTES)
             for key, size in (measure(args, kwargs, result) or {}).items():
-                stage.set_attribute(key, int(size) + (known if isinstance(known, int) else 0))
+                if isinstance(size, int):
+                    stage.set_attribute(key, size + (known if isinstance(known, int) else 0))
 
     return add
 
