@@ -154,7 +154,7 @@ def list_html(root: Path, rows: Iterable[tuple[str, RunLine]], left: int) -> str
     table = f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
     empty = f"<p>Nothing is recorded here yet: {safe(HOW_TO_RECORD)}. A run is listed as soon as it begins.</p>"
     more = f'<p class="note">{plural(left, "older run")} not listed.</p>' if left else ""
-    return f'<section id="runs"><p class="label">{safe(str(root))}</p>{table if body else empty}{more}</section>'
+    return f'<section id="runs"><p class="note">{safe(str(root))}</p>{table if body else empty}{more}</section>'
 
 
 def _row(key: str, line: RunLine) -> str:

@@ -67,7 +67,7 @@
     }
     if (state.now !== undefined) put("now", state.now);
     const age = Math.round((Date.now() - changed) / 1000);
-    const news = document.getElementById("now")?.hidden ? "Up to date." : `Live; last news ${age < 2 ? "now" : `${age} s ago`}.`;
+    const news = document.getElementById("now")?.hidden ? "Nothing is going on." : `Live; last news ${age < 2 ? "now" : `${age} s ago`}.`;
     say(state.said || news, Boolean(state.said && page.epoch));
   };
   const say = (text, isLost) => {

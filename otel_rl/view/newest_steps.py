@@ -49,6 +49,8 @@ class NewestSteps:
         """How much was read when the report was made; None once what came since was added."""
         self._made: tuple[Report, Course, PageContent] | None = None
         self._added_bytes = -1
+        self.has_outgrown = False
+        """Whether a figure has lines or bars now that the page lacks."""
 
     def mark(self, reading: RunReading) -> ReadMark:
         """Remember how much is read; return since when a report that is made now has to be added to."""
@@ -57,7 +59,7 @@ class NewestSteps:
 
     def take(self, report: Report, course: Course, page: PageContent, since: ReadMark) -> None:
         """Go on from a new report."""
-        self._made, self._since = (report, course, page), since
+        self._made, self._since, self.has_outgrown = (report, course, page), since, False
 
     def window_ns(self, reading: RunReading) -> float:
         """Return from which time steps are wanted; 0 if there is no page, or nothing was read since it was added to."""
@@ -80,7 +82,8 @@ class NewestSteps:
         if longer is course:
             return None
         self._made = newer, longer, page
-        return parts_of_figures(report.run, newer_figures(page, newer, longer))
+        figures, self.has_outgrown = newer_figures(page, newer, longer)
+        return parts_of_figures(report.run, figures)
 
 
 def extended(

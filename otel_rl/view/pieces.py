@@ -34,6 +34,8 @@ class Pieces:
             self._values = {key: value for key, value in self._values.items() if key not in gone}
         kinds = {key: value for key, value in new.items() if key[0] in ("kind", "structure")}
         if any(key in self._values and self._values[key][1] != value for key, value in kinds.items()):
+            if not is_whole:
+                return
             self.epoch, self._values, self._born = secrets.token_hex(4), {}, {}
         self.version += 1
         for key, value in new.items():

@@ -36,6 +36,8 @@ LOOK_SHARE: Final = 0.025
 """The part of it for what is read and added every few seconds; reports have the remainder."""
 AGED_S: Final = 30.0
 """A run in which nothing happens has a new page after this time, as it gets older."""
+LONGEST_S: Final = 6.0
+"""The longest pause beside the usual one."""
 NICENESS: Final = 10
 NEVER: Final = (-1, False)
 Send = Callable[[str, Any], None]
@@ -135,8 +137,8 @@ class RunFollower:
         self._paid = self._paid or (monotonic(), cpu_s())
 
     def _is_due(self, now: float) -> bool:
-        """Return whether the share of a core that may be used is not used up."""
-        if self._paid is None:
+        """Return whether the share of a core that may be used is not used up, or the page lacks something new."""
+        if self._paid is None or self._newest.has_outgrown:
             return True
         began_s, used_s = self._paid
         return cpu_s() - used_s <= SHARE * (now - began_s)
@@ -169,7 +171,7 @@ def repeat(look: Callable[[], float]) -> None:
         look()  # may take long
         while True:
             sleep(PERIOD_S)
-            sleep(max(0.0, look() / LOOK_SHARE - PERIOD_S))
+            sleep(min(max(0.0, look() / LOOK_SHARE - PERIOD_S), LONGEST_S))
 
 
 def main(arguments: list[str]) -> None:

@@ -107,17 +107,19 @@ def test_runs_are_listed_and_one_click_away(show: Callable[[Path], Page], tmp_pa
 
 
 @pytest.mark.slow
-def test_a_training_is_followed_and_its_stall_is_shown(show: Callable[[Path], Page], tmp_path: Path) -> None:
+def test_a_training_is_followed_and_its_stall_is_shown(
+    show: Callable[[Path], Page], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two ranks; rank 1 stalls on a sample for 20 s: it is red, says who waits for it, and goes again."""
     pytest.importorskip("trl")
     runs = tmp_path / "runs"
     runs.mkdir()
+    monkeypatch.setenv("OTEL_RL_STALL_AFTER", str(AFTER_S))
     page = show(runs)
     until(page, "document.getElementById('runs')?.textContent.includes('Nothing is recorded here yet')")
     environ = {
         **os.environ,
         "OTEL_RL_DIR": str(runs),
-        "OTEL_RL_STALL_AFTER": str(AFTER_S),
         "OUTPUT": str(tmp_path / "out"),
     }
     command = [

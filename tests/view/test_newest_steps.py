@@ -18,7 +18,9 @@ from otel_rl.view.newest_steps import NewestSteps, ReadMark
 from tests.made_runs import BEGIN_NS, Plan, write_run
 
 NOW_NS = BEGIN_NS + 3_600_000_000_000
-CUT = 12
+CUT = 24
+FEW = 12
+"""Steps of a curve that has no thick line yet."""
 
 
 def read(run: Run) -> RunReading:
@@ -28,15 +30,15 @@ def read(run: Run) -> RunReading:
     return reading
 
 
-def cut(one: Series) -> Series:
-    count = sum(step is not None and step <= CUT for step in one.steps)
+def cut(one: Series, last: int) -> Series:
+    count = sum(step is not None and step <= last for step in one.steps)
     return replace(one, steps=one.steps[:count], values=one.values[:count])
 
 
-def older(report: Report, course: Course) -> tuple[Report, Course]:
+def older(report: Report, course: Course, last: int = CUT) -> tuple[Report, Course]:
     """Return a report and a course as they were when a step had just ended."""
     steps = course.steps
-    count = sum(step <= CUT for step in steps.steps)
+    count = sum(step <= last for step in steps.steps)
     shorter = replace(
         steps,
         attempts=steps.attempts[:count],
@@ -44,7 +46,7 @@ def older(report: Report, course: Course) -> tuple[Report, Course]:
         time_s=steps.time_s[:count],
         stages={stage: times[:count] for stage, times in steps.stages.items()},
     )
-    series, numbers = [*map(cut, report.series)], [*map(cut, report.numbers)]
+    series, numbers = [cut(one, last) for one in report.series], [cut(one, last) for one in report.numbers]
     return replace(report, series=series, numbers=numbers), replace(course, steps=shorter)
 
 
@@ -70,7 +72,19 @@ def test_what_is_added_equals_the_report_of_the_whole(tmp_path: Path) -> None:
         (one.name, one.steps, one.values) for one in whole.series
     ]
     assert set(parts.body) >= {"figure-reward", "figure-stages"}
-    assert newest.window_ns(reading) == 0
+    assert newest.window_ns(reading) == 0 and not newest.has_outgrown
+
+
+def test_a_figure_with_a_new_line_waits_for_a_new_page(tmp_path: Path) -> None:
+    """It comes at once."""
+    run = open_run(write_run(tmp_path, Plan(ranks=2, steps=30)))
+    reading = read(run)
+    before = older(*build_with_course(run, NOW_NS, cache.restore(cache.dump(reading), run)), last=FEW)
+    newest = NewestSteps()
+    newest.mark(reading)
+    newest.take(*before, make_page(*before, Making()), ReadMark(0, {}))
+    parts = newest.add(reading, reading.end_pending(inf))
+    assert parts is not None and newest.has_outgrown and set(parts.body) == {"figure-stages"}
 
 
 def test_a_run_that_does_not_grow_has_nothing_to_add(tmp_path: Path) -> None:

@@ -71,6 +71,15 @@ def test_a_part_of_a_page_leaves_the_remainder() -> None:
     assert list(pieces.since(0)["html"]) == ["head", "figure-p", "panel-steps"]
 
 
+def test_a_part_of_another_structure_is_ignored() -> None:
+    """A whole page shows it later."""
+    pieces = Pieces()
+    pieces.update(plot(values=[1]))
+    epoch = pieces.epoch
+    pieces.update(plot(values=[2], kind="Quad"), is_whole=False)
+    assert (pieces.epoch, pieces.version) == (epoch, 1)
+
+
 def test_timelines_that_are_gone_are_forgotten() -> None:
     pieces = Pieces()
     parts = plot(values=[1])

@@ -223,3 +223,11 @@ def course_in_words(what: str, values: Sequence[float | None], unit: Unit) -> st
     if abs(last - first) < (high - low) / 4:
         return f"{what} stays between {write(low)} and {write(high)}"
     return f"{what} {'rises' if last > first else 'falls'} from {write(first)} to {write(last)}"
+
+
+def shape_of(figure: Figure) -> object:
+    """Return what a picture is made of besides numbers: with another one it has other lines or bars."""
+    content = figure.content
+    if isinstance(content, Curves):
+        return [(one.label, bool(one.smooth), one.is_faint) for one in content.curves]
+    return list(content.parts) if isinstance(content, Stack | Bars) else type(content)
