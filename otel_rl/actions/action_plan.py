@@ -26,7 +26,7 @@ class Due(NamedTuple):
 
     action: Action
     value: float | None = None
-    """Of its metric."""
+    """The value of the metric that made the action due; None for a rule."""
     best: BestSteps | None = None
 
 
@@ -59,7 +59,7 @@ class ActionPlan:
         ]
         self._agreement = agreement
         self._rules: set[str] = set()
-        """Those that hold, as the sidecar says."""
+        """The rules that hold now, as the sidecar tells them."""
         self._has_rules = any(one.action.rule for one in self._watched)
         self._is_begun = self._is_noted = False
         self._last = 0

@@ -24,7 +24,7 @@ class BestSteps:
     kept: list[Saved] = field(default_factory=list)
     """The best first."""
     dropped: list[Saved] = field(default_factory=list)
-    """Those that are no longer among the best; who has removed one takes it out."""
+    """Checkpoints that are no longer among the best and not removed yet."""
     last: int = 0
     """The step of the last one."""
 

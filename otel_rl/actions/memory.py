@@ -18,13 +18,13 @@ class Acting(Memory):
     """The actions that the user chose; nothing of them is done while there is no plan."""
 
     shared: list[Action] | None = None
-    """Those of rank 0, where there are several ranks; None without a process group."""
+    """The actions that rank 0 shares with all ranks; None without a process group."""
     store: Any = None
     """The store of the process group."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """By name in the vocabulary, what a trainer calls a number in its log."""
     plan: ActionPlan | None = None
-    """Those of the training loop that goes on; None while there are none: then hooks pass."""
+    """The plan of the open training loop; None without actions, and then hooks do nothing."""
     loops: int = 0
     """How many training loops had a plan before."""
     read: int = 0

@@ -24,7 +24,7 @@ FEWEST: Final = 8
 DRAWS: Final = 1000
 SEED: Final = 42
 MOST_BLOCKS: Final = 2000
-"""Of many values blocks are longer than they need to be: a draw takes as long as it has blocks."""
+"""The cost of a draw grows with its blocks, so blocks of many values are longer than they need to be."""
 TRIMMED: Final = 8
 """The highest and the lowest eighth are left out of a trimmed mean."""
 TAIL: Final = 0.1

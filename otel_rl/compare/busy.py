@@ -15,9 +15,9 @@ LESS: Final = 0.9
 ALIKE: Final = 0.5
 """CPU times of a step that differ by no more may be those of the same work: it takes more of it in shared caches."""
 ALL_SLOWER: Final = 0.05
-"""Of a busy machine most stages take longer by more than this, and not one."""
+"""On a busy machine most stages take longer by more than this share."""
 LEAST_SHARE: Final = 0.02
-"""Of the step; what short stages take tells little."""
+"""Stages below this share of the step are not asked: their times tell little."""
 FEWEST: Final = 3
 
 

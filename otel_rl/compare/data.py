@@ -49,7 +49,7 @@ class ComparedSteps:
     a: int
     b: int
     first: int | None
-    """Of the steps that both have; null if these are not paired."""
+    """The first step that both runs have; null if steps are not paired."""
     last: int | None
 
 
@@ -58,14 +58,14 @@ class ComparedNumber:
     """One number in both runs."""
 
     name: str
-    """As `--fail-on` takes it."""
+    """The name of the number, as `--fail-on` takes it."""
     group: Group
     unit: str
     """`s`, `By`, `1` for shares, or another one; empty for none."""
     worse: Worse
     """What is worse; empty if neither is, and then there is no verdict."""
     a: float | None
-    """Its level; null if no step has it."""
+    """The level in the first run; null if no step has it."""
     b: float | None
     difference: float | None
     """`b` minus `a`."""
@@ -129,4 +129,4 @@ class Comparison:
     findings: list[Finding]
     """Alarms and warnings of B's report by rules of which A's report has none."""
     conditions: list[Condition]
-    """Those of `--fail-on`."""
+    """The conditions of `--fail-on`, judged."""

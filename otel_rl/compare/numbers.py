@@ -39,7 +39,7 @@ WORSE: Final[dict[str, Worse]] = {
     v.SAMPLE_LAG: "more",
     v.LOGPROB_DIFFERENCE: "more",
 }
-"""Of numbers of learning; what is better of the others depends on the run."""
+"""Numbers of learning for which one direction is always better."""
 REWARDS: Final = (v.REWARD_SCORE, v.EVAL_REWARD)
 UNSTEADY: Final = (v.REWARD_SCORE, v.GRAD_NORM)
 STEP_SHARE: Final = 0.005
@@ -54,10 +54,10 @@ class Least:
     """The smallest difference that matters: the largest of these."""
 
     share: float = 0.05
-    """Of the level of the first run."""
+    """Share of the first run's level."""
     absolute: float = 0.0
     spread: float = 0.0
-    """Of the distance between the 5th and the 95th percentile of the first run."""
+    """Share of the distance between the 5th and the 95th percentile of the first run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

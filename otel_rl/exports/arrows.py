@@ -52,11 +52,11 @@ class _Rollouts:
     def __init__(self, linked: set[bytes]) -> None:
         self._linked = linked
         self._begins: dict[bytes, _Begin] = {}
-        """Of the spans that others link to."""
+        """Begins of the spans that others link to."""
         self._named: dict[str, _Begin] = {}
-        """By the id of the rollout."""
+        """Begins of rollouts, by their id."""
         self._made: defaultdict[bytes, defaultdict[str, list[_Begin]]] = defaultdict(lambda: defaultdict(list))
-        """By trace and by stage, if they have no id."""
+        """Begins of rollouts without an id, by trace and stage."""
         self._trained: dict[tuple[str, bytes], _Begin] = {}
         self._first: dict[bytes, _Begin] = {}
 

@@ -21,8 +21,8 @@ from otel_rl.guard import attempt
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, PendingAttributes, RequestHook, StageHook
 from otel_rl.integrations.trl import async_rollouts, trainer_metrics
 from otel_rl.integrations.trl.memory import rollouts
+from otel_rl.integrations.trl.run_settings import identify, is_identified
 from otel_rl.probes import deferred
-from otel_rl.process.identity import identifying, training_of
 from otel_rl.process.state import state
 from otel_rl.records import Count, Value
 from otel_rl.single_controller.sample_groups import lags_of, link_groups
@@ -44,25 +44,19 @@ class Queued(Memory):
     """What rank 0 remembers of samples on their way from the queue to the forward that trains on them."""
 
     pulled: dict[int, int] = field(default_factory=dict)
-    """Lag of each sample that is in no micro-batch yet, by its ``id()``."""
+    """Lag of each sample that no micro-batch holds yet, by its ``id()``."""
     batches: deque[Taken] = field(default_factory=deque)
-    """Of each micro-batch that is in no forward yet."""
+    """Groups and lags of each micro-batch that no forward has taken yet."""
     trained: Taken = field(default_factory=list)
-    """Of the open step."""
+    """Groups and lags that the open step has trained on."""
 
 
 queued = Queued.keep("queued")
 
 
-def _made(args: Args, kwargs: Kwargs, result: Any) -> None:
-    from importlib.metadata import version
-
-    state.identify(system="trl", system_version=version("trl"), **training_of(args[0]))
-
-
 def _begin_training(args: Args, kwargs: Kwargs) -> None:
-    if identifying.learned.get("system") != "trl":
-        _made(args, kwargs, None)
+    if not is_identified():
+        identify(args, kwargs, None)
     if not training.inner:
         rollouts.losses, training.waits_for, training.step_over = [], "queue", _measured
         queued.renew()
@@ -197,7 +191,7 @@ def _after_log(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 HOOKS: tuple[Hook, ...] = (
-    CallbackHook(target=f"{TRAINER}.__init__", after=_made),
+    CallbackHook(target=f"{TRAINER}.__init__", after=identify),
     CallbackHook(target=f"{TRAINER}.get_train_dataloader", before=_begin_training),
     RequestHook(target=f"{MODULE}:RolloutQueueDataset.__iter__", watch=_begin_pulling),
     CallbackHook(target=f"{MODULE}:DataCollatorForRollout.torch_call", before=_collating),

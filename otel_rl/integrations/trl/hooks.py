@@ -29,7 +29,7 @@ from otel_rl.integrations.trl.rollouts import (
     mode_of,
     policy_version,
 )
-from otel_rl.integrations.trl.run_settings import say_settings
+from otel_rl.integrations.trl.run_settings import identify, is_identified, say_settings
 from otel_rl.integrations.trl.trainer_metrics import (
     CANONICAL,
     EVALUATION,
@@ -40,8 +40,6 @@ from otel_rl.integrations.trl.trainer_metrics import (
 )
 from otel_rl.probes import deferred
 from otel_rl.probes.deferred import deferral
-from otel_rl.process.identity import identifying, training_of
-from otel_rl.process.state import state
 from otel_rl.records import Count, PendingAttributes, Point, Value
 from otel_rl.requests.memory import generation
 from otel_rl.trace.gap import begin_between, end_between
@@ -55,15 +53,13 @@ TRAINERS = {"grpo_trainer": "GRPOTrainer", "rloo_trainer": "RLOOTrainer"}
 
 
 def _trainer_made(args: Args, kwargs: Kwargs, result: Any) -> None:
-    from importlib.metadata import version
-
-    state.identify(system="trl", system_version=version("trl"), **training_of(args[0]))
+    identify(args, kwargs, result)
     attempt("read", "the model of a trainer", models.read_networks, args[0])
 
 
 def _begin_training(args: Args, kwargs: Kwargs) -> None:
     """Identify a trainer whose constructor was not hooked: another library made its class anew from TRL's source."""
-    if identifying.learned.get("system") != "trl":
+    if not is_identified():
         _trainer_made(args, kwargs, None)
     if not training.inner:
         acting.keys = {name: key for key, (name, labels) in CANONICAL.items() if not labels}

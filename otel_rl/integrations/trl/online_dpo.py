@@ -15,28 +15,21 @@ from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, StageHook
 from otel_rl.integrations.trl.memory import rollouts
+from otel_rl.integrations.trl.run_settings import identify, is_identified
 from otel_rl.integrations.trl.trainer_metrics import keep_loss, step_metrics
 from otel_rl.probes import deferred
-from otel_rl.process.identity import identifying, training_of
-from otel_rl.process.state import state
 from otel_rl.records import Count, Value
 from otel_rl.trace.training import training
 from otel_rl.trace.tree import say_of_setup
 
 TRAINER = "trl.experimental.online_dpo.online_dpo_trainer:OnlineDPOTrainer"
 ANSWERS = 2
-"""Of each prompt."""
-
-
-def _made(args: Args, kwargs: Kwargs, result: Any) -> None:
-    from importlib.metadata import version
-
-    state.identify(system="trl", system_version=version("trl"), **training_of(args[0]))
+"""Answers to each prompt."""
 
 
 def _begin_training(args: Args, kwargs: Kwargs) -> None:
-    if identifying.learned.get("system") != "trl":
-        _made(args, kwargs, None)
+    if not is_identified():
+        identify(args, kwargs, None)
     if not training.inner:
         rollouts.losses, training.step_over = [], _measured
         attempt("read", "the settings of a trainer", _say_settings, args[0])
@@ -135,7 +128,7 @@ def _measured(trainer: Any) -> None:
 
 
 HOOKS: tuple[Hook, ...] = (
-    CallbackHook(target=f"{TRAINER}.__init__", after=_made),
+    CallbackHook(target=f"{TRAINER}.__init__", after=identify),
     CallbackHook(target=f"{TRAINER}.get_train_dataloader", before=_begin_training),
     StageHook(target=f"{TRAINER}._generate", stage=vocabulary.SAMPLE, attributes=_say_local, after=_generated),
     StageHook(target=f"{TRAINER}._generate_vllm", stage=vocabulary.SAMPLE, attributes=_say_served, after=_generated),

@@ -1,12 +1,27 @@
-"""TRL: the settings of a run that a reader compares its numbers with."""
+"""TRL: what is trained, and the settings that a reader compares the numbers of a run with."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.hooks import Args, Kwargs
+from otel_rl.process.identity import identifying, training_of
+from otel_rl.process.state import state
 from otel_rl.records import Value
 from otel_rl.trace.tree import say_of_setup
+
+
+def identify(args: Args, kwargs: Kwargs, result: object) -> None:
+    """Name what a trainer trains, after its ``__init__``."""
+    from importlib.metadata import version
+
+    state.identify(system="trl", system_version=version("trl"), **training_of(args[0]))
+
+
+def is_identified() -> bool:
+    """Return whether a trainer's constructor was seen: another library may have made its class anew."""
+    return identifying.learned.get("system") == "trl"
 
 
 def say_settings(trainer: Any) -> None:
