@@ -133,9 +133,9 @@ class RunFollower:
         self._report_s = self._snapshot.cpu_s
         made, self._snapshot = self._snapshot.result, None
         if made is not None:
-            parts, *of_steps = made
+            parts, report, steps, shown = made
             self._send("page", parts)
-            self._newest.take(*of_steps, self._since)
+            self._newest.take(report, steps, shown, self._since)
         self._paid = self._paid or (monotonic(), cpu_s())
 
     def _is_due(self, now: float) -> bool:

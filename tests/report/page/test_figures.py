@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
+from otel_rl.records import MetricPoints, Number
 from otel_rl.report.build import build_with_course
 from otel_rl.report.data.course import Course, RankCourse, StepCourse
 from otel_rl.report.data.report import Report
@@ -18,7 +20,8 @@ from otel_rl.report.page.figure import Bars, Curves, Figure, Heat, Stack, bins, 
 from otel_rl.report.page.panels import PageContent, make_page
 from otel_rl.report.page.time_figures import MORE, MOST_BARS, MOST_STAGES, excess, rank_figures, step_figures
 from otel_rl.report.section import Line
-from tests.made_runs import BEGIN_NS, Plan, write_run
+from tests import made_runs
+from tests.made_runs import BEGIN_NS, MIB, Plan, write_run
 from tests.report.test_stored_reports import recorded
 
 NOW_NS = BEGIN_NS + 3_600_000_000_000
@@ -151,6 +154,30 @@ def test_a_step_that_a_finding_names_is_marked(tmp_path: Path) -> None:
     assert isinstance(loss.content, Curves)
     assert math.isnan(loss.content.curves[0].y[2])
     assert all(not one.marks for name, one in figures(page).items() if name != "loss")
+
+
+@pytest.mark.parametrize("ranks", [2, 9])
+def test_the_activation_peak_of_each_step_is_that_of_its_metric(
+    ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By rank, of many ranks the lowest, the median and the highest; their highest is in the report, too."""
+    points = made_runs._points
+
+    def with_peak(plan: Plan, rank: int, number: int, time_ns: int, step_s: float) -> list[MetricPoints]:
+        peak = Number(time_ns, (number + 10 * rank) * MIB, {})
+        found = points(plan, rank, number, time_ns, step_s)
+        return [*found, MetricPoints(v.ACTIVATION, "gauge", "By", "", [peak], BEGIN_NS)]
+
+    monkeypatch.setattr(made_runs, "_points", with_peak)
+    _, _, page = page_of(write_run(tmp_path, Plan(ranks=ranks, steps=6)))
+    figure = figures(page)["memory-activation-peak"]
+    assert isinstance(figure.content, Curves)
+    shown = {one.label: [value / MIB for value in one.y] for one in figure.content.curves}
+    of_rank = {rank: [number + 10 * rank for number in range(1, 7)] for rank in range(ranks)}
+    few = {f"rank {rank}": of_rank[rank] for rank in range(ranks)}
+    assert shown == (few if ranks == 2 else {"lowest": of_rank[0], "median": of_rank[4], "highest": of_rank[8]})
+    assert figure.title == f"Activation peak is at most {10 * ranks - 4}.0 MiB; rank 0 grows by 5.00 MiB"
+    assert figure.name in {one.name for panel in page.panels if panel.name == "memory" for one in panel.figures}
 
 
 def test_panels_without_data_are_left_out(tmp_path: Path) -> None:
