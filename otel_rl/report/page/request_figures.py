@@ -90,7 +90,9 @@ def _gauges(gauges: Sequence[GaugeCourse]) -> Iterator[Figure]:
 
 
 def _said(name: str, label: str) -> str:
-    """Write what a gauge is told apart by; the slowest requests are a share."""
+    """Write what a gauge is told apart by; the slowest requests are a share, replicas have numbers."""
+    if name == v.IN_FLIGHT and label.isdigit():
+        return f"replica {label}"
     return percent(float(label)) if name == v.TAIL and label.replace(".", "").isdigit() else OUTCOMES.get(label, label)
 
 

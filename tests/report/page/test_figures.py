@@ -127,10 +127,17 @@ def test_a_rank_that_is_slow_for_some_time_is_told_with_these_steps(tmp_path: Pa
     assert figures(page)["rank-excess"].title == "Rank 2 works 10.0 ms a step longer than its peers"
     active = course.ranks.numbers["active"].copy()
     active[2] = active[1]
-    active[2, 11:15] += 0.5
-    ranks = replace(course.ranks, numbers={**course.ranks.numbers, "active": active})
-    title = rank_figures(report, replace(course, ranks=ranks))[0].title
-    assert title == "Rank 2 works 100 ms a step longer than its peers, above all in steps 12 to 15"
+    for rank in range(4):
+        active[rank, rank] -= 0.01
+    for steps, by_s, said in (
+        (slice(0), 0.0, "No rank works longer than its peers in a mean step"),
+        (slice(11, 15), 0.5, "Rank 2 works 99.5 ms a step longer than its peers, above all in steps 12 to 15"),
+        (slice(11, 12), 2.0, "Rank 2 works 99.5 ms a step longer than its peers, above all in step 12"),
+    ):
+        slow = active.copy()
+        slow[2, steps] += by_s
+        ranks = replace(course.ranks, numbers={**course.ranks.numbers, "active": slow})
+        assert rank_figures(report, replace(course, ranks=ranks))[0].title == said
 
 
 def test_the_panel_of_telemetry_counts_what_is_on_disk(tmp_path: Path) -> None:
