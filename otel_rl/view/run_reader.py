@@ -40,8 +40,10 @@ LOOK_SHARE: Final = 0.028
 """The part of it for what is read and added every second or two; reports have the remainder."""
 AGED_S: Final = 30.0
 """A run in which nothing happens has a new page after this time, as it gets older."""
-LONGEST_S: Final = 6.0
-"""The longest pause beside the usual one."""
+LONGEST_S: Final = 8.0
+"""The longest time from one look to the next."""
+LEAST_S: Final = 0.1
+"""The shortest pause, where a look had to wait for a core."""
 NICENESS: Final = 10
 NEVER: Final = (-1, False)
 Send = Callable[[str, Any], None]
@@ -179,9 +181,11 @@ def repeat(look: Callable[[], float]) -> None:
         os.nice(NICENESS)
     with suppress(BrokenPipeError, KeyboardInterrupt):
         look()  # may take long
+        sleep(PERIOD_S)
         while True:
-            sleep(PERIOD_S)
-            sleep(min(max(0.0, look() / LOOK_SHARE - PERIOD_S), LONGEST_S))
+            began_s = monotonic()
+            period_s = min(max(PERIOD_S, look() / LOOK_SHARE), LONGEST_S)
+            sleep(max(LEAST_S, began_s + period_s - monotonic()))
 
 
 def main(arguments: list[str]) -> None:

@@ -204,6 +204,7 @@ def test_panels_without_data_are_left_out(tmp_path: Path) -> None:
         ([1.0, 2.0, 3.0, 4.0], "X rises from 1 to 4"),
         ([4.0, None, 2.0, 1.0], "X falls from 4 to 1"),
         ([1.0, 5.0, 3.0, 1.5], "X stays between 1 and 5"),
+        ([1.0, 2.0, 3.0, None], "X rises from 1 to 3, and is not finite at the end"),
     ],
 )
 def test_titles_say_how_a_number_goes(values: list[float | None], said: str) -> None:
