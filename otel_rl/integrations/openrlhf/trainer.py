@@ -3,9 +3,9 @@
 Source: OpenRLHF 0.11.2, ``trainer/ppo_trainer.py`` (``fit``, 501; ``train_step``, 213),
 ``trainer/ppo_trainer_async.py`` (``TrainingActor.fit``, 208), ``trainer/ppo_utils/experience_maker.py``.
 
-Step N is the one that OpenRLHF logs as global step N. A synchronous step begins with its generation. An asynchronous
-one begins when its batch has arrived: the wait for the next batch is the end of the step before. Its batches are traces
-of their own (``rollouts.py``).
+Step N is the one that OpenRLHF logs as global step N. A synchronous step begins when its prompts are there, an
+asynchronous one when its batch has arrived: the wait for them is the end of the step before. Asynchronous batches are
+traces of their own (``rollouts.py``).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _resumed(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 def begin_next_step() -> None:
-    """Begin the step that a generation is for; it may generate several times."""
+    """Begin the step that a generation is for."""
     if driver.trainer is not None:
         begin_step(progress.done + 1)
 
