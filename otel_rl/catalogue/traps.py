@@ -108,7 +108,7 @@ TRAPS: Final = (
     Trap(
         "entropy, policy loss",
         "OpenRLHF",
-        "`entropy_loss` and `policy_loss` are shares of the step's token mean, averaged again by tokens: too high where "
+        "`entropy_loss` and `policy_loss` are shares of the step's token mean, averaged again by tokens: too high if "
         "micro-batches differ in size.",
     ),
     Trap(

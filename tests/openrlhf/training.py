@@ -28,6 +28,13 @@ def download(folder: Path) -> Path:
     return wheel
 
 
+class Plain(Trained):
+    """A training that nothing recorded."""
+
+    def __init__(self, directory: Path, output: str) -> None:
+        self.directory, self.output = directory, output
+
+
 def train(wheel: Path, directory: Path, *options: str, is_recorded: bool = True) -> Trained:
     """Train three steps; options are OpenRLHF's."""
     work = directory / "work"
@@ -43,7 +50,7 @@ def train(wheel: Path, directory: Path, *options: str, is_recorded: bool = True)
         check=False,
     )
     assert done.returncode == 0, done.stdout[-6000:]
-    return Trained(directory, done.stdout)
+    return (Trained if is_recorded else Plain)(directory, done.stdout)
 
 
 def scalars(trained: Trained) -> dict[str, list[float]]:
