@@ -11,7 +11,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_rl import vocabulary as v
-from otel_rl.integrations.openrlhf.numbers import CANONICAL
+from otel_rl.integrations.openrlhf.logged_numbers import CANONICAL
 from tests.layers.records import LAYERS, layered
 from tests.openrlhf.training import VERSION, download, scalars, train
 from tests.programs.signatures import script

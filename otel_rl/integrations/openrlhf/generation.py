@@ -17,7 +17,7 @@ from otel_rl import vocabulary
 from otel_rl.clock import monotonic_ns
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, StageHook
 from otel_rl.hooks.submitted import SubmittedHook
-from otel_rl.integrations.openrlhf.trainer import BATCH, batch_key, begin_next_step
+from otel_rl.integrations.openrlhf.ppo_trainer import BATCH, batch_key, begin_next_step
 from otel_rl.process.carrier import IN_USE, Carrier
 from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
@@ -34,7 +34,7 @@ EXECUTORS = "AgentExecutorBase", "SingleTurnAgentExecutor", "MultiTurnAgentExecu
 
 
 @dataclass(eq=False)
-class Generating(Memory):
+class BatchesMade(Memory):
     """What a process that generates, or serves rollouts, remembers."""
 
     generator: Any = None
@@ -47,7 +47,7 @@ class Generating(Memory):
     """The executor of this server, once what its class overrides is hooked."""
 
 
-generating = Generating.keep("generating")
+generating = BatchesMade.keep("generating")
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def _say_mode(args: Args, kwargs: Kwargs) -> dict[str, Value]:
 
 
 def _describe_trajectory(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
-    """Say what became of a conversation, whose tokens and ranges of the policy's own ``execute`` returns."""
+    """Describe a conversation: ``execute`` returns its tokens, and the ranges that the policy wrote."""
     ranges = result["action_ranges"]
     written, whole = sum(end - begin for begin, end in ranges), len(result["observation_tokens"])
     prompt = ranges[0][0] if ranges else whole

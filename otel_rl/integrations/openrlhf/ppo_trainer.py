@@ -5,7 +5,7 @@ Source: OpenRLHF 0.11.2, ``trainer/ppo_trainer.py`` (``fit``, 501; ``train_step`
 
 Step N is the one that OpenRLHF logs as global step N. A synchronous step begins when its prompts are there, an
 asynchronous one when its batch has arrived: the wait for them is the end of the step before. Asynchronous batches are
-traces of their own (``rollouts.py``).
+traces of their own (``generation.py``).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, StageHook
-from otel_rl.integrations.openrlhf.numbers import log_metrics, record_evaluation
-from otel_rl.integrations.openrlhf.workers import COMPUTED
+from otel_rl.integrations.openrlhf.actors import COMPUTED
+from otel_rl.integrations.openrlhf.logged_numbers import log_metrics, record_evaluation
 from otel_rl.records import Value
 from otel_rl.single_controller.driver import become_driver, begin_loop, begin_step, driver, end_loop, loop_failed
 from otel_rl.single_controller.sample_groups import QUEUE, link_groups
@@ -32,7 +32,7 @@ BATCH = 4
 
 
 @dataclass(eq=False)
-class Progress(Memory):
+class StepsDone(Memory):
     """How far the training has come."""
 
     done: int = 0
@@ -43,7 +43,7 @@ class Progress(Memory):
     """How many batches were taken."""
 
 
-progress = Progress.keep("progress")
+progress = StepsDone.keep("progress")
 
 
 # --- loop and steps ---------------------------------------------------------------------------------------------------
