@@ -89,8 +89,8 @@ def _stacked(steps: StepCourse) -> Figure:
             right=[steps.steps[one.stop - 1] + 0.5 for one in of],
             parts=parts,
         ),
-        caption=f"Step {steps.steps[longest]} took longest: {seconds(steps.time_s[longest])}. Mean of the ranks; a bar is "
-        f"{what}; stages that overlap may add up to more than the step.{loops}{CLICK}",
+        caption=f"Step {steps.steps[longest]} took longest: {seconds(steps.time_s[longest])}. Mean of the ranks; "
+        f"a bar is {what}; stages that overlap may add up to more than the step.{loops}{CLICK}",
         reads=tuple({stage.partition(" ")[0] for stage in steps.stages}),
     )
 
