@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from otel_rl.journal.read import Run, open_run
 from otel_rl.report import cache
@@ -12,10 +16,12 @@ from otel_rl.report.build import build_with_course
 from otel_rl.report.data.course import Course
 from otel_rl.report.data.report import Report, Series
 from otel_rl.report.findings.unmade import Making
+from otel_rl.report.fold.folded_spans import StepRecord
 from otel_rl.report.page.panels import figures_of_steps, make_page
 from otel_rl.report.reading import RunReading
 from otel_rl.view.newest_steps import NewestSteps, ReadMark
 from tests.made_runs import BEGIN_NS, Plan, write_run
+from tests.report.test_stored_reports import recorded
 
 NOW_NS = BEGIN_NS + 3_600_000_000_000
 CUT = 24
@@ -78,16 +84,20 @@ def test_what_is_added_equals_the_report_of_the_whole(tmp_path: Path) -> None:
     assert newest.add(reading, newest.mark(reading)) is None
 
 
-def test_what_is_pending_can_be_read_on(tmp_path: Path) -> None:
-    """Its steps are the same a second time, and those of the end."""
-    run = open_run(write_run(tmp_path, Plan(ranks=2, steps=30)))
+def times(records: Sequence[StepRecord]) -> dict[Any, Any]:
+    return {(one.key, one.rank): (one.step, one.is_guest, dict(one.stages.busy())) for one in records}
+
+
+@pytest.mark.parametrize("name", ["", "verl_sync", "roll_async"])
+def test_what_is_pending_can_be_read_on(name: str, tmp_path: Path) -> None:
+    """Its steps are the same a second time, and those of the end; with a driver, too."""
+    run = open_run(recorded(tmp_path, name) if name else write_run(tmp_path, Plan(ranks=2, steps=30)))
     reading = read(run)
-    first = reading.pending_steps(inf)
-    assert [one.key for one in first] and reading.pending_steps(inf) == first
-    spans = reading.finish(reading.open_stages())
-    assert {(one.key, one.rank): one.step for one in first}.items() <= {
-        (one.key, one.rank): one.step for one in spans.steps
-    }.items()
+    first = times(reading.pending_steps(inf))
+    assert first and times(reading.pending_steps(inf)) == first
+    whole = times(reading.finish(reading.open_stages()).steps)
+    assert first.items() <= whole.items()
+    assert whole == times(read(run).finish(reading.open_stages()).steps)
 
 
 def test_a_figure_with_a_new_line_waits_for_a_new_page(tmp_path: Path) -> None:
