@@ -92,8 +92,6 @@ def test_a_session_inside_of_a_frameworks_trajectory_is_that(recording: Recordin
     found = below(trees(recording.stop()))
     expected = [Tree(v.TRAJECTORY, 0, 5, (Tree(v.SAMPLE_TURN, 0, 5),))]
     assert expected == [one for one in found if one.name == v.TRAJECTORY]
-        one for one in found if one.name == v.TRAJECTORY
-    ]
 
 
 def below(found: Iterable[Tree]) -> Iterator[Tree]:
