@@ -114,6 +114,8 @@ def _places(run: Run) -> list[Path]:
 def _body(path: Path) -> bytes:
     """Return what this user's code wrote into a file; nothing if there is none, or it is damaged."""
     try:
+        if not path.is_file():  # a pipe of that name would be waited for
+            return b""
         with open(path, "rb") as file:
             is_own = os.fstat(file.fileno()).st_uid == os.geteuid()
             head, digest, body = file.read(len(MAGIC) + DIGEST_BYTES), file.read(DIGEST_BYTES), file.read()
