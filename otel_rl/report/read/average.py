@@ -93,10 +93,10 @@ class Averaged:
 
     def sums_by_rank(self, step: Ints, values: Ints) -> dict[Rank, int]:
         """Add up numbers of steady steps; ranks that have none are left out."""
-        of = self.rank_of[step]
-        sums, counts = np.zeros(len(self.ranks), np.int64), np.bincount(of, minlength=len(self.ranks))
-        np.add.at(sums, of, values)
-        return {rank: int(sums[number]) for rank, number in self.ranks.items() if counts[number]}
+        sums: dict[int, int] = {}
+        for number, value in zip(self.rank_of[step].tolist(), values.tolist(), strict=True):
+            sums[number] = sums.get(number, 0) + value
+        return {rank: sums[number] for rank, number in self.ranks.items() if number in sums}
 
 
 def stages_of_step(records: Iterable[StepRecord]) -> list[StepRecord]:

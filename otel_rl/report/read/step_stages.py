@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -99,7 +98,7 @@ class StageInSteps(NamedTuple):
 
 
 def in_steps(steps: Sequence[PackedStages]) -> dict[Path, StageInSteps]:
-    """Return each stage of some steps as arrays. Cost: 0.4 us a stage of a step, a tenth of that of one by one."""
+    """Return each stage of some steps as arrays. Cost: 0.4 us a stage of a step, 3 us a stage."""
     numbers = np.frombuffer(b"".join([one.numbers for one in steps]), np.int64)
     codes: dict[Path, int] = {}
     shapes = {id(one.shape): one.shape for one in steps}
@@ -119,13 +118,17 @@ def in_steps(steps: Sequence[PackedStages]) -> dict[Path, StageInSteps]:
     ends = np.concatenate([[0], np.cumsum(calls)])
     durations = numbers[np.repeat(first_call - ends[:-1], calls) + np.arange(ends[-1])]
     step = np.repeat(np.arange(len(steps)), size)[order]
+    columns = numbers[at[:, np.newaxis] + np.arange(4)].T.copy()
     bounds = np.searchsorted(path[order], np.arange(len(codes) + 1)).tolist()
+    is_any = np.logical_or.reduceat(clocks[order], bounds[:-1]).tolist() if codes else []
+    is_all = np.logical_and.reduceat(clocks[order], bounds[:-1]).tolist() if codes else []
+    of_calls = ends[bounds].tolist()
     found: dict[Path, StageInSteps] = {}
-    for name, (low, high) in zip(codes, pairwise(bounds), strict=True):
-        busy_ns, own_ns, comm_count, comm_ns = numbers[at[low:high, np.newaxis] + np.arange(4)].T
-        of = clocks[order[low:high]]
+    for code, name in enumerate(codes):
+        low, high = bounds[code : code + 2]
+        busy_ns, own_ns, comm_count, comm_ns = columns[:, low:high]
         found[name] = StageInSteps(
-            step[low:high], durations[ends[low] : ends[high]], busy_ns, own_ns, comm_count, comm_ns,
-            is_hidden=bool(of[:, 0].any()), is_host_clock=bool(of[:, 1].any()), is_device_clock=bool(of[:, 2].all()),
+            step[low:high], durations[of_calls[code] : of_calls[code + 1]], busy_ns, own_ns, comm_count, comm_ns,
+            is_hidden=is_any[code][0], is_host_clock=is_any[code][1], is_device_clock=is_all[code][2],
         )  # fmt: skip
     return found

@@ -56,7 +56,7 @@ def _order(rows: dict[Path, StageRow], path: Path) -> tuple[tuple[float, str], .
 
 def _row(averaged: Averaged, path: Path, part: StageInSteps) -> StageRow:
     durations = summarize((np.sort(part.durations_ns) / 1e9).tolist())
-    busy_ns, comm_ns = int(part.busy_ns.sum()), int(part.comm_ns.sum())
+    busy_ns, comm_ns = sum(part.busy_ns.tolist()), sum(part.comm_ns.tolist())  # of most stages there is one step
     return StageRow(
         stage=path[-1],
         inside=path[-2] if len(path) > 1 else None,
@@ -64,7 +64,7 @@ def _row(averaged: Averaged, path: Path, part: StageInSteps) -> StageRow:
         share=busy_ns / averaged.time_ns if averaged.time_ns else 0.0,
         median_s=durations.median,
         p95_s=durations.p95,
-        total_s=float((part.busy_ns / averaged.ranks_beside[part.step]).sum()) / 1e9,
+        total_s=sum((part.busy_ns / averaged.ranks_beside[part.step]).tolist()) / 1e9,
         comm_share=comm_ns / busy_ns if busy_ns else 0.0,
         is_comm_hidden=part.is_hidden,
         is_host_clock=part.is_host_clock,
