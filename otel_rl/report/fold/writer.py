@@ -232,7 +232,7 @@ class WriterFold:
     def make_views(self, table: SpanTable, rows: Ints) -> None:
         """Make the ``SpanView`` of some rows, since most are never looked at one by one. Cost: 2 us a span."""
         rows = rows[np.array([one is None for one in table["view"][rows].tolist()], bool)]
-        for number in np.unique(table["batch"][rows]).tolist():
+        for number in sorted({*table["batch"][rows].tolist()}):
             batch, of = self.batches[number], rows[table["batch"][rows] == number]
             of = of[np.argsort(table["row"][of])]
             kept = np.zeros(len(batch.rows), bool)
@@ -367,7 +367,7 @@ class WriterFold:
         """Keep spans whose traces go on, and of what was read with them as little as possible."""
         self.pending, batches = [left], self.batches
         self.batches = {}
-        for number in np.unique(left["batch"]).tolist():
+        for number in sorted({*left["batch"].tolist()}):
             if number != NONE:
                 of = left["batch"] == number
                 self.batches[number], left["row"][of] = batches[number].take(left["row"][of])
