@@ -90,7 +90,7 @@ CLEAN = (
     Run("trl-grpo", TRL, ["clean"], "TRL"),
     Run("trl-rloo", TRL, ["clean", "--trainer=rloo"], "TRL"),
     Run("trl-two-updates", TRL, ["clean", "--iterations=2"], "TRL"),
-    Run("roll", "", ["rlvr", json.dumps({"max_steps": 6, "adv_estimator": "gae"})], ROLL),
+    Run("roll", "", ["rlvr", json.dumps({"max_steps": 6, "adv_estimator": "gae", "max_new_tokens": 8})], ROLL),
 )
 
 
