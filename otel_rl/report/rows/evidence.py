@@ -58,6 +58,7 @@ def learning(source: Source) -> Learning:
         series=[_last_loop(one.name, one.qualifiers, one.steps, one.values) for one in source.curves],
         of_ranks=[_last_loop(one.name, one.qualifiers, one.steps, one.values, one.rank) for one in found],
         settings=source.settings,
+        algorithm=text(source.resource, v.ALGORITHM),
         is_led=bool(source.found.led),
         answers=median(answers) if answers else None,
         groups=len(source.found.trajectories.groups),
