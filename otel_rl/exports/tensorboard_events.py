@@ -121,10 +121,9 @@ def _fill(histo: HistogramProto, point: PointView, before: PointView | None) -> 
 
 def _tag(point: PointView) -> str:
     """Return the name of a series in TensorBoard, which makes a group of what has the same text before a slash."""
-    labels = {key: value for key, value in point.attributes.items() if key != v.SCOPE_KEY}
-    name = point.name.removeprefix(v.USER)
-    if point.name not in v.METRICS:
-        name = str(labels.pop(v.METRIC_NAME, name))
+    name, labels = point.name, {key: value for key, value in point.attributes.items() if key != v.SCOPE_KEY}
+    if name not in v.METRICS:
+        labels.pop(v.METRIC_NAME, None)
     group, _, _ = name.rpartition(".")
     groups = [".".join(group.split(".")[:2])] if group and "/" not in name else []
     return "/".join([*groups, name, *(f"{key}={text_of(value)}" for key, value in sorted(labels.items()))])

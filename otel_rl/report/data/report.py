@@ -337,7 +337,7 @@ class Report:
     memory_parts: list[MemoryParts]
     series: list[Series]
     numbers: list[Series]
-    """What the training recorded by itself with `otel_rl.record`."""
+    """What the training recorded by itself with `otel_rl.record`, as `user.NAME`."""
     failures: list[Failure]
     """Exceptions that ended steps, in order of time; such a step is not finished."""
     unseen_steps: int

@@ -66,14 +66,13 @@ class SeriesPoints:
         self._moments: dict[tuple[int, int], int] = {}
 
     def add(self, point: PointView) -> None:
-        name = text(point.attributes, v.METRIC_NAME) or point.name.removeprefix(v.USER)
         shown = [
             (key, str(value)) for key, value in point.attributes.items() if key not in (v.SCOPE_KEY, v.METRIC_NAME)
         ]
         process = id(point.resource)
         if process not in self._ranks:
             self._ranks[process] = text(point.resource, v.ATTEMPT_ID), rank_of(point.resource)
-        self._put((name, point.unit, tuple(sorted(shown))), (process, point.time_ns), point.value)
+        self._put((point.name, point.unit, tuple(sorted(shown))), (process, point.time_ns), point.value)
 
     def _put(self, head: Head, moment: tuple[int, int], value: float) -> None:
         moments, values = self._points.setdefault(head, (array("I"), array("d")))
