@@ -20,6 +20,7 @@ from otel_rl.journal.files import NAME
 from otel_rl.journal.read import JournalNotFound, Run
 from otel_rl.runs.format import printable
 from otel_rl.runs.locate import find_run, is_fallback, open_whole
+from otel_rl.runs.whole_file import replacing
 
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
@@ -128,7 +129,7 @@ def reason(error: OSError | UnicodeError | MemoryError) -> str:
 def write_file(path: Path, texts: Iterable[str]) -> None:
     """Write lines into a file, or end the command with why it cannot be written."""
     try:
-        with path.open("w", encoding="utf-8") as file:
+        with replacing(path) as part, part.open("w", encoding="utf-8") as file:
             file.writelines(f"{text}\n" for text in texts)
     except OSError as error:
         leave(f"cannot write {path}: {error.strerror}", FAILED)

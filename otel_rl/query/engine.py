@@ -161,12 +161,12 @@ class RunTables:
             raise QueryError(_sentence(str(error))) from error
 
     def _run_through(self, task: Callable[[], T]) -> T:
-        """Run something in a thread, so that Ctrl-C ends it: inside of a long task the engine sees no signal."""
+        """Run something in a thread, so that a signal ends it: inside of a long task the engine sees no signal."""
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(task)
             try:
                 return running.result()
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, SystemExit):
                 while not running.done():  # it may not have begun
                     self._engine.interrupt()
                     wait([running], PAUSE_S)

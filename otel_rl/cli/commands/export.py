@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from enum import Enum
 from itertools import chain
 from pathlib import Path
@@ -16,12 +17,13 @@ from otel_rl.cli.orphans import Orphans
 from otel_rl.config.parsers import expanded_path
 from otel_rl.exports.log_lines import log_lines
 from otel_rl.exports.perfetto_trace import perfetto_trace
-from otel_rl.exports.tensorboard_events import write_events
+from otel_rl.exports.tensorboard_events import OtherEvents, write_events
 from otel_rl.journal.read import Run
 from otel_rl.query.run_schema import TABLES
 from otel_rl.report.rows.losses import damage_rows
 from otel_rl.runs.format import plural, size
 from otel_rl.runs.otlp_json import lines
+from otel_rl.runs.whole_file import part_of, replacing
 
 
 class Format(str, Enum):
@@ -119,7 +121,7 @@ def _export_files(run: Run, to: Format, output: Path) -> None:
         else:
             output.mkdir(parents=True, exist_ok=True)
             (_write_tables if to is Format.PARQUET else write_events)(run, output)
-    except (QueryError, ModuleNotFoundError) as error:
+    except (QueryError, ModuleNotFoundError, OtherEvents) as error:
         leave(str(error), FAILED)
     except OSError as error:
         leave(f"cannot write {output}: {error.strerror or error}", FAILED)
@@ -127,7 +129,7 @@ def _export_files(run: Run, to: Format, output: Path) -> None:
 
 def _write_trace(run: Run, output: Path) -> None:
     parts = perfetto_trace(run)
-    with output.open("wb") as file:
+    with replacing(output) as part, part.open("wb") as file:
         file.writelines(parts)
 
 
@@ -135,10 +137,11 @@ def _write_tables(run: Run, directory: Path) -> None:
     """Write each table of a query into a file."""
     from otel_rl.query.engine import RunTables
 
-    paths = {name: (directory / f"{name}.parquet").absolute() for name in TABLES}
-    tables = RunTables(run, keeps=True, outputs=tuple(paths.values()))
-    for name, path in paths.items():
-        tables.write_parquet(f"SELECT * FROM {name}", path)
+    paths = {name: directory / f"{name}.parquet" for name in TABLES}
+    tables = RunTables(run, keeps=True, outputs=[part_of(path) for path in paths.values()])
+    with ExitStack() as all_at_once:
+        for name, path in paths.items():
+            tables.write_parquet(f"SELECT * FROM {name}", all_at_once.enter_context(replacing(path)))
 
 
 def _with_progress(run: Run, requests: Iterable[tuple[str, int]]) -> Iterator[str]:

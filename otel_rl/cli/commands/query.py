@@ -20,6 +20,7 @@ from otel_rl.cli.console import FAILED, STDOUT, RunName, complain, leave, opened
 from otel_rl.config.parsers import expanded_path
 from otel_rl.query.run_schema import TABLES
 from otel_rl.runs.format import printable
+from otel_rl.runs.whole_file import part_of, replacing
 
 if TYPE_CHECKING:
     from otel_rl.query.engine import RunTables
@@ -80,7 +81,7 @@ def query(
     from otel_rl.query.engine import QueryError, RunTables
 
     try:
-        written = [output.absolute()] if output and form is QueryFormat.PARQUET else []
+        written = [part_of(output)] if output and form is QueryFormat.PARQUET else []
         tables = RunTables(found, keeps=True, memory=memory, outputs=written)
         _write(tables, sql, form, output)
     except (QueryError, ModuleNotFoundError) as error:
@@ -91,7 +92,8 @@ def query(
 
 def _write(tables: RunTables, sql: str, form: QueryFormat, output: Path | None) -> None:
     if form is QueryFormat.PARQUET and output is not None:
-        tables.write_parquet(sql, output)
+        with replacing(output) as part:
+            tables.write_parquet(sql, part)
         return
     names, rows = tables.rows(sql)
     if form is QueryFormat.TABLE and output is None:

@@ -26,6 +26,7 @@ from otel_rl.report.terminal import document, render
 from otel_rl.report.to_markdown import to_markdown
 from otel_rl.runs.format import printable, size
 from otel_rl.runs.locate import open_whole
+from otel_rl.runs.whole_file import replacing
 
 PAUSE_S: Final = 2.0
 
@@ -105,7 +106,8 @@ def check_drawable() -> None:
 def save_page(path: Path, page: str) -> None:
     """Write a page into a file, and say so; or end the command with why it cannot be written."""
     try:
-        path.write_text(page, "utf-8")
+        with replacing(path) as part:
+            part.write_text(page, "utf-8")
     except OSError as error:
         leave(f"cannot write {path}: {error.strerror}", FAILED)
     stderr().print(f"{printable(str(path))} ({size(len(page))}) opens in a browser, without a network", soft_wrap=True)
