@@ -358,3 +358,8 @@ class Report:
     """What a user changed of the rules that make the findings."""
     unmade: list[Unmade]
     """Parts that are missing here because of errors in otel_rl; empty as a rule."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was recorded, or nothing of it can be read."""
+        return not self.attempts and not self.unseen_steps
