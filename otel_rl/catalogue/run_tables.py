@@ -24,8 +24,8 @@ otel-rl query                       # the tables and their columns
 
 The SQL is that of [DuckDB](https://duckdb.org/docs/stable/sql/introduction). It is one statement that only reads. It
 reaches no file and no network; only the file that `--output` names is written. A table is made when a query names it.
-On the screen are the first 100 rows; `--format csv` and `--format json` write all. `--memory` limits what the engine
-uses (4 GB). Ctrl-C ends a query.
+On the screen are the first 100 rows, and the first columns if it has no room for all; a single row is shown as a list.
+`--format csv` and `--format json` write all. `--memory` limits what the engine uses (4 GB). Ctrl-C ends a query.
 
 In a notebook:
 
