@@ -55,11 +55,11 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_columns_without_room_are_named(run: Path) -> None:
     """Those that are shown are in one piece."""
     sql = "SELECT * FROM steps WHERE step < 3"
-    result = cli.invoke(app, ["query", str(run), sql], env={"COLUMNS": "80", "NO_COLOR": "1"})
+    result = cli.invoke(app, ["query", str(run), sql], env={"COLUMNS": "80", "TERM": "dumb"})
     assert 5 == len(result.stdout.splitlines())
     assert "otel-rl: no room for begin_time, end_time, duration_s and 16 more: name the columns " in result.stderr
     assert 80 >= max(map(len, result.stdout.splitlines()))
-    assert 80 < min(map(len, cli.invoke(app, ["query", str(run), sql], env={"COLUMNS": "300"}).stdout.splitlines()))
+    assert 80 < min(map(len, cli.invoke(app, ["query", str(run), sql], env={"COLUMNS": "300", "TERM": "dumb"}).stdout.splitlines()))
 
 
 @pytest.mark.usefixtures("_terminal")
