@@ -9,7 +9,7 @@ from typing import Final
 from otel_rl.compare.conditions import has_scatter
 from otel_rl.compare.data import ComparedNumber, ComparedRun, Comparison, Group
 from otel_rl.compare.show_numbers import word, write, write_change, write_difference, write_limits
-from otel_rl.report.section import Block, Column, Line, Paragraph, Severity, Table, Title
+from otel_rl.report.section import Block, Column, Line, Paragraph, Severity, Table, Title, foremost
 from otel_rl.runs.format import brief, count, listed, plural, seconds
 
 TITLES: Final[dict[Group, str]] = {
@@ -20,6 +20,8 @@ TITLES: Final[dict[Group, str]] = {
 STATES: Final = {"alive": "goes on"}
 NOTHING: Final = "Nothing became slower, larger, less stable or worse by more than noise."
 MOST_NAMES: Final = 6
+MOST_ROWS: Final = 100
+"""Numbers of a table."""
 SEVERITY: Final[dict[str, Severity]] = {"worse": "alarm", "better": "good"}
 
 
@@ -116,14 +118,17 @@ def _tables(comparison: Comparison) -> Iterator[Block]:
 
 
 def table_of(title: str, numbers: list[ComparedNumber]) -> Table:
-    """Return the table of some numbers."""
+    """Return the table of some numbers; of many those that changed, then those that may be better or worse."""
+    shown = foremost(numbers, lambda one: (not word(one), not one.worse, -abs(one.relative or 0.0)), MOST_ROWS)
     table = Table([
         Column(title, "key"), Column("A", "fact"), Column("B", "fact"), Column("change", "fact"),
         Column("limits"), Column("", "fact"),
     ])  # fmt: skip
-    for one in numbers:
+    for one in shown:
         cells = [write(one, one.a), write(one, one.b), write_change(one, one.difference), write_limits(one)]
         table.add(one.name, *cells, word(one), severity=SEVERITY.get(one.verdict, ""))
+    if len(shown) < len(numbers):
+        table.legend.append(("", f"{count(len(numbers) - len(shown))} more are in --json"))
     return table
 
 

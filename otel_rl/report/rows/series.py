@@ -189,6 +189,12 @@ def _series(head: Head, steps: Moments, moments: array[int], values: array[float
     rows: list[tuple[int, int | None, float]] = []
     nonfinite = 0
     for key, ones in _by_step(steps, moments, values).items():
+        if len(ones) == 1:  # most are: of thousands of names the rest would take seconds
+            ((time_ns, _, number),) = ones
+            is_finite = math.isfinite(number)
+            nonfinite += not is_finite
+            rows.append((time_ns, key[1], number if is_finite else math.nan))
+            continue
         attempt = max(ones)[1]  # the newest
         newest = sorted(value for value in ones if value[1] == attempt)
         numbers = [number for _, _, number in newest]
