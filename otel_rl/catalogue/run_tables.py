@@ -49,7 +49,12 @@ run.spans.filter("status = 'error'").fetchall()
 
 [exports.md](exports.md) has other ways out of a run: Parquet, Perfetto, TensorBoard, JSON. If your Collector sends to
 ClickHouse, views have these names and columns there, and the [ten questions](#ten-questions) run word for word
-([collector/README.md](../collector/README.md#questions-by-sql-in-clickhouse)).
+([collector/README.md](../collector/README.md#questions-by-sql-in-clickhouse)). Two things are missing there:
+
+- **`curves`.** The exporter keeps whole seconds of a point's time, which do not tell its step. The log records of
+  steps have the same numbers: `rl.log.rollout`, `rl.log.update` and `rl.log.loop` ([logs.md](logs.md)).
+- **The workers of a driver** in `steps`, `stages`, `waits` and `calls`. They have no steps of their own, and only
+  otel_rl's reader finds out which of their calls belong to a step.
 """
 
 

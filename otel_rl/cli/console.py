@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from rich.console import Console
@@ -27,8 +27,6 @@ WRONG_USAGE: Final = 2
 NOT_FOUND: Final = 3
 EXIT_CODES: Final = "Exit code: 0 done; 1 failed; 2 wrong usage; 3 no such run, or nothing was recorded."
 
-STDOUT: Final = Path("-")
-"""As other programs have it: standard output, and no file of that name."""
 SIZES: Final = ("COLUMNS", "LINES")
 """Variables with the size of the terminal."""
 MOST_DIGITS: Final = 4
@@ -48,6 +46,16 @@ Directory = Annotated[
         "--dir", parser=_given, metavar="PATH", help="Where to keep runs. Without it: OTEL_RL_DIR, or ./otel_rl_runs."
     ),
 ]
+
+
+def _to_write(text: str) -> Path | None:
+    """Read what to write; `-` is standard output, as other programs have it, and no file of that name."""
+    return None if text == "-" else expanded_path(text)
+
+
+def output_option(text: str) -> Any:
+    """Return the option that names what to write; None is standard output."""
+    return typer.Option("--output", "-o", parser=_to_write, metavar="PATH", help=text)
 
 
 def stdout() -> Console:

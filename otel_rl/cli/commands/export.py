@@ -12,9 +12,18 @@ from typing import Annotated, Final
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from otel_rl.cli.console import FAILED, STDOUT, RunName, complain, leave, opened, stderr, write_file, write_stdout
+from otel_rl.cli.console import (
+    FAILED,
+    RunName,
+    complain,
+    leave,
+    opened,
+    output_option,
+    stderr,
+    write_file,
+    write_stdout,
+)
 from otel_rl.cli.orphans import Orphans
-from otel_rl.config.parsers import expanded_path
 from otel_rl.exports.log_lines import log_lines
 from otel_rl.exports.perfetto_trace import perfetto_trace
 from otel_rl.exports.tensorboard_events import OtherEvents, write_events
@@ -53,13 +62,9 @@ def export(
     ] = Format.OTLP_JSON,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            parser=expanded_path,
-            metavar="PATH",
-            help="What to write: a file, or a directory for `parquet` and `tensorboard`; `-` is standard output. "
-            "Without it: lines go to standard output.",
+        output_option(
+            "What to write: a file, or a directory for `parquet` and `tensorboard`; `-` is standard output. Without "
+            "it: lines go to standard output."
         ),
     ] = None,
     close_open: Annotated[
@@ -80,7 +85,6 @@ def export(
     `perfetto`, `tensorboard` and `parquet` need packages: pip install 'otel-rl[export]'. The project's docs/exports.md
     says what each format has.
     """
-    output = None if output == STDOUT else output
     if close_open and to is not Format.OTLP_JSON:
         raise typer.BadParameter(f"--to {to.value} has no use for it", param_hint="--close-open")
     if output is None and to not in LINES:

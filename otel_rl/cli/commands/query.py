@@ -18,8 +18,17 @@ from rich.cells import cell_len
 from rich.table import Table as Grid
 from rich.text import Text
 
-from otel_rl.cli.console import FAILED, STDOUT, RunName, complain, leave, opened, stdout, write_file, write_stdout
-from otel_rl.config.parsers import expanded_path
+from otel_rl.cli.console import (
+    FAILED,
+    RunName,
+    complain,
+    leave,
+    opened,
+    output_option,
+    stdout,
+    write_file,
+    write_stdout,
+)
 from otel_rl.query.run_schema import TABLES
 from otel_rl.runs.format import listed, printable
 from otel_rl.runs.whole_file import part_of, replacing
@@ -59,13 +68,7 @@ def query(
     ] = QueryFormat.TABLE,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            parser=expanded_path,
-            metavar="PATH",
-            help="File to write; `-` is standard output. Without it: standard output.",
-        ),
+        output_option("File to write; `-` is standard output. Without it: standard output."),
     ] = None,
     memory: Annotated[str, typer.Option("--memory", help="How much memory the engine may use.")] = "4GB",
 ) -> None:
@@ -79,7 +82,6 @@ def query(
     if sql is None:
         _show_tables()
         return
-    output = None if output == STDOUT else output
     if form is QueryFormat.PARQUET and output is None:
         raise typer.BadParameter("--format parquet needs --output", param_hint="--format")
     found = opened(run)
