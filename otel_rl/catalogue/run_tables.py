@@ -44,6 +44,9 @@ run.spans.filter("status = 'error'").fetchall()
 - **The numbers of `steps`, `stages`, `waits`, `calls` and `curves` are the report's** ([report.md](report.md)).
 - **`spans`, `points`, `requests` and `logs` are what was journaled** ([catalogue.md](catalogue.md)).
 - **Attributes and labels are maps of texts.** A number needs a cast: `CAST(attributes['rl.tokens'] AS BIGINT)`.
+- **Stages have whole names**: `rl.log.gather`, which the report on the screen shortens to `log.gather`.
+  `SELECT DISTINCT stage FROM stages` and `SELECT DISTINCT metric, labels FROM curves` list what a run has.
+- **Values of evaluations** have the label `rl.mode`; `WHERE labels['rl.mode'] IS NULL` leaves them out.
 - **Times** are in UTC. What ends in `_s` is in seconds.
 - **Ranks** are unique within a role; a step is one of an attempt and a loop.
 

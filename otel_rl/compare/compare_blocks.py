@@ -112,7 +112,8 @@ def _tables(comparison: Comparison) -> Iterator[Block]:
         if group == "trouble" and not any(one.a or one.b for one in numbers):
             continue
         yield table_of(TITLES[group], numbers)
-    if judged := sum(bool(one.worse) and has_scatter(one) for one in comparison.numbers):
+    if is_telling(comparison):
+        judged = sum(bool(one.worse) and has_scatter(one) for one in comparison.numbers)
         chance = brief(comparison.chance * judged)
         yield Line(f"Limits hold for all numbers together but for a chance of {chance}; --json has all.", "note")
 

@@ -46,6 +46,16 @@ def test_a_long_table_is_cut(run: Path) -> None:
     assert "otel-rl: these are the first 100 rows; --format csv has all\n" == result.stderr
 
 
+def test_an_empty_answer_says_so(run: Path) -> None:
+    """A name that no stage has is no error of SQL."""
+    result = cli.invoke(app, ["query", str(run), "SELECT rank FROM stages WHERE stage = 'sample'"])
+    assert (0, ["rank"], "otel-rl: no row fits the query\n") == (
+        result.exit_code,
+        result.stdout.split(),
+        result.stderr,
+    )
+
+
 @pytest.fixture
 def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rich.console.Console.is_terminal", True)

@@ -101,6 +101,10 @@ def test_python_is_out_of_reach(tables: RunTables) -> None:
         ("DELETE FROM steps", "a query only reads: it begins with SELECT, FROM or WITH, and this is DELETE"),
         ("SELECT nothing(1)", 'Function with name "?nothing"? does not exist'),
         ("SELECT CAST(name AS BIGINT) FROM spans", "Could not convert string"),
+        (
+            "SELECT avg(attributes['rl.tokens']) FROM spans",
+            r"explicit type casts\. Attributes and labels are texts: CAST",
+        ),
     ],
 )
 def test_what_is_wrong_is_a_sentence(tables: RunTables, sql: str, message: str) -> None:

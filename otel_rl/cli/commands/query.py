@@ -135,6 +135,8 @@ def _show(names: Sequence[str], rows: Iterable[Row]) -> None:
     for cells in zip(*(columns[index][1:] for index in shown), strict=True):
         grid.add_row(*cells)
     console.print(grid)
+    if not found:
+        complain("no row fits the query")
     if left := names[len(shown) :]:
         complain(f"no room for {listed(left)}: name the columns that you want; --format csv has all")
     if len(found) > MOST_ROWS:
