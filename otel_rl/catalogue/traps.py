@@ -106,15 +106,10 @@ TRAPS: Final = (
     Trap("entropy", "TRL", "Accumulated in windows of different sizes it was weighted by them, not by tokens (#7047)."),
     Trap("entropy", "verl", "`actor/entropy_loss` is the mean entropy, no loss. Both depend on `loss_agg_mode`."),
     Trap(
-        "entropy, policy loss",
+        "entropy",
         "OpenRLHF",
         "`entropy_loss` and `policy_loss` are shares of the step's token mean, averaged again by tokens: too high if "
         "micro-batches differ in size.",
-    ),
-    Trap(
-        "filter rate",
-        "OpenRLHF",
-        "`dynamic_filtering_pass_rate` divides samples by prompts: 800 with 8 samples a prompt and nothing filtered.",
     ),
     Trap("entropy", "ROLL", "`<domain>/critic/entropy/mean` is that of the whole batch, in each domain."),
     Trap(
