@@ -17,8 +17,8 @@ from otel_rl.version import __version__
 
 SENT: Final = "Exit code: 0 all was sent; 1 something remains; 2 wrong usage; 3 another sidecar does it."
 COMPARED: Final = (
-    "Exit code: 0 done; 1 a condition of --fail-on holds, or failed; 2 wrong usage; 3 no such run, or nothing was "
-    "recorded; 4 a condition of --fail-on cannot be judged."
+    "Exit code: 0 done; 1 a condition of --fail-on holds, or failed; 2 wrong usage; 3 no such run, or nothing to "
+    "compare; 4 a condition of --fail-on cannot be judged."
 )
 WATCHED: Final = (
     "Exit code: 0 the run has ended without such a finding; 4 a warning; 5 an alarm; 1 failed; 2 wrong usage; 3 no "

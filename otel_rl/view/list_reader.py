@@ -128,9 +128,8 @@ def line_of(path: Path) -> RunLine:
 def line_of_report(report: Report) -> RunLine:
     findings = (*report.findings.health, *report.findings.learn, *report.findings.time)
     reward = next((one.last for one in report.series if one.name in (v.REWARD_SCORE, v.FUNCTION_SCORE)), None)
-    is_nothing = not report.attempts and not report.unseen_steps
     return RunLine(
-        state=Line("nothing recorded", "warning") if is_nothing else STATES[report.state],
+        state=Line("nothing recorded", "warning") if report.is_empty else STATES[report.state],
         framework=f"{report.system} {report.system_version}".strip(),
         steps=count(report.steps.recorded or report.unseen_steps),
         reward="" if reward is None else brief(reward),
