@@ -30,9 +30,7 @@ MANY: Final = 0.05
 """From this share of the values or answers on NaN is no accident."""
 FEWEST: Final = 5
 NAME_WIDTH: Final = 24
-WHEN: Final = (
-    "[since step {since} ({bad} of {of:plural {noun}})][in all {always:plural {noun}}][in the only {only}]"
-)
+WHEN: Final = "[since step {since} ({bad} of {of:plural {noun}})][in all {always:plural {noun}}][in the only {only}]"
 """How a sentence writes what ``_when`` returns."""
 
 
