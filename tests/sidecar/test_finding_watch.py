@@ -109,6 +109,20 @@ def test_each_rule_is_a_series(teller: FindingTeller, watch: FindingWatch) -> No
     assert [{}, {first: 1}, {first: 1}, {first: 0}, {first: 0}, {first: 0, second: 1}] == values
 
 
+def test_a_hook_that_takes_nothing_is_journaled_once(tmp_path: Path, said: list[str]) -> None:
+    """The terminal of the run has it from there; each miss is said and counted."""
+    teller = FindingTeller(tmp_path, "sidecar-0-1", Config(on_finding=str(tmp_path / "gone")), said.append)
+    watch = FindingWatch(teller)
+    for findings in (found(), found(), NOTHING, NOTHING):
+        watch.judge(findings, STEP)
+    teller.close()
+    problem = "OTEL_RL_ON_FINDING: the command could not be started (No such file or directory)"
+    told = [one.body for _ in range(2) for one in teller.logs() if one.event_name == v.FINDING_CALL_FAILED]
+    assert [f"{problem}. Look into sidecar.log of the run for further ones"] == told
+    assert [problem] * 2 == [line for line in said if line.startswith("OTEL_RL")]
+    assert [2] == [one.value for one in teller.samples() if one.name == v.FINDING_CALLS]
+
+
 @pytest.mark.parametrize(("turns", "expected"), [((0, 0), ["begun"]), ((0, 0, 1, 1), ["begun", "over", "begun"])])
 def test_a_sidecar_that_follows_another_tells_nothing_twice(
     tmp_path: Path, teller: FindingTeller, said: list[str], turns: tuple[int, ...], expected: list[str]
