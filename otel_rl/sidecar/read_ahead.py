@@ -17,6 +17,7 @@ from otel_rl.runs.locate import open_whole
 
 if TYPE_CHECKING:
     from otel_rl.journal.read import Run
+    from otel_rl.report.data.ranks import StepKey
     from otel_rl.report.reading import RunReading
     from otel_rl.sidecar.finding_teller import FindingTeller
     from otel_rl.sidecar.finding_watch import FindingWatch
@@ -47,6 +48,8 @@ class ReadAhead:
         self._findings: FindingWatch | None = None
         self._judged_at = -JUDGE_S
         self._judged_bytes = 0
+        self._step: StepKey | None = None
+        """The last step when the run was judged."""
 
     def start(self) -> None:
         self._thread.start()
@@ -100,7 +103,9 @@ class ReadAhead:
         source = Source(run, time_ns(), cache.restore(cache.dump(reading), run))
         steps, attempts = source.found.steps, source.attempts
         found = findings(source, rule_settings(run.path.parent))
-        self._findings.judge(found, steps[-1].key if steps else None, attempts[-1].id if attempts else "")
+        step, attempt = steps[-1].key if steps else None, attempts[-1].id if attempts else ""
+        self._findings.judge(found, step, attempt, is_new_step=step is None or step != self._step)
+        self._step = step
         self._judged_at, self._judged_bytes = monotonic(), reading.read_bytes()
 
     def _leads(self, run: Run) -> bool:

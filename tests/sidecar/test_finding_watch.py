@@ -182,7 +182,7 @@ def test_a_disk_that_is_full_costs_the_message_only(
 
 
 def test_a_run_that_goes_on_is_judged(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the rules of its report, when something is new."""
+    """By the rules of its report, when something is new; TIME and LEARN, which judge steps, when a step is."""
     monkeypatch.setattr(read_ahead, "JUDGE_S", 0.0)
     monkeypatch.setattr(read_ahead, "PERIOD_S", 0.0)
     path = write_run(tmp_path, Plan(steps=40, nan_loss_step=30, is_alive=True, killed_in=v.SAMPLE))
@@ -194,8 +194,11 @@ def test_a_run_that_goes_on_is_judged(tmp_path: Path, said: list[str], monkeypat
     for file in path.glob("*.metrics.*"):
         file.write_bytes(file.read_bytes() * 2)  # the same again: something is new
     ahead._look()
-    in_all = [log.attributes[v.FINDING_RULE] for log in teller.logs()]
-    assert ([], ["hanging", "nan_at_times"]) == (only_once, in_all)
+    in_the_step = [log.attributes[v.FINDING_RULE] for log in teller.logs()]
+    write_run(tmp_path, Plan(attempt="b" * 32, first_step=41, shift_ms=90_000, is_alive=True, killed_in=v.SAMPLE))
+    ahead._look()
+    after_it = [log.attributes[v.FINDING_RULE] for log in teller.logs()]
+    assert ([], ["hanging"], ["nan_at_times"]) == (only_once, in_the_step, after_it)
     assert all(line.startswith(("learn ", "health ", "time ")) for line in said)
 
 
@@ -203,7 +206,7 @@ def test_what_is_judged_is_what_a_report_finds(tmp_path: Path, monkeypatch: pyte
     """Also of stages that are open now."""
     path = write_run(tmp_path, Plan(killed_in=v.SAMPLE, is_alive=True))
     judged: list[Findings] = []
-    monkeypatch.setattr(FindingWatch, "judge", lambda _, findings, *place: judged.append(findings))
+    monkeypatch.setattr(FindingWatch, "judge", lambda _, findings, *place, **new: judged.append(findings))
     monkeypatch.setattr(read_ahead, "time_ns", lambda: NOW_NS)
     ReadAhead(path, lambda _: True, FindingTeller(path, "sidecar-0-1", Config(), print))._look()
     report = build_report(open_run(path), NOW_NS)
