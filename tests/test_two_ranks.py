@@ -214,5 +214,5 @@ def test_an_elastic_restart_is_another_attempt(tmp_path: Path) -> None:
     orphans = [span for span in spans if span.parent_id and span.parent_id not in ids]
     assert {f"{v.RANK_SPAN} 1"} >= {span.name for span in orphans}  # its tear-down, which rank 0 did not live to see
     assert not {span.trace_id for span in orphans} & {span.trace_id for span in spans if span.name == v.LOOP}
-    assert 4 == sum(not journal.name.startswith("sidecar") for journal in run.journals)
+    assert 4 == sum(not journal.identity.is_sidecar for journal in run.journals)
     assert not any(math.isnan(point.value) for point in run.points(v.STEP_TIME))

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
-from otel_rl.catalogue import dictionary, findings, prometheus, run_tables, telemetry
+from otel_rl.catalogue import dictionary, findings, frameworks, prometheus, run_tables, telemetry
 
 PAGES = (
     (telemetry, "catalogue.md"),
     (prometheus, "prometheus.md"),
     (findings, "findings.md"),
     (dictionary, "metrics.md"),
+    (frameworks, "frameworks.md"),
     (run_tables, "tables.md"),
 )
 docs = Path(__file__).parents[2] / "docs"

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
 from otel_rl.hooks.hook import Hook
 from otel_rl.process.memory import Memory
+
+
+class Verified(str, Enum):
+    """How an integration of ours is tested, as ``docs/frameworks.md`` and ``otel-rl doctor`` say it."""
+
+    REAL = "real runs"
+    OWN_CODE = "its own code on a CPU, with stand-ins for what needs a GPU"
+    PACKAGE = "signatures of the published code, and objects of its shape"
+    SHAPE = "objects of its shape"
 
 
 @dataclass(frozen=True)
@@ -29,6 +39,10 @@ class Integration:
     """The distribution whose version is checked."""
     supports: str
     """Its versions, as in ``>=2.1,<3``; another one is named in a log line and left alone."""
+    records: str = ""
+    """What is recorded of it, in a few words."""
+    verified: Verified | None = None
+    """How that is tested; None: nothing is said of it."""
     version: Callable[[], str | None] | None = None
     """Returns the version of what is no distribution, without an import of it; None if it is not there."""
     hooks: tuple[Hook, ...]

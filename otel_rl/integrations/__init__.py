@@ -28,6 +28,7 @@ OURS: Final = {
     "ray": "otel_rl.integrations.ray.hooks:INTEGRATION",
     "verl": "otel_rl.integrations.verl.hooks:INTEGRATION",
     "roll": "otel_rl.integrations.roll.hooks:INTEGRATION",
+    "openrlhf": "otel_rl.integrations.openrlhf.hooks:INTEGRATION",
 }
 """Name to ``module:attribute``, without those of other packages."""
 

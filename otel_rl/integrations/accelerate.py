@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.hooks import Args, CollectiveHook, Integration, Kwargs, StageHook
+from otel_rl.hooks import Args, CollectiveHook, Integration, Kwargs, StageHook, Verified
 from otel_rl.metrics.record import as_number, count, gauge
 from otel_rl.probes import deferred
 from otel_rl.process.state import state
@@ -65,6 +65,8 @@ INTEGRATION = Integration(
     name="accelerate",
     package="accelerate",
     supports=">=1.10,<2",
+    records="its collectives, gradient clipping and optimizer step",
+    verified=Verified.REAL,
     needs=("torch",),
     hooks=(
         StageHook(target=f"{ACCELERATOR}.clip_grad_norm_", stage=vocabulary.CLIP, after=_keep_norm),

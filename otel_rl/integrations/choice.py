@@ -117,4 +117,5 @@ def _status(name: str, integration: Integration | None, chosen: dict[str, str]) 
         return Status(name, "absent", f"{package} is not installed (supported: {supports}){why}")
     if not SpecifierSet(supports).contains(installed, prereleases=True):
         return Status(name, "unsupported", f"{package} {installed} is not supported; supports {supports}{why}")
-    return Status(name, "applies", f"{package} {installed} is instrumented (supported: {supports}){why}")
+    tested = f"; tested by {integration.verified.value}" if integration.verified else ""
+    return Status(name, "applies", f"{package} {installed} is instrumented (supported: {supports}){tested}{why}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.hooks import Args, CallbackHook, Integration, Kwargs, StageHook
+from otel_rl.hooks import Args, CallbackHook, Integration, Kwargs, StageHook, Verified
 from otel_rl.metrics.record import as_number, count, gauge
 from otel_rl.process.layout import layout
 from otel_rl.process.state import state
@@ -59,6 +59,8 @@ INTEGRATION = Integration(
     name="deepspeed",
     package="deepspeed",
     supports=">=0.15,<1",
+    records="stages of its engine",
+    verified=Verified.SHAPE,
     needs=("torch",),
     hooks=(
         CallbackHook(target="deepspeed.runtime.pipe.topology:PipelineParallelGrid.__init__", after=_grid_made),

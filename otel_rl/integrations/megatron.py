@@ -14,7 +14,7 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.guard import guard
-from otel_rl.hooks import Args, Integration, Kwargs, StageHook
+from otel_rl.hooks import Args, Integration, Kwargs, StageHook, Verified
 from otel_rl.metrics.record import count
 from otel_rl.process.state import state
 from otel_rl.records import Value
@@ -69,6 +69,8 @@ INTEGRATION = Integration(
     name="megatron",
     package="megatron-core",
     supports=">=0.8,<1",
+    records="stages of its schedules, optimizer and checkpoints",
+    verified=Verified.SHAPE,
     needs=("torch",),
     hooks=(
         *(

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from otel_rl.clock import monotonic_ns
-from otel_rl.hooks import GeneratorCall, GeneratorHook, Integration
+from otel_rl.hooks import GeneratorCall, GeneratorHook, Integration, Verified
 from otel_rl.hooks.generators import Ending, ending
 from otel_rl.ids import random_bits
 from otel_rl.process.state import state
@@ -259,4 +259,6 @@ HOOKS = (
         first=_first,
     ),
 )
-INTEGRATION = Integration(name="sglang", package=PACKAGE, supports=SUPPORTS, hooks=HOOKS)
+INTEGRATION = Integration(
+    name="sglang", package=PACKAGE, supports=SUPPORTS, records="requests", verified=Verified.PACKAGE, hooks=HOOKS
+)

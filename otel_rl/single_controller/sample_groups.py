@@ -55,9 +55,15 @@ def remember_submitted(keys: Iterable[str]) -> None:
 
 def count_samples(samples: int, prompt: int, response: int, environment: int) -> None:
     """Count samples for training that are complete, and their tokens by who wrote them."""
-    state.add(Count(vocabulary.SAMPLES, samples))
-    for kind, tokens in ((PROMPT, prompt), (RESPONSE, response), (ENVIRONMENT, environment)):
-        state.add(Count(vocabulary.SAMPLE_TOKENS, tokens, kind))
+    for record in sample_counts(samples, prompt, response, environment):
+        state.add(record)
+
+
+def sample_counts(samples: int, prompt: int, response: int, environment: int) -> tuple[Count, ...]:
+    """Return the records of ``count_samples``, for functions of the flusher."""
+    kinds = (PROMPT, prompt), (RESPONSE, response), (ENVIRONMENT, environment)
+    tokens = (Count(vocabulary.SAMPLE_TOKENS, number, kind) for kind, number in kinds)
+    return Count(vocabulary.SAMPLES, samples), *tokens
 
 
 def server_acquired(server: str) -> None:

@@ -381,6 +381,24 @@ def test_a_method_gets_what_it_would_get_without_us(
     assert 5 == call(actor, 5, **sent)
 
 
+def test_a_constructor_that_is_a_coroutine_is_awaited(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ray awaits it, for an actor with coroutines."""
+    monkeypatch.setattr(serving, "know_actor", lambda kind, number: None)
+    monkeypatch.setattr(state, "journal", lambda then: then())
+    seen = []
+
+    async def init(self: object, size: int) -> None:
+        await asyncio.sleep(0)
+        seen.append(size)
+
+    served = serving.serving("__init__", init)
+    assert inspect.iscoroutinefunction(served)
+    monkeypatch.setattr(calling.calling.creating, "number", 0)
+    (_, _, sent), _ = calling.send((OPEN, [], {}), {}, None)
+    asyncio.run(served(object(), 1, **sent))
+    assert [1] == seen
+
+
 def test_what_tracing_of_rays_own_says_goes_on(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without what we added to it."""
     monkeypatch.setattr(state, "journal", lambda then: then())

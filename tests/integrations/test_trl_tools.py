@@ -235,8 +235,12 @@ def test_tokens_of_tools_are_counted_apart_and_their_calls_are_stages(work: Path
     assert [] == [turn for turn in turns if not whole.fullmatch(turn)]
     assert any("search tokenize generate decode" in turn for turn in turns)
     assert [] == [names for found in rollouts(steps) for names in (*overlapping(found), *outside(found))]
-    durations = [point for point in recorded.last("gen_ai.execute_tool.duration")]
-    assert [({v.TOOL_NAME: "search", v.MODE: "train"}, len(calls))] == [(p.attributes, p.count) for p in durations]
+    labels = {v.TOOL_NAME: "search", v.MODE: "train"}
+    durations = {p.attributes.get(v.ERROR_TYPE): p for p in recorded.last("gen_ai.execute_tool.duration")}
+    assert [labels, {**labels, v.ERROR_TYPE: "LookupError"}] == [
+        durations[key].attributes for key in (None, "LookupError")
+    ]
+    assert {None: len(calls) - tools.failed, "LookupError": tools.failed} == {k: p.count for k, p in durations.items()}
     resets = [len(step.find(v.ENVIRONMENT_RESET)) for step in steps]
     assert [int(kind == "environment")] * 4 == resets
     assert {} == recorded.errors()

@@ -13,12 +13,15 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
+from typing import NoReturn, TextIO
 
 import otel_rl
 from otel_rl import vocabulary as v
@@ -123,21 +126,33 @@ def record(run: Run, seed: int, root: Path) -> Path:
 def fork(run: Run, seed: int, environ: dict[str, str]) -> None:
     """Train in a child of this process, which has imported torch: that takes longer than such a training."""
     train = import_module(run.module)
-    if child := os.fork():
-        _, status = os.waitpid(child, 0)
-        if status:
-            raise RuntimeError(f"{run.name}-{seed} ended with {status}")
-        return
+    with tempfile.TemporaryFile("w+") as output:
+        if child := os.fork():
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            output.seek(0)
+            if code:
+                raise RuntimeError(f"{run.name}-{seed} ended with {code}\n{output.read()[-4000:]}")
+            return
+        train_here(train, run, seed, environ, output)
+
+
+def train_here(train: ModuleType, run: Run, seed: int, environ: dict[str, str], output: TextIO) -> NoReturn:
+    """Train, and end this process; what it prints goes to a file."""
     try:
+        sys.stdout = sys.stderr = output
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
         os.environ.update(environ, OTEL_RL_SIDECAR="false")
         os.environ["OTEL_RESOURCE_ATTRIBUTES"] = f"{v.HW_ID}=GPU-1" if run.fed_by == BOARD else ""
         sys.argv = [run.module, *run.command(seed)[2:]]
         train.main()
         otel_rl.uninstrument()
-        os._exit(0)
+        code = 0
     except BaseException:  # noqa: BLE001 a child must not go on as its parent
         traceback.print_exc()
-        os._exit(1)
+        code = 1
+    output.flush()
+    os._exit(code)
 
 
 def findings(folder: Path) -> list[Finding]:
@@ -151,7 +166,7 @@ def told(run: Run, seed: int, root: Path) -> str:
     try:
         found = {one.rule: one for one in findings(record(run, seed, root))}
     except Exception as error:  # noqa: BLE001 one that fails shall not hide the others
-        return f"FAILED {error!r:.200}"
+        return f"FAILED {error!r}"
     if run.name in found:
         return "told"
     return f"NOT: {', '.join(name for name, one in found.items() if one.severity != 'note') or 'nothing'}"

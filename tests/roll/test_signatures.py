@@ -1,21 +1,17 @@
 """What is hooked of ROLL: each function is in ROLL 0.3.0, and in the program of its shape, with the same signature.
 
 ``signatures.json`` is of ROLL itself, which is in no package index; ``signatures_0_2_1.json`` is of the oldest version
-that is supported. ``scripts/roll_signatures`` writes them.
+that is supported. ``scripts/signatures roll`` writes them.
 """
 
 from __future__ import annotations
 
 import json
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import pytest
-
 from otel_rl.integrations.roll.hooks import INTEGRATION
-from tests.programs.launch import ROOT
+from tests.programs.signatures import script
 from tests.roll.training import SHAPE
 
 TABLE: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("signatures.json").read_text("utf-8"))
@@ -23,19 +19,9 @@ OLDEST: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("signatu
 OPTIONAL = {hook.target for hook in INTEGRATION.hooks if hook.optional}
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    """The script that reads signatures."""
-    path = str(ROOT / "scripts" / "roll_signatures")
-    module = ModuleType("roll_signatures")
-    module.__file__ = path
-    exec(compile(SourceFileLoader("roll_signatures", path).get_data(path), path, "exec"), vars(module))
-    return module
-
-
-def test_every_target_is_in_roll(script: ModuleType) -> None:
+def test_every_target_is_in_roll() -> None:
     """But for optional ones, which other versions have."""
-    assert set(script.targets()) - OPTIONAL <= TABLE.keys() <= set(script.targets())
+    assert set(script.targets("roll")) - OPTIONAL <= TABLE.keys() <= set(script.targets("roll"))
 
 
 def test_the_oldest_version_has_what_the_newest_has() -> None:
@@ -46,14 +32,14 @@ def test_the_oldest_version_has_what_the_newest_has() -> None:
         assert TABLE[target]["parameters"].startswith(known["parameters"])
 
 
-def test_the_shape_has_the_signatures_of_roll(script: ModuleType) -> None:
+def test_the_shape_has_the_signatures_of_roll() -> None:
     """All that it has, and it has all that are not optional."""
-    found = script.signatures(SHAPE)
+    found = script.signatures("roll", SHAPE)
     assert TABLE.keys() - OPTIONAL <= found.keys()
     assert {target: TABLE[target] for target in found} == found
 
 
-def test_a_missing_function_is_left_out(script: ModuleType, tmp_path: Path) -> None:
+def test_a_missing_function_is_left_out(tmp_path: Path) -> None:
     """An inherited or imported one is found where it is written."""
     (tmp_path / "roll" / "pipeline").mkdir(parents=True)
     (tmp_path / "roll" / "utils").mkdir()
@@ -66,4 +52,4 @@ def test_a_missing_function_is_left_out(script: ModuleType, tmp_path: Path) -> N
     assert {
         "roll.pipeline.base_pipeline:BasePipeline.run": {"is_async": True, "parameters": "self, *args"},
         "roll.pipeline.base_pipeline:create_tracker": {"is_async": False, "parameters": "name, *, config=1"},
-    } == script.signatures(tmp_path)
+    } == script.signatures("roll", tmp_path)

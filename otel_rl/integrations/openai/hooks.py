@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from otel_rl.clock import monotonic_ns
-from otel_rl.hooks import CallbackHook, Integration, RequestHook
+from otel_rl.hooks import CallbackHook, Integration, RequestHook, Verified
 from otel_rl.hooks.arguments import Args, Kwargs
 from otel_rl.hooks.generators import ending
 from otel_rl.integrations.openai.requests import Reading, failed, finished
@@ -172,4 +172,11 @@ HOOKS = (
     CallbackHook(target="openai._response:APIResponse.close", after=_close),
     CallbackHook(target="openai._response:AsyncAPIResponse.close", after=_close),
 )
-INTEGRATION = Integration(name="openai", package=PACKAGE, supports=SUPPORTS, hooks=HOOKS)
+INTEGRATION = Integration(
+    name="openai",
+    package=PACKAGE,
+    supports=SUPPORTS,
+    records="requests to OpenAI-compatible servers",
+    verified=Verified.REAL,
+    hooks=HOOKS,
+)

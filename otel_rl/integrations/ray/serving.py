@@ -119,11 +119,22 @@ def serve_task(function: Callable[..., Any], said: Any) -> Callable[..., Any]:
 def started(constructor: Callable[..., Any]) -> Callable[..., Any]:
     """Return a constructor after which it is known how long this actor took to start."""
 
-    @functools.wraps(constructor)
-    def construct(*args: Any, **kwargs: Any) -> None:
-        constructor(*args, **kwargs)
+    def follow() -> None:
         if state.on:
             attempt("time", "the start of an actor", _time_start)
+
+    if inspect.iscoroutinefunction(constructor):  # of an actor with coroutines: Ray awaits it
+
+        @functools.wraps(constructor)
+        async def construct(*args: Any, **kwargs: Any) -> None:
+            await constructor(*args, **kwargs)
+            follow()
+    else:
+
+        @functools.wraps(constructor)
+        def construct(*args: Any, **kwargs: Any) -> None:
+            constructor(*args, **kwargs)
+            follow()
 
     return construct
 

@@ -6,7 +6,7 @@ where ROLL's own spans go.
 
 from __future__ import annotations
 
-from otel_rl.hooks import Integration
+from otel_rl.hooks import Integration, Verified
 from otel_rl.integrations.roll import (
     advantages,
     clusters,
@@ -24,6 +24,8 @@ INTEGRATION = Integration(
     name="roll",
     package="roll",
     supports=">=0.2.1,<0.4",
+    records="RLVR and agentic pipelines: one trace a step across the driver, clusters, schedulers and environments",
+    verified=Verified.PACKAGE,
     version=version_of_tree,
     needs=("ray", "torch"),
     hooks=(

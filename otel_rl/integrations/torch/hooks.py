@@ -23,7 +23,7 @@ from otel_rl.clock import monotonic_ns
 from otel_rl.comm import ddp_wait
 from otel_rl.comm.memory import comm
 from otel_rl.guard import guard
-from otel_rl.hooks import Args, Attachment, CallbackHook, Integration, Kwargs, Memory, StageHook
+from otel_rl.hooks import Args, Attachment, CallbackHook, Integration, Kwargs, Memory, StageHook, Verified
 from otel_rl.hooks.callbacks import Capture
 from otel_rl.hooks.collective import wrap_collective, wrap_method
 from otel_rl.hooks.hook import After
@@ -341,6 +341,8 @@ INTEGRATION = Integration(
     name="torch",
     package="torch",
     supports=">=2.4",
+    records="backward, optimizer, data loader, checkpoints and collectives",
+    verified=Verified.REAL,
     hooks=HOOKS,
     attachments=(
         Attachment("torch._dynamo.eval_frame", _pass_frames_over),

@@ -24,7 +24,7 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.clock import monotonic_ns
-from otel_rl.hooks import CallbackHook, Integration, ReturnHook
+from otel_rl.hooks import CallbackHook, Integration, ReturnHook, Verified
 from otel_rl.hooks.arguments import Args, Kwargs
 from otel_rl.ids import random_bits
 from otel_rl.integrations.transformers import batching
@@ -393,4 +393,11 @@ HOOKS = (
     ),
     *batching.HOOKS,
 )
-INTEGRATION = Integration(name="transformers_generate", package=PACKAGE, supports=SUPPORTS, hooks=HOOKS)
+INTEGRATION = Integration(
+    name="transformers_generate",
+    package=PACKAGE,
+    supports=SUPPORTS,
+    records="requests of its `generate` and continuous batching",
+    verified=Verified.REAL,
+    hooks=HOOKS,
+)

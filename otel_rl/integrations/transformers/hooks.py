@@ -18,7 +18,7 @@ from otel_rl.actions.memory import acting
 from otel_rl.actions.of_trainer import after_step, before_save, begin_actions, end_actions
 from otel_rl.clock import monotonic_ns
 from otel_rl.guard import attempt
-from otel_rl.hooks import Args, Attachment, CallbackHook, Integration, Kwargs, StageHook
+from otel_rl.hooks import Args, Attachment, CallbackHook, Integration, Kwargs, StageHook, Verified
 from otel_rl.probes import deferred
 from otel_rl.process.hooked import hooking
 from otel_rl.process.identity import identifying, training_of
@@ -248,6 +248,8 @@ INTEGRATION = Integration(
     name="transformers",
     package="transformers",
     supports=">=4.56,<6",
+    records="its trainer",
+    verified=Verified.REAL,
     needs=("torch", "accelerate"),
     hooks=HOOKS,
     attachments=(Attachment("transformers.integrations.integration_utils", _offer_callback),),

@@ -15,7 +15,7 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.actions.memory import acting
 from otel_rl.guard import attempt
-from otel_rl.hooks import Args, CallbackHook, CollectiveHook, Hook, Integration, Kwargs, StageHook
+from otel_rl.hooks import Args, CallbackHook, CollectiveHook, Hook, Integration, Kwargs, StageHook, Verified
 from otel_rl.integrations.trl import async_grpo, generating, models, online_dpo, rewards, scored
 from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.integrations.trl.models import hides_collectives, is_reference
@@ -389,6 +389,8 @@ INTEGRATION = Integration(
     name="trl",
     package="trl",
     supports=">=1.16,<2",
+    records="GRPO, RLOO, AsyncGRPO and OnlineDPO, also trainers that you derive from them",
+    verified=Verified.REAL,
     needs=("torch", "accelerate", "transformers", "transformers_generate"),
     hooks=(
         *(hook for module, trainer in TRAINERS.items() for hook in _hooks(module, trainer)),

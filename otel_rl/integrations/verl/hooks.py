@@ -7,7 +7,7 @@ caller's span along (``integrations/ray``).
 
 from __future__ import annotations
 
-from otel_rl.hooks import Integration
+from otel_rl.hooks import Integration, Verified
 from otel_rl.integrations.verl import agent_loops, ledger, trainer, workers
 from otel_rl.single_controller.driver import driver
 
@@ -27,6 +27,8 @@ INTEGRATION = Integration(
     name="verl",
     package="verl",
     supports=">=0.9,<0.10",
+    records="one trace a step across the driver, ranks, agent loops, rollout servers and reward workers",
+    verified=Verified.REAL,
     needs=("ray", "torch"),
     hooks=(*trainer.HOOKS, *workers.HOOKS, *agent_loops.HOOKS, *ledger.LEDGER_HOOKS),
     arriving=agent_loops.ARRIVING,

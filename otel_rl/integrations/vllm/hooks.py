@@ -32,7 +32,7 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.clock import monotonic_ns
 from otel_rl.guard import attempt
-from otel_rl.hooks import CallbackHook, Integration, ReturnHook, StageHook
+from otel_rl.hooks import CallbackHook, Integration, ReturnHook, StageHook, Verified
 from otel_rl.hooks.arguments import Args, Kwargs
 from otel_rl.integrations.vllm.memory import HandedBatch, LoadPeak, VllmEngine, vllm
 from otel_rl.integrations.vllm.requests import REPLICA, is_inside, is_session, record_end, refused
@@ -309,4 +309,11 @@ HOOKS = (
     *_sync("update_weights", is_optional=True),
     *_sync("finish_weight_update", is_optional=True),
 )
-INTEGRATION = Integration(name="vllm", package=PACKAGE, supports=SUPPORTS, hooks=HOOKS)
+INTEGRATION = Integration(
+    name="vllm",
+    package=PACKAGE,
+    supports=SUPPORTS,
+    records="requests of `LLM` and `AsyncLLM`",
+    verified=Verified.REAL,
+    hooks=HOOKS,
+)

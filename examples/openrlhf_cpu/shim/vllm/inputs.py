@@ -1,0 +1,3 @@
+"""Prompts of vLLM are dictionaries."""
+
+TokensPrompt = dict

@@ -1,0 +1,7 @@
+"""Ids of requests."""
+
+import uuid
+
+
+def random_uuid():
+    return uuid.uuid4().hex

@@ -1,0 +1,1 @@
+"""OpenRLHF, by the kit for single controllers."""
