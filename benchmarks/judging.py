@@ -82,7 +82,7 @@ def judge(folder: Path, ranks: int, steps: int) -> None:
     )
     for _ in range(3):
         began = time.process_time()
-        source = Source(run, time.time_ns(), cache.restore(cache.dump(reading), run))
+        source = Source(run, time.time_ns(), cache.copied(reading, run))
         found = findings(source, rule_settings(folder.parent))
         took_s, rules = time.process_time() - began, [one.rule for one in (*found.time, *found.learn, *found.health)]
         print(f"    judged in {took_s:.2f} s of CPU: {len(source.found.steps)} steps, {', '.join(rules)}", flush=True)
@@ -100,6 +100,7 @@ def live(folder: Path, seconds: float) -> None:
         **os.environ, "OTEL_RL_DIR": str(folder), "OTEL_RL_RUN_ID": "live", "WORLD_SIZE": "2",
         "OTEL_RL_ATTEMPT_ID": ATTEMPT, "PYTHONPATH": str(Path(__file__).parents[1]),
     }  # fmt: skip
+    started = time.monotonic()
     command = [sys.executable, "-c", LOOP, str(int(seconds * 10) + 900)]
     ranks = [subprocess.Popen(command, env={**environ, "RANK": str(rank)}) for rank in range(2)]
     try:
@@ -117,8 +118,10 @@ def live(folder: Path, seconds: float) -> None:
         for rank in ranks:
             rank.terminate()
             rank.wait()
-    steps = len(Source(open_run(folder / "live"), time.time_ns()).found.steps)
-    print(f"    {steps} steps were recorded")
+    reading = cache.load(run := open_run(folder / "live"))
+    reading.read()
+    steps = Source(run, time.time_ns(), reading).found.steps
+    print(f"    {len(steps) / (time.monotonic() - started):.1f} steps a second were recorded of both ranks together")
 
 
 def main() -> None:

@@ -100,7 +100,7 @@ class ReadAhead:
         if self._findings is None:
             self._findings = FindingWatch(self._teller)
             self._teller.calls.chosen = chosen_calls(run.path.parent)
-        source = Source(run, time_ns(), cache.restore(cache.dump(reading), run))
+        source = Source(run, time_ns(), cache.copied(reading, run))
         steps, attempts = source.found.steps, source.attempts
         found = findings(source, rule_settings(run.path.parent))
         step, attempt = steps[-1].key if steps else None, attempts[-1].id if attempts else ""
