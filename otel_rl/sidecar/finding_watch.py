@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 TIMES: Final = 2
 """A finding begins if its rule holds so many times in a row, and is over if it does not hold as often."""
 TOLD: Final = ("alarm", "warning")
+KINDS: Final = ("time", "learn", "health")
 
 
 @dataclass(slots=True)
@@ -43,15 +45,16 @@ class FindingWatch:
         """Whether a rule has begun to hold, or ended, and has to be seen so once more."""
         return any(known.turns for known in self._known.values())
 
-    def judge(self, findings: Findings, step: StepKey | None, attempt: str = "", *, is_new_step: bool = True) -> None:
+    def judge(
+        self, findings: Findings, step: StepKey | None, attempt: str = "", kinds: Collection[str] = KINDS
+    ) -> None:
         """Take over what the rules find now.
 
         Args:
             findings: of all rules.
             step: the last one, if there is any.
             attempt: the one that goes on, whose processes hear of it.
-            is_new_step: whether a step has ended since the last look. Without one TIME and LEARN would find the same
-                again, which is no second time.
+            kinds: of the rules that were asked; what the others found before goes on.
         """
         place = _place(step) | ({"attempt": attempt} if attempt else {})
         all_ = *findings.health, *findings.learn, *findings.time
@@ -59,7 +62,7 @@ class FindingWatch:
         for rule in {**self._known, **found}:
             finding = found.get(rule)
             known = self._known.setdefault(rule, _Known(finding.kind if finding else ""))
-            if known.kind != "health" and not is_new_step:
+            if known.kind not in kinds:
                 continue
             known.turns = known.turns + 1 if (finding is None) != (known.told is None) else 0
             if known.turns < TIMES:

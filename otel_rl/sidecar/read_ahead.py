@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from otel_rl.sidecar.finding_watch import FindingWatch
 
 PERIOD_S: Final = 10.0
-SHARE: Final = 0.1
-"""The most that reading takes of a core."""
+SHARE: Final = 0.07
+"""The most that reading, and judging by LEARN and HEALTH, takes of a core."""
+TIME_SHARE: Final = 0.03
+"""The most that judging by TIME takes, which needs far longer in a run of many ranks, and tells no alarms."""
 JUDGE_S: Final = 30.0
 """How long at least between two judgements of the run."""
 NICENESS: Final = 10
@@ -50,6 +52,11 @@ class ReadAhead:
         self._judged_bytes = 0
         self._step: StepKey | None = None
         """The last step when the run was judged."""
+        self._timed_step: StepKey | None = None
+        self._timed_at = self._time_s = 0.0
+        """When it was judged by TIME, and what CPU time that took."""
+        self._apart_s = 0.0
+        """CPU time of this look for TIME."""
 
     def start(self) -> None:
         self._thread.start()
@@ -64,10 +71,10 @@ class ReadAhead:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         pause_s = PERIOD_S
         while not self._stop.wait(pause_s):
-            began = thread_time()  # not the clock: on a busy machine this thread waits for a core
+            began, self._apart_s = thread_time(), 0.0  # not the clock: on a busy machine this thread waits for a core
             with guard("read the run ahead"):
                 self._look()
-            pause_s = max(PERIOD_S, (thread_time() - began) / SHARE)
+            pause_s = max(PERIOD_S, (thread_time() - began - self._apart_s) / SHARE)
 
     def _look(self) -> None:
         from otel_rl.report import cache  # numpy: a sidecar of another node does without
@@ -102,11 +109,22 @@ class ReadAhead:
             self._teller.calls.chosen = chosen_calls(run.path.parent)
         source = Source(run, time_ns(), cache.copied(reading, run))
         steps, attempts = source.found.steps, source.attempts
-        found = findings(source, rule_settings(run.path.parent))
         step, attempt = steps[-1].key if steps else None, attempts[-1].id if attempts else ""
-        self._findings.judge(found, step, attempt, is_new_step=step is None or step != self._step)
+        kinds = self._kinds(step)
+        began = thread_time()
+        found = findings(source, rule_settings(run.path.parent), with_time="time" in kinds)
+        if "time" in kinds:
+            self._time_s = self._apart_s = thread_time() - began
+            self._timed_step, self._timed_at = step, monotonic()
+        self._findings.judge(found, step, attempt, kinds)
         self._step = step
         self._judged_at, self._judged_bytes = monotonic(), reading.read_bytes()
+
+    def _kinds(self, step: StepKey | None) -> list[str]:
+        """Return the rules to judge by: TIME and LEARN would find the same again without a new step."""
+        is_time = monotonic() - self._timed_at >= self._time_s / TIME_SHARE
+        kinds = ["time"] if is_time and (step is None or step != self._timed_step) else []
+        return [*kinds, "learn", "health"] if step is None or step != self._step else [*kinds, "health"]
 
     def _leads(self, run: Run) -> bool:
         """Return whether the driver, or else the lowest rank, is a process of this node."""

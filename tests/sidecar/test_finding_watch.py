@@ -211,3 +211,32 @@ def test_what_is_judged_is_what_a_report_finds(tmp_path: Path, monkeypatch: pyte
     ReadAhead(path, lambda _: True, FindingTeller(path, "sidecar-0-1", Config(), print))._look()
     report = build_report(open_run(path), NOW_NS)
     assert (True, [report.findings]) == (bool(report.open_stages), judged)
+
+
+def test_a_rule_that_is_not_asked_stays_as_it_is(teller: FindingTeller, watch: FindingWatch) -> None:
+    """What it found goes on, and what it would find does not begin."""
+    states = []
+    for findings, kinds in (
+        (found(), ["health"]), (found(), ["learn"]), (found(), ["learn"]),
+        (NOTHING, ["health"]), (NOTHING, ["time"]), (NOTHING, ["learn"]), (NOTHING, ["learn"]),
+    ):  # fmt: skip
+        watch.judge(findings, STEP, kinds=kinds)
+        states.append([log.attributes[v.FINDING_STATE] for log in teller.logs()])
+    assert [[], [], ["begun"], [], [], [], ["over"]] == states
+
+
+@pytest.mark.parametrize(("share", "expected"), [(1e3, True), (1e-9, False)])
+def test_time_is_judged_as_often_as_its_cost_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, expected: bool
+) -> None:
+    """At first it is; then after a new step if the last time was short enough. LEARN is in any case."""
+    monkeypatch.setattr(read_ahead, "JUDGE_S", 0.0)
+    monkeypatch.setattr(read_ahead, "TIME_SHARE", share)
+    judged: list[list[str]] = []
+    monkeypatch.setattr(FindingWatch, "judge", lambda *given: judged.append(given[-1]))
+    path = write_run(tmp_path, Plan(steps=8, killed_in=v.SAMPLE, is_alive=True))
+    ahead = ReadAhead(path, lambda _: True, FindingTeller(path, "sidecar-0-1", Config(), print))
+    ahead._look()
+    write_run(tmp_path, Plan(attempt="b" * 32, first_step=9, shift_ms=90_000, is_alive=True, killed_in=v.SAMPLE))
+    ahead._look()
+    assert [["time", "learn", "health"], [*["time"] * expected, "learn", "health"]] == judged
