@@ -126,22 +126,6 @@ def limit(training: Training) -> None:
     training.config["max_completion_length"] = 3
 
 
-def limit_halved(training: Training) -> None:
-    """Pay only for answers that end; from step 31 on most have no room for that."""
-
-    def pay(completions: list[str], completion_ids: list[list[int]], wanted: list[str], **_: Any) -> Rewards:
-        shares = task.parity(completions, wanted)
-        return [share * (ids[-1] == task.EOS) for share, ids in zip(shares, completion_ids, strict=True)]
-
-    def shorten(trainer: Any) -> None:
-        if trainer.state.global_step >= 30:
-            trainer.generation_config.max_new_tokens = 7
-
-    training.rewards = replaced(pay)
-    training.config["max_completion_length"] = 14
-    generating(training, shorten)
-
-
 def kl_explosion(training: Training) -> None:
     """Sample no more from step 31 on: what got less than its group becomes ever less likely."""
     from transformers import TrainerCallback
