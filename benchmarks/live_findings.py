@@ -79,7 +79,8 @@ class Watched:
         for line in process.stdout:
             if line.lower().startswith(("learn", "time", "health", "otel-rl", "otel_rl")):
                 self.lines.append(f"{time.time() - self.began:6.1f} s  {line.rstrip()}")
-                self.note("terminal", line)
+                if line.startswith(("otel-rl: time", "otel-rl: learn", "otel-rl: health")):
+                    self.note("terminal", line)
 
     def read_hook(self, is_over: threading.Event) -> None:
         """Take what the hook gets."""

@@ -19,6 +19,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import otel_rl
+from otel_rl.analysis.goodput import Goodput
+from otel_rl.analysis.stages import Comm
+from otel_rl.analysis.steps import Step
 from otel_rl.guard import guard
 from otel_rl.journal.files import Journal
 from otel_rl.journal.read import Run
@@ -51,6 +54,8 @@ HOLDERS: Final = frozenset(
         ("collections", "defaultdict"),
     }
 )
+MANY: Final = frozenset({StepRecord, Step, Goodput, Comm})
+"""Each step has these; a dataclass sets field by field what was kept of it, which takes four times as long."""
 ARRAYS: Final = frozenset({"_frombuffer", "_reconstruct", "dtype", "ndarray", "scalar"})
 
 
@@ -116,6 +121,8 @@ def _places(run: Run) -> list[Path]:
 def _body(path: Path) -> bytes:
     """Return what this user's code wrote into a file; nothing if there is none, or it is damaged."""
     try:
+        if not path.is_file():  # a pipe of that name would be waited for
+            return b""
         with open(path, "rb") as file:
             is_own = os.fstat(file.fileno()).st_uid == os.geteuid()
             head, digest, body = file.read(len(MAGIC) + DIGEST_BYTES), file.read(DIGEST_BYTES), file.read()
@@ -158,7 +165,11 @@ class _Pickler(pickle.Pickler):
         return value.identity.writer if isinstance(value, Journal) else None
 
     def reducer_override(self, value: Any) -> Any:
-        return (_frozen, (dict(value),)) if isinstance(value, MappingProxyType) else NotImplemented
+        if isinstance(value, MappingProxyType):
+            return _frozen, (dict(value),)
+        if type(value) in MANY:
+            return type(value), tuple([getattr(value, name) for name in type(value).__slots__])
+        return NotImplemented
 
 
 class _Unpickler(pickle.Unpickler):

@@ -166,7 +166,9 @@ def _row(key: str, line: RunLine) -> str:
         *map(safe, (line.framework, line.steps, line.reward, line.step_time)),
         "<br>".join(said),
     )
-    row = "".join(f'<td class="{kind}">{cell}</td>' for cell, (_, kind) in zip(cells, HEADS, strict=True))
+    row = "".join(
+        f'<td class="{kind}" data-head="{head}">{cell}</td>' for cell, (head, kind) in zip(cells, HEADS, strict=True)
+    )
     return f"<tr>{row}</tr>"
 
 

@@ -64,6 +64,15 @@ def test_csv_and_json(run: Path, tmp_path: Path) -> None:
         assert row["attributes"] == json.loads(next(csv.DictReader(lines))["attributes"])
 
 
+def test_nan_inside_a_value_is_null(run: Path) -> None:
+    """In JSON, and in a cell of CSV that is JSON."""
+    sql = "SELECT [1.5, 'nan'::DOUBLE] AS list, {'a': ['inf'::DOUBLE]} AS map"
+    whole = {"list": [1.5, None], "map": {"a": [None]}}
+    assert [whole] == json.loads(cli.invoke(app, ["query", str(run), sql, "--format", "json"]).stdout)
+    (row,) = csv.DictReader(cli.invoke(app, ["query", str(run), sql, "--format", "csv"]).stdout.splitlines())
+    assert whole == {name: json.loads(cell) for name, cell in row.items()}
+
+
 def test_parquet(run: Path, tmp_path: Path) -> None:
     """Only into the file that is named; others can read it."""
     file = tmp_path / "it's.parquet"

@@ -101,7 +101,12 @@ def empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
-@pytest.mark.parametrize("spoil", [cut, flip, of_other_code, empty, os.unlink])
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("spoil", [cut, flip, of_other_code, empty, pipe, os.unlink])
 def test_a_file_that_cannot_be_used_is_passed_over(run: Run, spoil: Callable[[Path], None]) -> None:
     """And the next report writes it again."""
     spoil(kept(run))
