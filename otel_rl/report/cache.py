@@ -98,6 +98,13 @@ def restore(body: bytes, run: Run) -> RunReading:
     return _attached(reading if isinstance(reading, RunReading) and reading.fits(run) else RunReading(), run)
 
 
+def copied(reading: RunReading, run: Run) -> RunReading:
+    """Return a copy, which may be finished while the reading goes on. The steps, which nothing changes, are shared."""
+    file, shared = io.BytesIO(), list[StepRecord]()
+    _Copier(file, shared).dump(reading)
+    return _attached(_Uncopier(file.getvalue(), run, shared).load(), run)
+
+
 def _attached(reading: RunReading, run: Run) -> RunReading:
     reading.attach(run)
     return reading
@@ -182,6 +189,27 @@ class _Unpickler(pickle.Unpickler):
         if is_known or (isinstance(found, type) and found.__module__ == module and "." not in name):
             return found
         raise pickle.UnpicklingError(f"{module}.{name} is nothing that a report keeps")
+
+
+class _Copier(_Pickler):
+    def __init__(self, file: io.BytesIO, shared: list[StepRecord]) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._shared = shared
+
+    def persistent_id(self, value: Any) -> Any:
+        if type(value) is StepRecord:
+            self._shared.append(value)
+            return len(self._shared) - 1
+        return super().persistent_id(value)
+
+
+class _Uncopier(_Unpickler):
+    def __init__(self, body: bytes, run: Run, shared: list[StepRecord]) -> None:
+        super().__init__(body, run)
+        self._shared = shared
+
+    def persistent_load(self, known: Any) -> Any:
+        return self._shared[known] if isinstance(known, int) else super().persistent_load(known)
 
 
 def _frozen(values: dict[str, Any]) -> MappingProxyType[str, Any]:

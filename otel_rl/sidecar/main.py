@@ -219,8 +219,8 @@ class Sidecar:
             if self._watch is not None:
                 logs += self._watch.close()
             if self._teller is not None:
-                logs += self._teller.logs()
                 self._teller.close()
+                logs += self._teller.logs()
         return logs
 
     def _is_over(self, quiet_since: float, now: float) -> bool:

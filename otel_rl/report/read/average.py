@@ -61,6 +61,11 @@ class Averaged:
             steps[record.attempt, record.rank].append((record.step.begin_ns, record.step.end_ns))
         return sum(covered(of_rank) / self.num_ranks[attempt] for (attempt, _), of_rank in steps.items()) / 1e9
 
+    def share_of(self, path: Path) -> float:
+        """Return the share of a stage in the time of these steps."""
+        busy_ns = sum(ns for record in self.steady for one, ns in record.stages.busy() if one == path)
+        return busy_ns / self.time_ns if self.time_ns else 0.0
+
     @cached_property
     def stages(self) -> dict[Path, StageInSteps]:
         """The stages of the steady steps: a run may have as many as samples, each of them in one step."""
