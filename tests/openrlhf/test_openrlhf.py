@@ -21,6 +21,8 @@ pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
 
 EVALUATED = "--eval.steps=2", "--eval.n_samples_per_prompt=2"
+FILTERED = "--algo.dynamic_filtering_enable", "--data.max_samples=13"
+SAMPLED = "train/dynamic_filtering_pass_rate", "train/response_length", "train/total_length", "train/truncated"
 REWARD = f"--reward.remote_url={Path(__file__).with_name('reward.py')}"
 ROLLOUT = """
 {0} x rl.sample.group [rollout]
@@ -77,8 +79,7 @@ def sync(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """Three steps on two ranks; a prompt is filtered; an evaluation and a checkpoint in the second."""
     directory = tmp_path_factory.mktemp("sync")
     held_out = f"--eval.dataset={directory}/work/held_out.jsonl"
-    filtering = "--algo.dynamic_filtering_enable", "--data.max_samples=13"
-    return train(wheel, directory, *EVALUATED, held_out, REWARD, *filtering, "--ckpt.save_steps=2")
+    return train(wheel, directory, *EVALUATED, held_out, REWARD, *FILTERED, "--ckpt.save_steps=2")
 
 
 @pytest.fixture(scope="module")
@@ -190,9 +191,11 @@ def test_the_log_has_its_four_layers(sync: Trained) -> None:
     assert Counter({f"{step}-{group}": 4 for step in (1, 2, 3) for group in range(4)}) == groups
 
 
-def test_openrlhf_notices_nothing(wheel: Path, asynchronous: Trained, sync: Trained, tmp_path: Path) -> None:
-    """The numbers of a plain training are equal."""
+def test_openrlhf_notices_nothing(wheel: Path, sync: Trained, tmp_path: Path) -> None:
+    """A plain training samples the same; what it trains depends on the order in which answers arrive."""
     held_out = f"--eval.dataset={tmp_path}/work/held_out.jsonl"
-    filtering = "--algo.dynamic_filtering_enable", "--data.max_samples=13"
-    plain = train(wheel, tmp_path, *EVALUATED, held_out, REWARD, *filtering, "--ckpt.save_steps=2", is_recorded=False)
-    assert scalars(plain) == scalars(sync)
+    plain = train(wheel, tmp_path, *EVALUATED, held_out, REWARD, *FILTERED, "--ckpt.save_steps=2", is_recorded=False)
+    expected, found = scalars(plain), scalars(sync)
+    assert expected.keys() == found.keys()
+    same = [name for name in expected if name.startswith(("train/rollout/", "eval/")) or name in SAMPLED]
+    assert {name: pytest.approx(expected[name]) for name in same} == {name: found[name] for name in same}
