@@ -135,7 +135,8 @@ def _head(report: Report) -> str:
     return (
         f'<header id="head">{html_of(HEADER.blocks(report))}'
         '<form role="search"><label>Go to <input name="to" placeholder="step 17, rank 3, a stage" autocomplete="off">'
-        '</label><button type="button" id="whole">whole run</button></form></header>'
+        '</label><button type="button" id="whole">whole run</button>'
+        "<small>keys: ← → step, j k panel, / go to, 0 whole run, Esc nothing chosen</small></form></header>"
     )
 
 
