@@ -146,7 +146,8 @@ def _links(page: PageContent) -> str:
 
 
 def _findings(page: PageContent) -> str:
-    items = [_finding(finding, where) for finding, where in page.evidence]
+    worst_first = sorted(page.evidence, key=lambda one: [*SEVERITIES].index(one[0].severity))
+    items = [_finding(finding, where) for finding, where in worst_first]
     return f'<section id="findings"><h2>Findings</h2><dl>{"".join(items)}</dl></section>'
 
 
