@@ -144,7 +144,7 @@ def test_drawn_numbers_are_those_of_the_report(trained: tuple[Report, Course], p
 
 
 def test_every_finding_is_at_the_top_with_its_advice(tmp_path: Path) -> None:
-    plan = Plan(steps=20, slow_rank=1, nan_loss_step=7, dropped=5)
+    plan = Plan(steps=20, nan_loss_step=7, dropped=5)
     report, course = build_with_course(open_run(write_run(tmp_path, plan)), NOW_NS)
     text = " ".join("".join(Tags(to_html(report, course)).text).split())
     found = [*report.findings.time, *report.findings.learn, *report.findings.health]
