@@ -177,7 +177,7 @@ def test_a_report_shows_what_a_living_rank_did(rank_1: Recording) -> None:
         report = build_report(open_run(pending(rank_1)), WALL_NS + 33_000_000_000)
     (row,) = report.open_stages
     assert (1, "load", 30.0, 2.0, True) == (row.rank, row.stage, row.open_s, row.longest_s, row.is_hanging)
-    assert ["my.metric"] == [series.name for series in report.numbers]
+    assert ["user.my.metric"] == [series.name for series in report.numbers]
 
 
 def test_the_spool_goes_once_it_is_journaled(rank_1: Recording) -> None:

@@ -385,7 +385,7 @@ def test_names_that_prometheus_writes_alike_stay_apart(recording: Recording, cap
         if name.startswith(vocabulary.USER)
     }
     report = build_report(run, WALL_NS)
-    assert sorted(names) == sorted(series.name for series in report.numbers)
+    assert sorted(f"user.{name}" for name in names) == sorted(series.name for series in report.numbers)
     assert [Loss(what="changed", signal="", reason="name_clash", count=2)] == report.losses
     out = io.StringIO()
     render(report, Console(file=out, width=80))
