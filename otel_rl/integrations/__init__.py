@@ -29,6 +29,7 @@ OURS: Final = {
     "verl": "otel_rl.integrations.verl.hooks:INTEGRATION",
     "roll": "otel_rl.integrations.roll.hooks:INTEGRATION",
     "openrlhf": "otel_rl.integrations.openrlhf.hooks:INTEGRATION",
+    "skyrl": "otel_rl.integrations.skyrl.hooks:INTEGRATION",
 }
 """Name to ``module:attribute``, without those of other packages."""
 
