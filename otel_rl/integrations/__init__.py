@@ -30,6 +30,7 @@ OURS: Final = {
     "roll": "otel_rl.integrations.roll.hooks:INTEGRATION",
     "openrlhf": "otel_rl.integrations.openrlhf.hooks:INTEGRATION",
     "skyrl": "otel_rl.integrations.skyrl.hooks:INTEGRATION",
+    "areal": "otel_rl.integrations.areal.hooks:INTEGRATION",
 }
 """Name to ``module:attribute``, without those of other packages."""
 
