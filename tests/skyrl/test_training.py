@@ -10,7 +10,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from otel_rl import ids
 from otel_rl import vocabulary as v
-from otel_rl.integrations.skyrl.logged_numbers import canonical_of
+from otel_rl.integrations.skyrl.tracker_log import canonical_of
 from otel_rl.journal.read import Run
 from otel_rl.single_controller.driver import driver
 from tests.fixtures import ATTEMPT, Recording

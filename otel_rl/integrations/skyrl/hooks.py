@@ -7,7 +7,7 @@ Runs in all of these processes. Source: the wheel of SkyRL 0.4.0. Ray carries th
 from __future__ import annotations
 
 from otel_rl.hooks import Integration, Verified
-from otel_rl.integrations.skyrl import actor_ranks, gym_rollouts, logged_numbers, ray_ppo, training_input
+from otel_rl.integrations.skyrl import actor_ranks, gym_rollouts, ray_ppo, tracker_log, training_input
 from otel_rl.single_controller.driver import driver
 
 INTEGRATION = Integration(
@@ -21,7 +21,7 @@ INTEGRATION = Integration(
         *ray_ppo.HOOKS,
         *gym_rollouts.HOOKS,
         *training_input.HOOKS,
-        *logged_numbers.HOOKS,
+        *tracker_log.HOOKS,
         *actor_ranks.HOOKS,
     ),
     arriving=actor_ranks.ARRIVING,
