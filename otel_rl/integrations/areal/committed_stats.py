@@ -1,7 +1,7 @@
 """What AReaL logs, under canonical names where the meaning is the same; the rest as ``areal.`` and its own name.
 
 Source: AReaL 1.0.4, ``utils/stats_logger.py`` (``commit``, 135), ``trainer/ppo/actor.py`` (``_ppo_update``, 256;
-``grpo_loss_fn``, 411). docs/areal.md says which numbers mean something else, and which mislead.
+``grpo_loss_fn``, 408). docs/areal.md says which numbers mean something else, and which mislead.
 """
 
 from __future__ import annotations

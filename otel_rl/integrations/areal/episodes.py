@@ -1,7 +1,7 @@
 """Rollouts of AReaL: groups, trajectories, turns and rewards, and which of them a step takes.
 
 Source: AReaL 1.0.4, ``infra/workflow_executor.py`` (``_create_workflow_task``; ``active_submit_and_wait``, 635),
-``infra/remote_inf_engine.py`` (``agenerate``, 719), ``api/reward_api.py``. A workflow runs on a thread beside the
+``infra/remote_inf_engine.py`` (``agenerate``, 781), ``api/reward_api.py``. A workflow runs on a thread beside the
 steps, in a worker of the role ``rollout``, or in each rank without a controller. The number of its task is that of the
 controller, and the key of its trace.
 """

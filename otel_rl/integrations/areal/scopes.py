@@ -1,7 +1,7 @@
 """Trainers of AReaL, and the parts of a step that its tracer brackets.
 
-Source: AReaL 1.0.4, ``trainer/rl_trainer.py`` (``PPOTrainer.train``, 541), ``utils/perf_tracer.py`` (``trace_scope``,
-1865), ``engine/fsdp_engine.py``. ``trace_scope(name, args=...)`` is called whether AReaL's own tracing is on or not, by
+Source: AReaL 1.0.4, ``trainer/rl_trainer.py`` (``PPOTrainer.train``, 552), ``utils/perf_tracer.py`` (``trace_scope``,
+1860), ``engine/fsdp_engine.py``. ``trace_scope(name, args=...)`` is called whether AReaL's own tracing is on or not, by
 ``@trace_perf`` as well. Names that begin with ``train.`` are the trainer's; ``rpc.`` and a method is a worker's call.
 Without a controller (``AREAL_SPMD_MODE``) each rank has a trainer, and there are no calls.
 
