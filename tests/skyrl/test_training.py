@@ -13,7 +13,7 @@ from otel_rl import vocabulary as v
 from otel_rl.integrations.skyrl.tracker_log import canonical_of
 from otel_rl.journal.read import Run
 from otel_rl.single_controller.driver import driver
-from tests.fixtures import ATTEMPT, Recording
+from tests.fixtures import ATTEMPT, Recording, folded_run
 from tests.skyrl.training import Calculator, config, drawn, make, skyrl
 
 __all__ = ["skyrl"]
@@ -156,6 +156,7 @@ def test_an_asynchronous_training(skyrl: Recording) -> None:
         for uid in ("a", "dropped", "b", "c", "d")
     ]
     assert groups == drawn(run, v.SAMPLE_GROUP)
+    assert {f"0-{uid}" for uid in ("a", "dropped", "b", "c", "d")} == folded_run(run).trajectories.groups
     assert {1: {group_ids("0-a"), group_ids("0-b")}, 2: {group_ids("0-c"), group_ids("0-d")}} == linked(run)
     dropped = [one for one in run.points() if one.name == v.GROUPS_DROPPED and one.value]
     assert [("filtered", 1)] == [(one.attributes[v.DROPPED_BECAUSE], one.value) for one in dropped]
