@@ -27,12 +27,15 @@ class SubmittedHook(StageHook):
     submitted: Submitted
 
     def begin(self, args: Args, kwargs: Kwargs) -> Stage | None:
-        """Open the stage of a call."""
+        """Open the stage of a call, if it is one."""
+        name = self.stage if isinstance(self.stage, str) else self.stage(args, kwargs)
+        if not isinstance(name, str):
+            return None
         if callable(self.attributes):
             attributes = attempt("describe", self.target, self.attributes, args, kwargs)
         else:
             attributes = dict(self.attributes)
-        opened = Stage(str(self.stage), attributes, coarse=True)
+        opened = Stage(name, attributes, coarse=True)
         carrier, key = attempt("find what submitted", self.target, self.submitted, args, kwargs) or (None, None)
         if key is not None:
             open_apart(opened, key, carrier)

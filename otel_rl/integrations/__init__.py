@@ -30,6 +30,8 @@ OURS: Final = {
     "roll": "otel_rl.integrations.roll.hooks:INTEGRATION",
     "openrlhf": "otel_rl.integrations.openrlhf.hooks:INTEGRATION",
     "rl_insight": "otel_rl.integrations.rl_insight:INTEGRATION",
+    "skyrl": "otel_rl.integrations.skyrl.hooks:INTEGRATION",
+    "areal": "otel_rl.integrations.areal.hooks:INTEGRATION",
 }
 """Name to ``module:attribute``, without those of other packages."""
 

@@ -134,11 +134,17 @@ def describe_fields(samples: int, fields: Fields, *, is_packed: bool) -> Pending
     return said
 
 
-def describe_masks(masks: Masks) -> PendingAttributes:
-    """Return the attributes of a forward, of which the tokens follow, also from a device."""
+def describe_masks(masks: Masks, *, is_packed: bool = False) -> PendingAttributes:
+    """Return the attributes of a forward, of which the tokens follow, also from a device.
+
+    Args:
+        masks: of its samples.
+        is_packed: the forward leaves out what makes rows equally long.
+    """
     said = PendingAttributes({vocabulary.BATCH_SIZE: len(masks.whole)})
     known = [mask for mask in masks if mask is not None]
-    said.is_complete = not deferred.read(known, partial(_complete_sums, said, masks.whole.numel()))
+    positions = None if is_packed else masks.whole.numel()
+    said.is_complete = not deferred.read(known, partial(_complete_sums, said, positions))
     return said
 
 
@@ -239,9 +245,9 @@ def _complete_fields(said: PendingAttributes, fields: Fields, is_packed: bool) -
     return ()
 
 
-def _complete_sums(said: PendingAttributes, positions: int, sums: list[float]) -> tuple[()]:
+def _complete_sums(said: PendingAttributes, positions: int | None, sums: list[float]) -> tuple[()]:
     tokens, *kinds = map(int, sums)
-    padding = positions - tokens
+    padding = 0 if positions is None else positions - tokens
     if kinds:
         response, prompt = kinds[0], kinds[1] if len(kinds) > 1 else tokens - kinds[0]
         _set(said, TokenCounts(prompt, response, padding, max(0, tokens - prompt - response)))

@@ -20,9 +20,11 @@ from otel_rl.single_controller.micro_batches import Masks, begin_update, describ
 WHOLE = torch.ones(4, 6)
 
 
-@pytest.mark.parametrize("is_coming", [True, False])
-def test_tokens_follow_from_a_device(monkeypatch: pytest.MonkeyPatch, is_coming: bool) -> None:
-    """A stage waits for them, unless they will never come."""
+@pytest.mark.parametrize(("is_coming", "is_packed", "padding"), [(True, False, 4), (False, False, 4), (True, True, 0)])
+def test_tokens_follow_from_a_device(
+    monkeypatch: pytest.MonkeyPatch, is_coming: bool, is_packed: bool, padding: int
+) -> None:
+    """A stage waits for them, unless they will never come; a packed forward has no padding."""
     asked: list[Callable[[list[float]], Any]] = []
 
     def read(tensors: Any, use: Callable[[list[float]], Any]) -> bool:
@@ -30,10 +32,10 @@ def test_tokens_follow_from_a_device(monkeypatch: pytest.MonkeyPatch, is_coming:
         return is_coming
 
     monkeypatch.setattr(deferred, "read", read)
-    said = describe_masks(Masks(WHOLE, WHOLE))
+    said = describe_masks(Masks(WHOLE, WHOLE), is_packed=is_packed)
     assert ({v.BATCH_SIZE: 4}, not is_coming) == (said, said.is_complete)
     asked[0]([20.0, 8.0])
-    kinds = {v.TOKENS_PROMPT: 12, v.TOKENS_RESPONSE: 8, v.TOKENS_PADDING: 4, v.TOKENS_ENVIRONMENT: 0}
+    kinds = {v.TOKENS_PROMPT: 12, v.TOKENS_RESPONSE: 8, v.TOKENS_PADDING: padding, v.TOKENS_ENVIRONMENT: 0}
     assert ({v.BATCH_SIZE: 4, v.TOKENS: 20, **kinds}, True) == (said, said.is_complete)
 
 

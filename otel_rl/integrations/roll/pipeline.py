@@ -8,13 +8,12 @@ begins after the timer of the step: what lies between two such timers still belo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
-from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, StageHook
+from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, StageHook
 from otel_rl.integrations.roll import offload
 from otel_rl.integrations.roll.shape import version_of_tree
 from otel_rl.process.hooked import hooking
@@ -30,8 +29,9 @@ from otel_rl.single_controller.driver import (
     stage_of,
 )
 from otel_rl.single_controller.tables import sync_timers
+from otel_rl.single_controller.timers import enter_timer, leave_timer
 from otel_rl.trace.memory import tracing
-from otel_rl.trace.stage import Stage, current_stage, innermost
+from otel_rl.trace.stage import innermost
 
 BASE = "roll.pipeline.base_pipeline:BasePipeline"
 TIMER = "codetiming._timer:Timer"
@@ -61,17 +61,6 @@ TIMERS: Timers = {
     "log": (vocabulary.LOG, ()),
 }
 """RLVR's and the agentic pipeline's; ``val`` is in a thread, and is the stage of the method of its name."""
-
-
-@dataclass(eq=False)
-class Timed(Memory):
-    """The stages of the timers that are running."""
-
-    stages: dict[int, Stage] = field(default_factory=dict)
-    """By ``id()`` of the timer."""
-
-
-timed = Timed.keep("timed")
 
 
 # --- loop and steps ---------------------------------------------------------------------------------------------------
@@ -130,26 +119,17 @@ def _enter(args: Args, kwargs: Kwargs) -> None:
     if pipeline is None:
         place = offload.place_of(name)
         if place is not None:
-            _open(timer, offload.begin(*place))
+            enter_timer(timer, offload.begin(*place))
     elif name in STEPS:
         begin_step(int(pipeline.state.step) + 1)
     else:
-        _open(timer, stage_of(TIMERS, name))
-
-
-def _open(timer: Any, stage: Stage | None) -> None:
-    around = current_stage()
-    if stage is not None and (around is None or around.name != stage.name):
-        stage.open()
-        timed.stages[id(timer)] = stage
+        enter_timer(timer, stage_of(TIMERS, name))
 
 
 def _leave(args: Args, kwargs: Kwargs, result: object) -> None:
     """End the stage of a timer: ``__exit__(self, *exc_info)``."""
     timer = args[0]
-    stage = timed.stages.pop(id(timer), None)
-    if stage is not None:
-        stage.__exit__(*(args[1:] if len(args) > 1 else (None, None, None)))
+    leave_timer(*args)
     place = None if driver.trainer is not None else offload.place_of(str(timer.name))
     if place is not None:
         offload.end(*place, timer.last)

@@ -270,8 +270,10 @@ class WriterFold:
             self.found.drivers[span.trace_id] = span
             self.found.led.add(text(span.resource, v.ATTEMPT_ID))
             self.found.trajectories.add_step(span)
-        else:
-            self.run.devices.add(span)
+            return
+        if span.name == v.TRAJECTORY:  # agent loops may run beside the steps, in the driver's own process
+            self.found.trajectories.add(span)
+        self.run.devices.add(span)
 
     def _note_called(self, spans: Iterable[SpanView]) -> None:
         """Note what a process did that a driver calls, when the steps are known in which that was."""

@@ -1,0 +1,1 @@
+"""AReaL, by the kit for single controllers."""

@@ -1,0 +1,1 @@
+"""SkyRL, by the kit for single controllers."""

@@ -1,0 +1,125 @@
+"""Ranks of SkyRL: what each does in a stage of the driver's.
+
+Source: SkyRL 0.4.0, ``backends/skyrl_train/workers/worker.py``, ``workers/model_wrapper.py`` (``HFModelWrapper``, 99).
+Ray sends their classes by value, those of FSDP and of Megatron alike. A mini-batch is a call of ``forward_backward``
+and one of ``optim_step``. Forwards are those of FSDP's policy and reference; a critic's class is made at run time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from otel_rl import vocabulary
+from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, PendingAttributes, StageHook
+from otel_rl.integrations.skyrl.ray_ppo import COMPUTED
+from otel_rl.records import Value
+from otel_rl.single_controller.micro_batches import (
+    Masks,
+    count_forward,
+    describe_masks,
+    forward_stage,
+    network_of,
+    show_mask,
+)
+from otel_rl.single_controller.tables import sync_hooks
+from otel_rl.trace.stage import innermost
+
+BASE = "DistributedTorchRayActor"
+MODELS: Final = {"PolicyWorkerBase": "policy", "RefWorkerBase": "ref", "CriticWorkerBase": "critic"}
+"""Which model the ranks of a class, or of a base of it, have."""
+TRAINED: Final = (("PolicyWorkerBase", "actor"), ("CriticWorkerBase", "critic"))
+
+
+@dataclass(eq=False)
+class TrainedMicroBatch(Memory):
+    """The micro-batch that is trained now."""
+
+    response_mask: Any = None
+    """True for each token that the policy wrote and that is trained."""
+
+
+micro_batch = TrainedMicroBatch.keep("micro_batch")
+
+
+# --- calls of the driver's --------------------------------------------------------------------------------------------
+
+
+def _computed(args: Args) -> tuple[str, dict[str, Value]]:
+    known = (MODELS[base.__name__] for base in type(args[0]).__mro__ if base.__name__ in MODELS)
+    return COMPUTED.get(next(known, ""), ("", {}))
+
+
+def _forward_only_stage(args: Args, kwargs: Kwargs) -> str | None:
+    return _computed(args)[0] or None
+
+
+def _say_forward_only(args: Args, kwargs: Kwargs) -> dict[str, Value]:
+    """Return what is computed, and of how much: ``forward(self, data, ...)``."""
+    data = args[1] if len(args) > 1 else kwargs["data"]
+    return {**_computed(args)[1], vocabulary.BATCH_SIZE: len(data)}
+
+
+def _begin_micro_batch(args: Args, kwargs: Kwargs) -> None:
+    """Keep the mask of ``_forward_backward_micro(self, experience, ...)``, which the model does not get."""
+    micro_batch.response_mask = args[1].loss_mask
+
+
+def _end_micro_batch(args: Args, kwargs: Kwargs, result: object) -> None:
+    micro_batch.response_mask = None
+
+
+# --- forwards: HFModelWrapper.forward(self, sequences, num_actions, attention_mask, ...) ------------------------------
+
+
+def _is_trained() -> bool:
+    stage = innermost()
+    return stage is not None and stage.name == vocabulary.TRAIN
+
+
+def _forward_stage(args: Args, kwargs: Kwargs) -> str | None:
+    return forward_stage(is_trained=_is_trained())
+
+
+def _say_forward(args: Args, kwargs: Kwargs) -> PendingAttributes:
+    masks = Masks(args[3], micro_batch.response_mask if _is_trained() else None)
+    return describe_masks(masks, is_packed=bool(args[0].remove_microbatch_padding))
+
+
+def _forward_made(args: Args, kwargs: Kwargs, result: Any) -> None:
+    count_forward(args[0].sequence_parallel_size)
+
+
+def _show_forward(args: Args, kwargs: Kwargs, result: Any) -> None:
+    wrapper = args[0]
+    output = result[0] if isinstance(result, tuple) else result
+    network = network_of(wrapper, wrapper.model, wrapper.sequence_parallel_size)
+    show_mask(args[3], network, output, is_trained=_is_trained())
+
+
+HOOKS: tuple[Hook, ...] = (
+    StageHook(
+        target="skyrl.backends.skyrl_train.workers.model_wrapper:HFModelWrapper.forward",
+        stage=_forward_stage,
+        attributes=_say_forward,
+        capture=_forward_made,
+        after=_show_forward,
+    ),
+)
+ARRIVING: tuple[Hook, ...] = (
+    StageHook(target=f"{BASE}.init_model", stage=vocabulary.SETUP_MODEL),
+    StageHook(target=f"{BASE}.forward", stage=_forward_only_stage, attributes=_say_forward_only),
+    *(
+        StageHook(target=f"{kind}.{name}", stage=vocabulary.TRAIN, attributes=((vocabulary.TRAIN_MODEL, model),))
+        for kind, model in TRAINED
+        for name in ("forward_backward", "optim_step")
+    ),
+    CallbackHook(target="PolicyWorkerBase._forward_backward_micro", before=_begin_micro_batch, after=_end_micro_batch),
+    StageHook(
+        target=f"{BASE}.save_checkpoint",
+        stage=vocabulary.CHECKPOINT,
+        attributes=((vocabulary.CHECKPOINT_FORMAT, "skyrl"),),
+    ),
+    *sync_hooks("PolicyWorkerBase", "broadcast_to_inference_engines"),
+    *sync_hooks(BASE, "offload_to_cpu", "backload_to_gpu"),
+)

@@ -1,0 +1,245 @@
+"""A training in the shape of AReaL, in this process: what is seen of its controller, its workers and its rollouts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from otel_rl import ids
+from otel_rl import vocabulary as v
+from otel_rl.integrations.areal import committed_stats, engine_calls
+from otel_rl.journal.read import Run
+from otel_rl.process.state import state
+from otel_rl.single_controller.driver import driver
+from tests.fixtures import ATTEMPT, Clock, Recording
+
+SHAPE = Path(__file__).parent / "shape"
+SHOWN = (
+    v.MODE, v.GROUP_ID, v.LOGPROB_KIND, v.TRAIN_MODEL, v.REWARD_FUNCTION, v.SYNC_OPERATION, v.IDLE_REASON,
+    v.CHECKPOINT_FORMAT, v.BATCH_SIZE, v.TOKENS_PROMPT, v.TOKENS_RESPONSE, v.FINISH_REASONS, v.POLICY_VERSION,
+    v.POLICY_VERSION_END, v.ERROR_TYPE,
+)  # fmt: skip
+STEP = """\
+rl.idle | queue
+rl.logprob | ref
+  rl.logprob | ref
+    rl.logprob.forward
+rl.logprob | old
+  rl.logprob | old
+    rl.logprob.forward
+rl.advantage
+  rl.advantage
+rl.train | actor
+  rl.train | actor
+    rl.train.forward
+    rl.train.backward
+rl.sync | update_weights
+  rl.sync | update_weights"""
+GROUP = """\
+rl.sample.group | train | {0} | 2 | 6 | 4 | {1} | {1}
+  rl.sample.trajectory | train | {0} | 1 | 3 | 2 | {1} | {1}
+    rl.sample.turn | train | {0} | 3 | 2 | ('stop',) | {1} | {1}
+    rl.reward | train | {0} | length
+  rl.sample.trajectory | train | {0} | 1 | 3 | 2 | {1} | {1}
+    rl.sample.turn | train | {0} | 3 | 2 | ('stop',) | {1} | {1}
+    rl.reward | train | {0} | length"""
+
+
+def _count(clock: Clock) -> int:
+    """Let a nanosecond pass with each look at the clock, so that spans have an order."""
+    clock.ns += 1
+    return clock.ns
+
+
+@pytest.fixture
+def areal(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recording]:
+    """Record the program of AReaL's shape, and forget it afterwards."""
+    monkeypatch.syspath_prepend(SHAPE)
+    monkeypatch.setattr(Clock, "__call__", _count)
+    yield stubbed.start("areal")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "areal"]:
+        del sys.modules[name]
+
+
+def length(data: str, number: int) -> float:
+    """Give a reward."""
+    if data == "broken":
+        raise ZeroDivisionError("theirs")
+    return float(number) * (data != "equal")
+
+
+def workflow() -> Any:
+    """Make a workflow, as a program has its own."""
+    base = import_module("areal.api.workflow_api").RolloutWorkflow
+    reward = import_module("areal.api.reward_api").AsyncRewardWrapper(length)
+
+    class Workflow(base):  # type: ignore[misc, valid-type]
+        made = 0
+
+        async def arun_episode(self, engine: Any, data: Any) -> Any:
+            """Ask once, and score the answer."""
+            self.made += 1
+            number = self.made
+            answer = await engine.agenerate(SimpleNamespace(input_ids=[1, 2, 3]))
+            score = await reward(data, number)
+            return {
+                "loss_mask": torch.tensor([[0] * 3 + [1] * 2]),
+                "attention_mask": torch.ones(1, 5),
+                "versions": torch.tensor([[-1] * 3 + answer.output_versions]),
+                "rewards": torch.tensor([score]),
+            }
+
+    return Workflow()
+
+
+def make(dataset: list[str]) -> Any:
+    """Make a trainer."""
+    generating = SimpleNamespace(n_samples=2, max_new_tokens=8, temperature=0.9)
+    actor = SimpleNamespace(
+        path="/models/Tiny-1B/",
+        kl_ctl=0.1,
+        ppo_n_minibatches=4,
+        optimizer=SimpleNamespace(lr=1e-6, gradient_clipping=1.0),
+    )
+    config = SimpleNamespace(
+        experiment_name="experiment", trial_name="trial", gconfig=generating, actor=actor, total_train_epochs=1,
+        total_train_steps=2, train_dataset=SimpleNamespace(batch_size=2),
+    )  # fmt: skip
+    return import_module("areal.trainer.rl_trainer").PPOTrainer(config, dataset)
+
+
+def drawn(run: Run, root: str) -> list[list[str]]:
+    """Draw the traces whose root has a name: spans in the order of their begin, with what they say."""
+    spans = sorted(run.spans(None), key=lambda span: (span.start_ns, -span.end_ns, span.span_id))
+
+    def lines(span: Any, depth: int) -> Iterator[str]:
+        said = [str(span.attributes[key]) for key in SHOWN if key in span.attributes]
+        yield "  " * depth + " | ".join((span.name, *said))
+        for other in spans:
+            if other.parent_id == span.span_id:
+                yield from lines(other, depth + 1)
+
+    return [list(lines(span, 0)) for span in spans if span.name == root]
+
+
+def step(*last: str) -> list[str]:
+    """Draw a step."""
+    return ["rl.loop", "  rl.rank 0", *("    " + line for line in (*STEP.split("\n"), *last, "rl.log"))]
+
+
+def linked(run: Run) -> dict[Any, set[bytes]]:
+    """Return the traces that each step links to, as they are on disk."""
+    spans = [
+        span
+        for _, frame in run.frames("traces")
+        for resource in ExportTraceServiceRequest.FromString(frame.payload).resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+        if span.name == v.LOOP
+    ]
+    steps = [{one.key: one.value.int_value for one in span.attributes}[v.ITERATION] for span in spans]
+    return {step: {link.trace_id for link in span.links} for step, span in zip(steps, spans, strict=True)}
+
+
+def trace_of(key: str) -> bytes:
+    """Return the trace of a group, which derives from its key."""
+    return ids.trace_id(ATTEMPT, "rollout", key).to_bytes(16, "big")
+
+
+def test_a_training(areal: Recording) -> None:
+    """A step has its workers' part below each call; each group is a trace that the step of its batch links to."""
+    trainer = make(["a", "equal", "b", "c", "d"])
+    trainer.train(workflow(), eval_workflow=workflow())
+    run = areal.stop()
+    evaluation = (
+        "rl.checkpoint | hf",
+        "rl.evaluate",
+    )
+    assert [step(), step(*evaluation)] == drawn(run, v.LOOP)
+    groups = [GROUP.format(key, version).split("\n") for key, version in ((0, 0), (1, 0), (2, 0), (3, 1), (4, 1))]
+    assert groups == drawn(run, v.SAMPLE_GROUP)
+    (evaluated,) = [tree for tree in drawn(run, v.TRAJECTORY) if "eval" in tree[0]]
+    assert [
+        "rl.sample.trajectory | eval | eval-0 | 1 | 3 | 2 | 2 | 2",
+        "  rl.sample.turn | eval | eval-0 | 3 | 2 | ('stop',) | 2 | 2",
+        "  rl.reward | eval | eval-0 | length",
+    ] == evaluated
+    assert {0: {trace_of("0"), trace_of("2")}, 1: {trace_of("3"), trace_of("4")}} == linked(run)
+    assert driver.trainer is None
+
+
+def test_its_numbers(areal: Recording) -> None:
+    """AReaL's own, those of ours that mean the same, and those that are counted; counters of AReaL's are left out."""
+    trainer = make(["a", "equal", "b", "broken", "c", "d"])
+    trainer.train(workflow())
+    points = list(areal.stop().points())
+    names = (v.REWARD_SCORE, "areal.ppo_actor/update/approx_kl/avg", "areal.n__count", v.SAMPLES)
+    assert {
+        v.REWARD_SCORE: [0.5, 0.5],
+        "areal.ppo_actor/update/approx_kl/avg": [0.1, 0.1],
+        "areal.n__count": [],
+        v.SAMPLES: [10],
+    } == {name: [one.value for one in points if one.name == name] for name in names}
+    dropped = {one.attributes[v.DROPPED_BECAUSE]: one.value for one in points if one.name == v.GROUPS_DROPPED}
+    assert {"filtered": 1, "failed": 1} == dropped
+    assert [0, 1] == [number for number, _ in trainer.stats_logger.committed]
+
+
+def test_a_reward_that_raises(areal: Recording) -> None:
+    """AReaL goes on without the group; what raised is named."""
+    make(["a", "broken", "b", "c", "d"]).train(workflow())
+    failed = [
+        (span.name, span.attributes.get(v.REWARD_FUNCTION), span.attributes[v.GROUP_ID])
+        for span in areal.stop().spans(None)
+        if span.attributes.get(v.ERROR_TYPE) == "ZeroDivisionError"
+    ]
+    expected = {(v.REWARD, "length", "1"), (v.TRAJECTORY, None, "1"), (v.SAMPLE_GROUP, None, "1")}
+    assert expected == set(failed)
+
+
+def test_settings_are_those_of_a_rank(areal: Recording) -> None:
+    """Two prompts with two answers, on two ranks."""
+    make(["a", "b", "c", "d"]).train(workflow())
+    (said,) = [span.attributes for span in areal.stop().spans(None) if v.SETTINGS_STEPS in span.attributes]
+    assert {
+        v.SETTINGS_LEARNING_RATE: 1e-6, v.SETTINGS_SAMPLES: 2, v.SETTINGS_GROUP: 2, v.SETTINGS_LIMIT: 8,
+        v.SETTINGS_UPDATES: 4.0, v.SETTINGS_STEPS: 2, v.SETTINGS_TEMPERATURE: 0.9, v.SETTINGS_KL: 0.1,
+        v.SETTINGS_GRADIENT: 1.0,
+    } == {key: value for key, value in said.items() if key.startswith("rl.settings")}  # fmt: skip
+
+
+def test_ranks_without_a_controller(areal: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a trainer, and counts its own tasks."""
+    monkeypatch.setenv("AREAL_SPMD_MODE", "1")
+    monkeypatch.setenv("RANK", "3")
+    make(["a", "b", "c", "d"]).train(workflow())
+    run = areal.stop()
+    assert {"trainer"} == {span.resource[v.ROLE] for span in run.spans(None)}
+    assert [f"rl.sample.group | train | 3-{task}" for task in range(4)] == [
+        tree[0].partition(" | 2 ")[0] for tree in drawn(run, v.SAMPLE_GROUP)
+    ]
+
+
+@pytest.mark.parametrize(("tp_size", "cp_size", "expected"), [(1, 1, True), (2, 1, False), (1, 2, False)])
+def test_numbers_that_are_wrong_where_ranks_split(tp_size: int, cp_size: int, expected: bool) -> None:
+    """They keep AReaL's name there."""
+    trainer = SimpleNamespace(actor_alloc=SimpleNamespace(parallel=SimpleNamespace(tp_size=tp_size, cp_size=cp_size)))
+    assert expected == (committed_stats.UNSPLIT.keys() <= committed_stats.canonical_of(trainer).keys())
+
+
+def test_a_worker_has_the_role_that_it_is_started_with(recording: Recording) -> None:
+    """The controller, which no worker is, keeps its own."""
+    guard = SimpleNamespace(role="ref", worker_index=2)
+    engine_calls._configured((guard, None), {}, None)
+    assert ("trainer", 0) == (state.identity.role, state.identity.rank)
+    state.inherit(kind="worker")
+    engine_calls._configured((guard, None), {}, None)
+    assert ("ref", 2) == (state.identity.role, state.identity.rank)
