@@ -29,6 +29,8 @@ OURS: Final = {
     "verl": "otel_rl.integrations.verl.hooks:INTEGRATION",
     "roll": "otel_rl.integrations.roll.hooks:INTEGRATION",
     "openrlhf": "otel_rl.integrations.openrlhf.hooks:INTEGRATION",
+    "slime": "otel_rl.integrations.slime.hooks:INTEGRATION",
+    "miles": "otel_rl.integrations.slime.miles:INTEGRATION",
 }
 """Name to ``module:attribute``, without those of other packages."""
 
