@@ -31,6 +31,7 @@ OURS: Final = {
     "openrlhf": "otel_rl.integrations.openrlhf.hooks:INTEGRATION",
     "slime": "otel_rl.integrations.slime.hooks:INTEGRATION",
     "miles": "otel_rl.integrations.slime.miles:INTEGRATION",
+    "nemo_rl": "otel_rl.integrations.nemo_rl:INTEGRATION",
 }
 """Name to ``module:attribute``, without those of other packages."""
 
