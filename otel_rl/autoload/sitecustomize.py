@@ -19,8 +19,8 @@ else:
     Any = object
 
 FRAMEWORKS = frozenset((
-    "accelerate", "codetiming", "deepspeed", "megatron", "miles", "nemo_rl", "openai", "openrlhf", "ray", "roll",
-    "sglang", "slime", "torch", "torch_npu", "transformers", "trl", "verl", "vllm",
+    "accelerate", "codetiming", "deepspeed", "megatron", "miles", "nemo_rl", "openai", "openrlhf", "prime_rl", "ray",
+    "roll", "sglang", "slime", "torch", "torch_npu", "transformers", "trl", "verl", "vllm",
 ))  # fmt: skip
 """Packages that integrations hook: otel_rl starts before the first of them runs."""
 PARTS = frozenset(("opentelemetry", "otel_rl"))

@@ -32,6 +32,7 @@ OURS: Final = {
     "slime": "otel_rl.integrations.slime.hooks:INTEGRATION",
     "miles": "otel_rl.integrations.slime.miles:INTEGRATION",
     "nemo_rl": "otel_rl.integrations.nemo_rl:INTEGRATION",
+    "prime_rl": "otel_rl.integrations.prime_rl:INTEGRATION",
 }
 """Name to ``module:attribute``, without those of other packages."""
 

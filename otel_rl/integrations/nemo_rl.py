@@ -77,7 +77,6 @@ TIMERS: Timers = {
     "checkpointing": (vocabulary.CHECKPOINT, FORMAT),
     "total_validation_time": (vocabulary.EVALUATE, ((vocabulary.MODE, "eval"),)),
 }
-"""``policy_and_reference_logprobs`` holds the two calls of the policy that are stages."""
 CANONICAL: Final[dict[str, Series]] = {
     "train/reward": (vocabulary.REWARD_SCORE, ()),
     "train/loss": (vocabulary.LOSS, ()),

@@ -28,8 +28,8 @@ def train(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
     monkeypatch.syspath_prepend(str(SHAPE))
     monkeypatch.setattr(world, "CLOCK", [stubbed.tick])
     stubbed.start("miles")
-    remote = wrap(HOOKS["ray.actor:ActorMethod._remote"], world.AwaitedMethod._remote)
-    monkeypatch.setattr(world.AwaitedMethod, "_remote", remote)
+    remote = wrap(HOOKS["ray.actor:ActorMethod.remote"], world.AwaitedMethod.remote)
+    monkeypatch.setattr(world.AwaitedMethod, "remote", remote)
     manager = import_module("miles.ray.rollout.rollout_manager").RolloutManager
     for hook in INTEGRATION.arriving:
         name = hook.target.partition(".")[2]
@@ -52,10 +52,11 @@ def test_a_step(train: Callable[[Any], Run]) -> None:
     known = {span.span_id: span.name for span in spans}
     rank = f"{v.RANK_SPAN} 0"
     assert [
-        (v.LOOP, ""), (rank, v.LOOP), (v.SAMPLE, rank), (v.SAMPLE_GROUP, v.SAMPLE), (v.TRAJECTORY, v.SAMPLE_GROUP),
+        (v.LOOP, ""), (rank, v.LOOP), (v.IDLE, rank), (v.SAMPLE, rank), (v.SAMPLE_GROUP, v.SAMPLE),
+        (v.TRAJECTORY, v.SAMPLE_GROUP),
         (v.SAMPLE_TURN, v.TRAJECTORY), (v.REWARD, v.TRAJECTORY), (v.TRAIN, rank), (v.LOGPROB, v.TRAIN),
         (v.LOG, v.SAMPLE), (v.VALUE, v.TRAIN), (v.ADVANTAGE, v.TRAIN), (v.TRAIN, v.TRAIN), (v.MINI_BATCH, v.TRAIN),
-        (v.SYNC, rank), (v.SYNC, rank), (v.EVALUATE, rank),
+        (v.SYNC, rank), (v.SYNC, rank), (v.IDLE, rank), (v.EVALUATE, rank),
     ] == [
         (span.name, known.get(span.parent_id, "")) for span in spans if span.trace_id == root.trace_id
     ]  # fmt: skip

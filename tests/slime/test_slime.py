@@ -35,7 +35,6 @@ def train(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> Iterator[Progr
     stubbed.start("slime")
     remote = wrap(HOOKS["ray.actor:ActorMethod._remote"], world.ActorMethod._remote)
     monkeypatch.setattr(world.ActorMethod, "_remote", remote)
-    monkeypatch.setattr(world, "get", wrap(HOOKS["ray:get"], world.get))
     manager = import_module("slime.ray.rollout").RolloutManager
     for hook in INTEGRATION.arriving:
         name = hook.target.partition(".")[2]

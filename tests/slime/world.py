@@ -57,20 +57,17 @@ class AwaitedHandle(Handle):
 class AwaitedMethod(ActorMethod):
     """Of such a handle."""
 
-    async def wait(self, args: Any) -> Any:
+    async def wait(self, args: Any, carrier: Carrier) -> Any:
         """Call the method below the caller."""
-        carrier = Carrier.current()
-        assert carrier is not None
         with carrier.use():
             made = self._method(*args)
             return await made if iscoroutine(made) else made
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the method, as Ray does, and return what is awaited."""
-        return self._remote(args, kwargs)
-
-    def _remote(self, args: Any = None, kwargs: Any = None) -> Any:
-        return self.wait(args)
+        """Take a carrier along, as Ray does, and return what is awaited."""
+        carrier = Carrier.current()
+        assert carrier is not None
+        return self.wait(args, carrier)
 
 
 def get(refs: Any) -> Any:

@@ -11,7 +11,7 @@ where it was generated ahead, with the call that trains it. Such a rollout is a 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -23,10 +23,12 @@ from otel_rl.integrations.slime.checkout import version_of_miles, version_of_sli
 from otel_rl.records import Value
 from otel_rl.single_controller.driver import become_driver, begin_loop, begin_step, driver, end_loop, loop_failed
 from otel_rl.single_controller.sample_groups import lags_of, link_groups
-from otel_rl.single_controller.tables import sync_hooks
+from otel_rl.single_controller.tables import sync_timers
 from otel_rl.trace.memory import tracing
-from otel_rl.trace.stage import innermost
+from otel_rl.trace.stage import Stage, innermost
 
+WAITED = frozenset(("generate", "eval", "save", "offload", "onload", "onload_weights", "onload_kv"))
+"""Methods of the rollouts that the driver calls itself, and waits for."""
 FORMAT = ((vocabulary.CHECKPOINT_FORMAT, "megatron"),)
 
 
@@ -40,6 +42,8 @@ class TrainProgress(Memory):
     """So many were trained when the engines got their weights last."""
     ahead: dict[int, int] = field(default_factory=dict)
     """Rollouts that were generated ahead, and ``synced`` when they began."""
+    waiting: Stage | None = None
+    """The open wait of the driver."""
 
 
 progress = TrainProgress.keep("progress")
@@ -95,16 +99,25 @@ def _settings(config: Any) -> dict[str, Value]:
     }
 
 
-def _submitted(args: Args, kwargs: Kwargs) -> None:
-    """Begin a step with the call that generates its rollout: ``ActorMethod._remote(self, args, kwargs, ...)``."""
-    given = args[1] if len(args) > 1 else kwargs.get("args")
-    if args[0]._method_name != "generate" or not given:
-        return
-    number = int(given[0])
-    if number == progress.trained:
-        begin_step(number)
-    else:
-        progress.ahead[number] = progress.synced
+def _called_slime(args: Args, kwargs: Kwargs) -> None:
+    """Look at a call of an actor: ``ActorMethod._remote(self, args, kwargs, ...)``."""
+    _submit(args[0], (args[1] if len(args) > 1 else kwargs.get("args")) or ())
+
+
+def _called_miles(args: Args, kwargs: Kwargs) -> None:
+    """Look at a call of an actor: ``ActorMethod.remote(self, *args, **kwargs)``; two integrations hook no function."""
+    _submit(args[0], args[1:])
+
+
+def _submit(method: Any, given: Sequence[Any]) -> None:
+    """Begin a step with the call that generates its rollout."""
+    _go_on()
+    if method._method_name == "generate" and given:
+        number = int(given[0])
+        if number == progress.trained:
+            begin_step(number)
+        else:
+            progress.ahead[number] = progress.synced
 
 
 def _begin_step(args: Args, kwargs: Kwargs) -> None:
@@ -112,6 +125,7 @@ def _begin_step(args: Args, kwargs: Kwargs) -> None:
 
     With a critic the rollout comes twice.
     """
+    _go_on()
     number = int(args[1])
     if driver.trainer is None or number < progress.trained:
         return
@@ -139,6 +153,7 @@ def _synced(args: Args, kwargs: Kwargs, result: object) -> None:
 def _ended(args: Args, kwargs: Kwargs) -> None:
     """End the loop: ``finish_tracking`` is the last that a training calls, in miles also where it fails."""
     error = sys.exc_info()[1]
+    _go_on()
     if driver.trainer is not None:
         end_loop((), {}, None) if error is None else loop_failed((), {}, error)
 
@@ -146,10 +161,29 @@ def _ended(args: Args, kwargs: Kwargs) -> None:
 # --- parts of a step --------------------------------------------------------------------------------------------------
 
 
-def _wait_stage(args: Args, kwargs: Kwargs) -> str | None:
-    """Name the wait of a driver for what it has submitted: ``ray.get`` between its stages."""
-    is_between = innermost() in (None, tracing.container)
-    return vocabulary.IDLE if driver.trainer is not None and is_between else None
+def _submitted(args: Args, kwargs: Kwargs, result: object) -> None:
+    """Wait for a call of the rollouts that no stage of the driver makes."""
+    if args[0]._method_name in WAITED and innermost() in (None, tracing.container):
+        _wait()
+
+
+def _training(args: Args, kwargs: Kwargs, result: object) -> None:
+    """Wait for the ranks: ``async_train`` returns at once."""
+    if driver.trainer is not None:
+        _wait()
+
+
+def _wait() -> None:
+    """Open the wait for what was submitted, until the driver does something else: ``ray.get`` or ``await``."""
+    progress.waiting = Stage(vocabulary.IDLE, {vocabulary.IDLE_REASON: "workers"}, coarse=True)
+    progress.waiting.open()
+
+
+def _go_on(*_: object) -> None:
+    """End the wait of the driver."""
+    stage, progress.waiting = progress.waiting, None
+    if stage is not None:
+        stage.__exit__(None, None, None)
 
 
 def _say_model(args: Args, kwargs: Kwargs) -> dict[str, Value]:
@@ -165,22 +199,24 @@ def _driver_hooks(package: str, made: Callable[[Args, Kwargs], None], *trackers:
             CallbackHook(target=f"{tracker}:finish_tracking", before=_ended, optional=len(trackers) > 1)
             for tracker in trackers
         ),
-        CallbackHook(target="ray.actor:ActorMethod._remote", before=_submitted, during=(driver, "trainer")),
-        StageHook(target="ray:get", stage=_wait_stage, attributes=((vocabulary.IDLE_REASON, "workers"),)),
     )
 
 
 def _group_hooks(group: str) -> tuple[Hook, ...]:
     """Return the hooks of the ranks of one model, as the driver calls them."""
     return (
+        *(
+            StageHook(target=f"{group}.{name}", stage=stage, attributes=attributes, before=_go_on)
+            for name, (stage, attributes) in sync_timers("onload", "offload", "clear_memory").items()
+        ),
         StageHook(
             target=f"{group}.update_weights",
             stage=vocabulary.SYNC,
             attributes=((vocabulary.SYNC_OPERATION, "update_weights"),),
+            before=_go_on,
             after=_synced,
         ),
-        StageHook(target=f"{group}.save_model", stage=vocabulary.CHECKPOINT, attributes=FORMAT),
-        *sync_hooks(group, "onload", "offload", "clear_memory"),
+        StageHook(target=f"{group}.save_model", stage=vocabulary.CHECKPOINT, attributes=FORMAT, before=_go_on),
     )
 
 
@@ -188,11 +224,17 @@ SLIME_GROUP = "slime.ray.actor_group:RayTrainGroup"
 MILES_GROUPS = "miles.ray.actor_group:RayTrainGroup", "miles.ray.train.group:RayTrainGroup"
 SLIME: tuple[Hook, ...] = (
     *_driver_hooks("slime", _made_slime, "slime.observability.logging_utils", "slime.utils.logging_utils"),
-    CallbackHook(target=f"{SLIME_GROUP}.async_train", before=_begin_step),
+    CallbackHook(
+        target="ray.actor:ActorMethod._remote", before=_called_slime, after=_submitted, during=(driver, "trainer")
+    ),
+    CallbackHook(target=f"{SLIME_GROUP}.async_train", before=_begin_step, after=_training),
     *_group_hooks(SLIME_GROUP),
 )
 MILES: tuple[Hook, ...] = (
     *_driver_hooks("miles", _made_miles, "miles.utils.tracking_utils.tracking"),
+    CallbackHook(
+        target="ray.actor:ActorMethod.remote", before=_called_miles, after=_submitted, during=(driver, "trainer")
+    ),
     *(
         StageHook(target=f"{group}.train", stage=vocabulary.TRAIN, before=_begin_step, attributes=_say_model)
         for group in MILES_GROUPS
