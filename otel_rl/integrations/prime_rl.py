@@ -1,4 +1,4 @@
-"""prime-rl 0.8: its trainer, orchestrator and launcher, which are programs of their own and share no Ray.
+"""Record prime-rl 0.8: its trainer, orchestrator and launcher, which are programs of their own and share no Ray.
 
 Runs in each of them. Source: prime-rl 0.8.1.dev67 (559b4477), ``prime_rl/entrypoints/rl.py`` (``rl_local``, 111),
 ``trainer/rl/train.py``, ``trainer/rl/data.py`` (159), ``trainer/model.py`` (1314, 1431), ``trainer/utils.py`` (88),
