@@ -1,6 +1,7 @@
 """What a report costs, beside another checkout's on the same journal and beside protobuf's bare parse of its spans.
 
-Cold, and warm: with what the report before has kept beside the run.
+Cold, and warm: with what the report before has kept beside the run, as it is and after one step more of each rank. All
+have their bytecode, as an installed package has it.
 
 git worktree add --detach /tmp/before ddafbfb8
 python benchmarks/reading.py --against /tmp/before
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +32,7 @@ from otel_rl.journal.write import Writer
 from otel_rl.report.cache import NAME
 
 BEGIN_NS = 1_795_000_000_000_000_000
+BYTECODE = tempfile.TemporaryDirectory(prefix="otel_rl_bytecode_")
 ATTEMPT = "ab12cd34ef56ab78"
 FIXED, BLOCK = 8, 11
 """Spans of a step, and of a micro-batch in it."""
@@ -110,29 +113,38 @@ class Step:
         return now
 
 
-def write(folder: Path, ranks: int, steps: int, spans: int) -> int:
-    """Write a run with one slow rank; returns how many spans it has."""
+def write(folder: Path, ranks: int, steps: int, spans: int) -> tuple[int, Callable[[], None]]:
+    """Write a run with one slow rank; returns how many spans it has, and what appends one step more of each rank."""
     micro, count = max(1, (spans - FIXED) // BLOCK), 0
+    files: list[tuple[Writer, SpanEncoder]] = []
+
+    def append(rank: int, number: int) -> int:
+        made = Step(rank, number, rank == ranks - 1).make(micro)
+        writer, encoder = files[rank]
+        for request in encoder.encode(made):
+            writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)
+        return len(made)
+
+    def append_step() -> None:
+        for rank in range(ranks):
+            append(rank, steps + 1)
+
     for rank in range(ranks):
         names = {
             v.SERVICE_NAME: "benchmark", v.SYSTEM: "trl", v.RUN_ID: folder.name, v.ATTEMPT_ID: ATTEMPT,
             v.ROLE: "trainer", v.RANK: rank, v.WORLD_SIZE: ranks, v.HOST_NAME: "host",
         }  # fmt: skip
         writer = Writer(folder, WriterIdentity(f"trainer-{rank}-{rank}-b"), 1 << 40)
-        encoder = SpanEncoder(names)
-        for number in range(1, steps + 1):
-            made = Step(rank, number, rank == ranks - 1).make(micro)
-            count += len(made)
-            for request in encoder.encode(made):
-                writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)
-        writer.end()
-    return count
+        files.append((writer, SpanEncoder(names)))
+        count += sum(append(rank, number) for number in range(1, steps + 1))
+    return count, append_step
 
 
 def cpu_s(command: list[str], root: Path) -> tuple[float, float]:
     """Run a command; returns its CPU time in s, and its largest memory in MiB."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    environ = {**os.environ, "PYTHONPATH": str(root)}
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environ |= {"PYTHONPATH": str(root), "PYTHONPYCACHEPREFIX": BYTECODE.name}
     subprocess.run(command, env=environ, cwd=root, stdout=subprocess.DEVNULL, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, after.ru_maxrss / 1024
@@ -158,13 +170,17 @@ def main() -> None:
     roots = [Path(__file__).resolve().parents[1], *given.against]
     for spans in given.spans:
         with tempfile.TemporaryDirectory(prefix="otel_rl_benchmark_") as folder:
-            count = write(Path(folder) / "run", given.ranks, spans // given.ranks // 300, 300)
+            count, append_step = write(Path(folder) / "run", given.ranks, spans // given.ranks // 300, 300)
             command = [sys.executable, "-m", "otel_rl", "report", str(Path(folder) / "run"), "--json"]
             times: dict[str, list[float]] = {}
+            for root in roots:
+                cpu_s(command, root)  # which makes the bytecode
             for _ in range(given.rounds):
                 (Path(folder) / "run" / NAME).unlink(missing_ok=True)
                 for name, root in [("cold", roots[0]), ("warm", roots[0]), *((str(one), one) for one in roots[1:])]:
                     times.setdefault(name, []).append(cpu_s(command, root)[0])
+            append_step()
+            times["one step more"] = [cpu_s(command, roots[0])[0] for _ in range(given.rounds)]
             parsed = parse_s(Path(folder) / "run")
             print(f"\n{count} spans of {given.ranks} ranks; protobuf's parse: {parsed:.2f} s of CPU")
             own = statistics.median(times["cold"])

@@ -3,9 +3,10 @@
 Usage: start.py FOLDER [further options of OpenRLHF]. FOLDER is what ``make_assets.py`` made.
 """
 
-import os
 import runpy
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import ray
@@ -41,10 +42,12 @@ OPTIONS = {
     "ckpt.path": folder / "checkpoints",
     "logger.tensorboard_dir": folder / "tensorboard",
 }
-ray.init(num_cpus=16, num_gpus=8, include_dashboard=False, _node_ip_address="127.0.0.1", _temp_dir=os.environ.get("RAY_TMPDIR"))
+ray_folder = tempfile.mkdtemp(prefix="ray")  # a short one: sockets lie below it
+ray.init(num_cpus=16, num_gpus=8, include_dashboard=False, _node_ip_address="127.0.0.1", _temp_dir=ray_folder)
 given = sys.argv[2:]
 sys.argv = ["train_ppo_ray", *(f"--{key}={value}" for key, value in OPTIONS.items()), *given]
 try:
     runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
 finally:
     ray.shutdown()
+    shutil.rmtree(ray_folder, ignore_errors=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +31,8 @@ KEYS: Final = {
 SHARDED: Final = (
     "No best checkpoint of a sharded model is saved: where one rank cannot write, the others would wait for it."
 )
+LONGEST_NAME: Final = 200
+"""Bytes of a metric's name in the name of a folder, which has at most 255 with the value."""
 FOLDER: Final = "best-{}"
 """Of an action's checkpoints, beside the trainer's own."""
 
@@ -81,13 +83,12 @@ def _save_best(trainer: Any, due: Due, step: int, model_and_trial: Args) -> None
     output = Path(trainer.args.output_dir) / FOLDER.format(action.name)
     saved = _saved_in(output, action.metric, value, step)
     aside = {"output_dir": str(saved.parent), "push_to_hub": False, "save_total_limit": None}
-    error = _save(trainer, action.name, saved, model_and_trial, aside)
+    dropped = [_saved_in(output, action.metric, *one) for one in best.dropped]
+    error = _save(trainer, action.name, saved, model_and_trial, aside, dropped)
     if error:
         record(action, FAILED, step, f"No checkpoint could be saved ({error}): {what}.", value)
         return
     record(action, DONE, step, f"Saved {saved.relative_to(output.parent)}: {what}.", value)
-    for dropped in best.dropped if trainer.args.should_save else ():
-        _remove(_saved_in(output, action.metric, *dropped))
     best.dropped.clear()
 
 
@@ -111,16 +112,26 @@ def _stop(trainer: Any, due: Due, step: int, model_and_trial: Args) -> None:
         record(action, DONE, step, f"Stops the training: {why}.", due.value)
 
 
-def _save(trainer: Any, name: str, saved: Path, model_and_trial: Args, aside: Mapping[str, Any]) -> str:
-    """Save by the trainer's own means; return why it failed. What is half written is removed: nobody shall resume it.
+def _save(
+    trainer: Any,
+    name: str,
+    saved: Path,
+    model_and_trial: Args,
+    aside: Mapping[str, Any],
+    dropped: Iterable[Path] = (),
+) -> str:
+    """Save by the trainer's own means, then remove what is dropped; return why saving failed.
 
-    Its barrier is left out, at which other ranks would wait for one whose disk is full.
+    What is half written is removed: nobody shall resume it. The trainer's barrier is left out, at which other ranks
+    would wait for one whose disk is full.
     """
     guarded = guard(f"save the checkpoint of {name}")
     with guarded, Stage(v.ACTION, {v.ACTION_NAME: name}):
         with _changed(trainer.args, {**aside, "save_strategy": "no"}):
             trainer._save_checkpoint(*model_and_trial)
         trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control)
+        for one in dropped if trainer.args.should_save else ():
+            _remove(one)
     error = guarded.error
     if error is not None and trainer.args.should_save:
         _remove(saved)
@@ -128,7 +139,8 @@ def _save(trainer: Any, name: str, saved: Path, model_and_trial: Args, aside: Ma
 
 
 def _saved_in(output: Path, metric: str, value: float, step: int) -> Path:
-    return output / f"{metric.replace(os.sep, '_')}={value:.6g}" / f"checkpoint-{step}"
+    name = metric.replace(os.sep, "_").encode()[:LONGEST_NAME].decode(errors="ignore")
+    return output / f"{name}={value:.6g}" / f"checkpoint-{step}"
 
 
 def _remove(saved: Path) -> None:

@@ -10,9 +10,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final, Generic, TypeVar
 
+from otel_rl import vocabulary as v
+
 RankT = TypeVar("RankT", bound=Hashable)
 STRAGGLER_RATIO: Final = 1.2
 """A rank is slow in a stage from this multiple of the median of the others."""
+WRITER_RATIO: Final = 10.0
+"""A rank that takes so many times as long for a checkpoint writes it for the others."""
 EXCESS_SHARE: Final = 0.02
 """A slow rank is named if its excess is at least this share of the step."""
 TIE_SHARE: Final = 0.05
@@ -106,8 +110,17 @@ def slow_in(own_s: Mapping[str, Mapping[RankT, float]], whole_ns: int) -> dict[s
     """Return the slow ranks of a step by stage, from the own time of its stages, s; the costliest stage first."""
     limit_s = EXCESS_SHARE * whole_ns / 1e9
     found = {stage: one for stage, own in own_s.items() if (one := slowest(own)) is not None}
-    slow = [(stage, one) for stage, one in found.items() if is_straggler(one) and one.excess_s >= limit_s]
+    slow = [
+        (stage, one)
+        for stage, one in found.items()
+        if is_straggler(one) and one.excess_s >= limit_s and not _writes_for_all(stage, one)
+    ]
     return dict(sorted(slow, key=lambda item: -item[1].excess_s))
+
+
+def _writes_for_all(stage: str, one: Slowest[RankT]) -> bool:
+    """Return whether this rank alone writes the checkpoints, as rank 0 of most trainers does."""
+    return stage in (v.CHECKPOINT, v.ACTION) and one.own_s >= WRITER_RATIO * one.others_s
 
 
 @dataclass(frozen=True, slots=True)

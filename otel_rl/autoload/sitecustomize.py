@@ -20,7 +20,7 @@ else:
 
 FRAMEWORKS = frozenset((
     "accelerate", "codetiming", "deepspeed", "megatron", "miles", "nemo_rl", "openai", "openrlhf", "prime_rl", "ray",
-    "roll", "sglang", "slime", "torch", "torch_npu", "transformers", "trl", "verl", "vllm",
+    "rl_insight", "roll", "sglang", "slime", "torch", "torch_npu", "transformers", "trl", "verl", "vllm",
 ))  # fmt: skip
 """Packages that integrations hook: otel_rl starts before the first of them runs."""
 PARTS = frozenset(("opentelemetry", "otel_rl"))

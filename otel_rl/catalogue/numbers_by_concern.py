@@ -20,7 +20,6 @@ from otel_rl.catalogue.numbers_of_rollouts import (
 NPU: Final = measured("by the sidecar, by DCMI, with an endpoint; not run on a device")
 SIDECAR: Final = measured("by the sidecar, with an endpoint")
 LINES: Final = measured("a record a step, made of its numbers")
-SYNCHRONOUS: Final = never("GRPO and RLOO have no queue: a step waits for its rollout")
 ROWS: Final = seam("transferqueue_utils._meta_to_realdata", "AgentLoopWorker._compute_score")
 
 ROLL_SCORES: Final = "rlvr_pipeline.compute_advantage", "agentic_pipeline.agentic_compute_advantage"
@@ -77,7 +76,11 @@ STABILITY: Final = Topic(
     "Stability",
     (
         number("entropy", v.ENTROPY),
-        number("KL of new and old policy", v.KL_POLICY, trl=never("TRL computes none in GRPO and RLOO")),
+        number(
+            "KL of new and old policy",
+            v.KL_POLICY,
+            trl=seam("AsyncGRPOTrainer.log", note="its `kl`; GRPO and RLOO compute none"),
+        ),
         number("KL to the reference", v.KL_REFERENCE),
         number(
             "gradient norm of the actor", v.GRAD_NORM, trl=seam("Trainer._clip_grad_norm", "Trainer._get_grad_norm")
@@ -309,7 +312,7 @@ ASYNCHRONOUS: Final = Topic(
         number(
             "queue depth",
             v.GROUPS,
-            trl=SYNCHRONOUS,
+            trl=seam("_AsyncRolloutLoop._generate_one", note="groups that are sampled; GRPO and RLOO have no queue"),
             verl=seam("ReplayBuffer._sync_metadata_from_transfer_queue"),
             roll=seam("ReplayBuffer.commit", "GroupQueue.put"),
             own=RECORD,
@@ -317,7 +320,10 @@ ASYNCHRONOUS: Final = Topic(
         number(
             "policy lag",
             *(v.SAMPLE_LAG, v.SAMPLE_LAG_MAX, v.POLICY_LAG, v.POLICY_VERSION),
-            trl=measured("`rl.policy.version` of rollouts and forwards differ by it; no metric"),
+            trl=seam(
+                "AsyncGRPOTrainer._log_step_metrics",
+                note="of GRPO and RLOO `rl.policy.version` of rollouts and forwards differ by it",
+            ),
             verl=seam("ReplayBufferAsync.sample"),
             roll=seam("DynamicSamplingScheduler.collect_items_as_batch", "GroupQueueManager.get_batch"),
             own=REQUEST,
@@ -325,7 +331,7 @@ ASYNCHRONOUS: Final = Topic(
         number(
             "stale-sample ratio",
             v.SAMPLE_STALE,
-            trl=missing("the versions of a rollout and of its forwards are known; no share is made of them"),
+            trl=seam("AsyncGRPOTrainer._log_step_metrics", note="not of GRPO and RLOO"),
             verl=seam("ReplayBufferAsync.sample"),
             roll=seam("DynamicSamplingScheduler.collect_items_as_batch", "GroupQueueManager.get_batch"),
             own=RECORD,

@@ -278,7 +278,12 @@ SYNC: Final = Topic(
             "sync bytes",
             v.SYNC_BYTES,
             unit="By",
-            trl=missing("no hook adds up the tensors that its vLLM client gets one by one"),
+            trl=seam(
+                "VLLMClient.update_named_params",
+                "VLLMGeneration._iter_named_params",
+                "WeightTransferClient.send_weights",
+                note="with vLLM; no adapter that vLLM reads from a disk",
+            ),
             verl=seam("transformer_impl.convert_weight_keys", note="FSDP only; collectives inside: `rl.comm.bytes`"),
             roll=missing(
                 "no hook adds up the buckets that its ranks broadcast; collectives inside have `rl.comm.bytes`"

@@ -24,8 +24,8 @@ otel-rl query                       # the tables and their columns
 
 The SQL is that of [DuckDB](https://duckdb.org/docs/stable/sql/introduction). It is one statement that only reads. It
 reaches no file and no network; only the file that `--output` names is written. A table is made when a query names it.
-On the screen are the first 100 rows; `--format csv` and `--format json` write all. `--memory` limits what the engine
-uses (4 GB). Ctrl-C ends a query.
+On the screen are the first 100 rows, and the first columns if it has no room for all; a single row is shown as a list.
+`--format csv` and `--format json` write all. `--memory` limits what the engine uses (4 GB). Ctrl-C ends a query.
 
 In a notebook:
 
@@ -44,12 +44,20 @@ run.spans.filter("status = 'error'").fetchall()
 - **The numbers of `steps`, `stages`, `waits`, `calls` and `curves` are the report's** ([report.md](report.md)).
 - **`spans`, `points`, `requests` and `logs` are what was journaled** ([catalogue.md](catalogue.md)).
 - **Attributes and labels are maps of texts.** A number needs a cast: `CAST(attributes['rl.tokens'] AS BIGINT)`.
+- **Stages have whole names**: `rl.log.gather`, which the report on the screen shortens to `log.gather`.
+  `SELECT DISTINCT stage FROM stages` and `SELECT DISTINCT metric, labels FROM curves` list what a run has.
+- **Values of evaluations** have the label `rl.mode`; `WHERE labels['rl.mode'] IS NULL` leaves them out.
 - **Times** are in UTC. What ends in `_s` is in seconds.
 - **Ranks** are unique within a role; a step is one of an attempt and a loop.
 
 [exports.md](exports.md) has other ways out of a run: Parquet, Perfetto, TensorBoard, JSON. If your Collector sends to
 ClickHouse, views have these names and columns there, and the [ten questions](#ten-questions) run word for word
-([collector/README.md](../collector/README.md#questions-by-sql-in-clickhouse)).
+([collector/README.md](../collector/README.md#questions-by-sql-in-clickhouse)). Two things are missing there:
+
+- **`curves`.** The exporter keeps whole seconds of a point's time, which do not tell its step. The log records of
+  steps have the same numbers: `rl.log.rollout`, `rl.log.update` and `rl.log.loop` ([logs.md](logs.md)).
+- **The workers of a driver** in `steps`, `stages`, `waits` and `calls`. They have no steps of their own, and only
+  otel_rl's reader finds out which of their calls belong to a step.
 """
 
 

@@ -105,6 +105,12 @@ TRAPS: Final = (
     ),
     Trap("entropy", "TRL", "Accumulated in windows of different sizes it was weighted by them, not by tokens (#7047)."),
     Trap("entropy", "verl", "`actor/entropy_loss` is the mean entropy, no loss. Both depend on `loss_agg_mode`."),
+    Trap(
+        "entropy",
+        "OpenRLHF",
+        "`entropy_loss` and `policy_loss` are shares of the step's token mean, averaged again by tokens: too high if "
+        "micro-batches differ in size.",
+    ),
     Trap("entropy", "ROLL", "`<domain>/critic/entropy/mean` is that of the whole batch, in each domain."),
     Trap(
         "KL of new and old policy",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from importlib import import_module
@@ -16,13 +17,15 @@ from otel_rl.version import __version__
 
 SENT: Final = "Exit code: 0 all was sent; 1 something remains; 2 wrong usage; 3 another sidecar does it."
 COMPARED: Final = (
-    "Exit code: 0 done; 1 a condition of --fail-on holds, or failed; 2 wrong usage; 3 no such run, or nothing was "
-    "recorded; 4 a condition of --fail-on cannot be judged."
+    "Exit code: 0 done; 1 a condition of --fail-on holds, or failed; 2 wrong usage; 3 no such run, or nothing to "
+    "compare; 4 a condition of --fail-on cannot be judged."
 )
 WATCHED: Final = (
     "Exit code: 0 the run has ended without such a finding; 4 a warning; 5 an alarm; 1 failed; 2 wrong usage; 3 no "
     "such run began; 130 interrupted."
 )
+COLLECTION: Final = (100_000, 50, 100)
+"""When to look for cycles: a command makes many objects that stay, and a report spent a fifth of its time on it."""
 COMMANDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "run": (
         "run",
@@ -106,6 +109,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 def main() -> None:
     """Run the command line; what goes wrong with files, encodings or memory is one sentence and exit code 1."""
     code: str | int | None = FAILED
+    gc.set_threshold(*COLLECTION)
     prepare_streams()
     prepare_help()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # who starts us may want it to be ignored
@@ -117,4 +121,5 @@ def main() -> None:
     except (OSError, UnicodeError, MemoryError) as error:
         complain(reason(error))
     end_streams()
+    gc.freeze()  # the interpreter looks for cycles once more
     sys.exit(code)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shlex
 import shutil
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
@@ -19,6 +21,7 @@ from google.protobuf.internal import api_implementation
 
 from otel_rl import vocabulary as v
 from otel_rl.config import LIMITS, OF_COLLECTOR, ON_FINDING, ignored, may_be_key, settings, unknown_variables
+from otel_rl.config.parsers import is_address
 from otel_rl.integrations import AUTO, registered
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.otlp import encode
@@ -61,6 +64,10 @@ COUNTED: Final = {v.SELF_RECORDED: "recorded", v.SELF_ENCODED: "encoded", v.SELF
 """Counts of the same records on their way; they are points themselves, so of points they lack the last ones."""
 RECORDS: Final[Mapping[Signal, str]] = {"traces": "span", "metrics": "point", "logs": "log record"}
 NO_FRAMEWORK: Final = "no framework"
+WHERE: Final = (
+    "checkpoints are saved in TRL and other trainers of transformers, stops work there and in verl; in ROLL and in "
+    "loops of your own only calls do (docs/actions.md)"
+)
 OF_VERL: Final = {"driver": "steps", "actor": "training", "agent_loop": "rollouts"}
 """What is recorded by processes of each role that every job of verl has."""
 
@@ -145,6 +152,8 @@ def rules_changed(root: Path) -> list[Check]:
     ]
     rows += [Check("ok", name, f"advice: {text}") for name, text in found.advice.items()]
     rows += [Check("ok", "action", action) for action in found.actions]
+    if found.actions:
+        rows.append(Check("note", "actions", WHERE))
     if found.kl != KlRange():
         rows.append(Check("ok", "kl", kl_range(found.kl)))
     return (
@@ -172,6 +181,16 @@ def settings_rows() -> list[Check]:
         Check("wrong", name, "unknown setting, ignored" + (f"; did you mean {nearest}?" if nearest else ""))
         for name, nearest in unknown_variables()
     ]
+
+
+def hook(environ: Mapping[str, str] = os.environ) -> list[Check]:
+    """Return whether the command of the user's hook exists; an address is not called."""
+    text = environ.get(ON_FINDING, "").strip()
+    with suppress(ValueError):  # settings_rows has it
+        if text and not is_address(text) and shutil.which(command := shlex.split(text)[0]) is None:
+            name = Path(command).name  # a path may hold a secret
+            return [Check("wrong", ON_FINDING, f"its command ({name}) does not exist, or is not executable")]
+    return []
 
 
 def standard_variables(honoured: Collection[str]) -> list[Check]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from rich.console import Console
@@ -20,14 +20,13 @@ from otel_rl.journal.files import NAME
 from otel_rl.journal.read import JournalNotFound, Run
 from otel_rl.runs.format import printable
 from otel_rl.runs.locate import find_run, is_fallback, open_whole
+from otel_rl.runs.whole_file import replacing
 
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
 NOT_FOUND: Final = 3
 EXIT_CODES: Final = "Exit code: 0 done; 1 failed; 2 wrong usage; 3 no such run, or nothing was recorded."
 
-STDOUT: Final = Path("-")
-"""As other programs have it: standard output, and no file of that name."""
 SIZES: Final = ("COLUMNS", "LINES")
 """Variables with the size of the terminal."""
 MOST_DIGITS: Final = 4
@@ -47,6 +46,16 @@ Directory = Annotated[
         "--dir", parser=_given, metavar="PATH", help="Where to keep runs. Without it: OTEL_RL_DIR, or ./otel_rl_runs."
     ),
 ]
+
+
+def _to_write(text: str) -> Path | None:
+    """Read what to write; `-` is standard output, as other programs have it, and no file of that name."""
+    return None if text == "-" else expanded_path(text)
+
+
+def output_option(text: str) -> Any:
+    """Return the option that names what to write; None is standard output."""
+    return typer.Option("--output", "-o", parser=_to_write, metavar="PATH", help=text)
 
 
 def stdout() -> Console:
@@ -128,7 +137,7 @@ def reason(error: OSError | UnicodeError | MemoryError) -> str:
 def write_file(path: Path, texts: Iterable[str]) -> None:
     """Write lines into a file, or end the command with why it cannot be written."""
     try:
-        with path.open("w", encoding="utf-8") as file:
+        with replacing(path) as part, part.open("w", encoding="utf-8") as file:
             file.writelines(f"{text}\n" for text in texts)
     except OSError as error:
         leave(f"cannot write {path}: {error.strerror}", FAILED)

@@ -1,4 +1,7 @@
-"""While a command runs: a line on standard error for each stall and each finding of its runs, and one for its end."""
+"""While a command runs: a line on standard error for each stall and each finding of its runs, and one for its end.
+
+A further line says that the user's hook does not take findings.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from otel_rl.runs.spans import text
 from otel_rl.sidecar.streams import JournalStream, Position, find_streams, identity_of
 
 LOOK_S: Final = 2.0
+TOLD: Final = v.STALL, v.FINDING, v.FINDING_CALL_FAILED
 OF_STALLS: Final = frozenset({"stalled", "stood_still"})
 """Rules whose findings are told as stalls already."""
 END_S: Final = 6.0
@@ -68,10 +72,12 @@ class StallLines:
         for entry in stream.entries(position, finished=False):
             self._read[writer] = journal, entry.end
             if isinstance(entry.item, Frame) and entry.item.type == TYPES["logs"]:
-                for log in logs(entry.item.payload, journal, (v.STALL, v.FINDING)):
+                for log in logs(entry.item.payload, journal, TOLD):
                     if log.event_name == v.STALL:
                         self._note(str(log.attributes[v.STALL_ID]), is_found=log.attributes[v.STALL_STATE] == "found")
                         yield str(log.attributes[v.STALL_CHAIN])
+                    elif log.event_name == v.FINDING_CALL_FAILED:
+                        yield log.body
                     elif text(log.attributes, v.FINDING_RULE) not in OF_STALLS:
                         yield f"{text(log.attributes, v.FINDING_KIND)}: {log.body}"
 

@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
+from otel_rl.compare.conditions import has_scatter
 from otel_rl.compare.data import ComparedNumber, ComparedRun, Comparison, Group
 from otel_rl.compare.show_numbers import word, write, write_change, write_difference, write_limits
-from otel_rl.report.section import Block, Column, Line, Paragraph, Severity, Table, Title, notes
+from otel_rl.report.section import Block, Column, Line, Paragraph, Severity, Table, Title, foremost
 from otel_rl.runs.format import brief, count, listed, plural, seconds
 
 TITLES: Final[dict[Group, str]] = {
@@ -19,6 +20,8 @@ TITLES: Final[dict[Group, str]] = {
 STATES: Final = {"alive": "goes on"}
 NOTHING: Final = "Nothing became slower, larger, less stable or worse by more than noise."
 MOST_NAMES: Final = 6
+MOST_ROWS: Final = 100
+"""Numbers of a table."""
 SEVERITY: Final[dict[str, Severity]] = {"worse": "alarm", "better": "good"}
 
 
@@ -43,6 +46,8 @@ def changed(comparison: Comparison, verdict: str) -> list[ComparedNumber]:
 def _state(comparison: Comparison) -> Line:
     if found := changed(comparison, "worse"):
         return Line(f"{plural(len(found), 'number')} worse", "alarm")
+    if not comparison.has_common_numbers:
+        return Line("nothing to compare", "warning")
     return Line("nothing worse", "good") if is_telling(comparison) else Line("too few steps to tell", "warning")
 
 
@@ -107,26 +112,24 @@ def _tables(comparison: Comparison) -> Iterator[Block]:
         if group == "trouble" and not any(one.a or one.b for one in numbers):
             continue
         yield table_of(TITLES[group], numbers)
-    yield from notes(
-        f"Limits hold for all numbers together but for a chance of {brief(comparison.chance * _judged(comparison))}"
-        if comparison.numbers
-        else ""
-    )
-
-
-def _judged(comparison: Comparison) -> int:
-    return sum(bool(one.worse) and one.group not in ("memory", "trouble") for one in comparison.numbers)
+    if is_telling(comparison):
+        judged = sum(bool(one.worse) and has_scatter(one) for one in comparison.numbers)
+        chance = brief(comparison.chance * judged)
+        yield Line(f"Limits hold for all numbers together but for a chance of {chance}; --json has all.", "note")
 
 
 def table_of(title: str, numbers: list[ComparedNumber]) -> Table:
-    """Return the table of some numbers."""
+    """Return the table of some numbers; of many those that changed, then those that may be better or worse."""
+    shown = foremost(numbers, lambda one: (not word(one), not one.worse, -abs(one.relative or 0.0)), MOST_ROWS)
     table = Table([
-        Column(title, "name"), Column("A", "fact"), Column("B", "fact"), Column("change", "fact"),
+        Column(title, "key"), Column("A", "fact"), Column("B", "fact"), Column("change", "fact"),
         Column("limits"), Column("", "fact"),
     ])  # fmt: skip
-    for one in numbers:
+    for one in shown:
         cells = [write(one, one.a), write(one, one.b), write_change(one, one.difference), write_limits(one)]
         table.add(one.name, *cells, word(one), severity=SEVERITY.get(one.verdict, ""))
+    if len(shown) < len(numbers):
+        table.legend.append(("", f"{count(len(numbers) - len(shown))} more are in --json"))
     return table
 
 

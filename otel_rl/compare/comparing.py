@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -27,12 +27,17 @@ from otel_rl.report.data.finding import Finding
 from otel_rl.report.data.report import Report
 from otel_rl.runs.format import listed, percent, plural
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 CHANCE: Final = 0.01
 """How likely any number of two runs of the same code is called worse or better."""
 SINGLE: Final[tuple[Group, ...]] = ("memory", "trouble")
 """Numbers of a whole run, which have no scatter over the steps."""
 Barred = tuple[tuple[Group, ...], str]
 """Groups of numbers that are not compared, and why."""
+Common: TypeAlias = "tuple[NDArray[np.int64], NDArray[np.int64]]"
+"""Where both runs have the steps that they have in common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +52,13 @@ def compare_runs(a: RunRows, b: RunRows) -> Comparison:
     """Return how the second run differs from the first one."""
     first, second = numbers_of(a.report, a.course), numbers_of(b.report, b.course)
     barred = list(_barred(a.report, b.report))
-    names = [name for name in first if name in second and not _is_barred(first[name], second[name], barred)]
+    common = {name: _common(first[name], second[name]) for name in first if name in second}
+    names = [name for name in common if not _is_barred(first[name], common[name], barred)]
     judged = sum(bool(first[name].worse) and first[name].group not in SINGLE for name in names)
     chance = CHANCE / max(1, judged)
     compared_a, compared_b = _run(a.report), _run(b.report)
     with np.errstate(all="ignore"):  # of numbers near the largest
-        numbers = [_number(first[name], second[name], chance) for name in names]
+        numbers = [_number(first[name], second[name], common[name], chance) for name in names]
     busy = busy_run(compared_a, compared_b, numbers)
     if busy:
         numbers = [replace(one, verdict="unknown") if one.group in TIMES else one for one in numbers]
@@ -65,7 +71,7 @@ def compare_runs(a: RunRows, b: RunRows) -> Comparison:
         busy=busy,
         chance=chance,
         numbers=numbers,
-        not_compared=[*_not_compared(first, second, barred)],
+        not_compared=[*_not_compared(first, second, common, barred)],
         settings=_settings(a.report, b.report),
         findings=_new_findings(a.report, b.report),
         conditions=[],
@@ -106,8 +112,8 @@ def _steps(a: StepCourse, b: StepCourse) -> ComparedSteps:
     )
 
 
-def _number(a: RunNumber, b: RunNumber, chance: float) -> ComparedNumber:
-    found, steps = _difference(a, b, chance)
+def _number(a: RunNumber, b: RunNumber, common: Common, chance: float) -> ComparedNumber:
+    found, steps = _difference(a, b, common, chance)
     before = found.before
     relative = found.by / abs(before) if before else None
     return ComparedNumber(
@@ -130,14 +136,22 @@ def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _difference(a: RunNumber, b: RunNumber, chance: float) -> tuple[Difference, int]:
+def _common(a: RunNumber, b: RunNumber) -> Common:
+    if np.array_equal(a.steps, b.steps):
+        every = np.arange(len(a.steps))
+        return every, every
+    _, first, second = np.intersect1d(a.steps, b.steps, assume_unique=True, return_indices=True)
+    return first, second
+
+
+def _difference(a: RunNumber, b: RunNumber, common: Common, chance: float) -> tuple[Difference, int]:
     """Compare by the steps that both have, since numbers change as a run goes on; without enough of them by all."""
-    common, first, second = np.intersect1d(a.steps, b.steps, assume_unique=True, return_indices=True)
+    first, second = common
     if a.group in SINGLE:
-        before, after = (a.values[first], b.values[second]) if len(common) else (a.values, b.values)
+        before, after = (a.values[first], b.values[second]) if len(first) else (a.values, b.values)
         levels = float(before.max()), float(after.max())
-        return Difference(*levels, levels[1] - levels[0], levels[1] - levels[0]), len(common)
-    is_paired = len(common) >= FEWEST or a.group == "learning"
+        return Difference(*levels, levels[1] - levels[0], levels[1] - levels[0]), len(first)
+    is_paired = len(first) >= FEWEST or a.group == "learning"
     one, other = (a.values[first], b.values[second]) if is_paired else (a.values, b.values)
     return difference(one, other, a.contributions, chance, is_paired=is_paired), min(len(one), len(other))
 
@@ -163,21 +177,23 @@ def _barred(a: Report, b: Report) -> Iterator[Barred]:
         yield ("rank",), f"waits depend on the number of ranks, {len(a.ranks)} and {len(b.ranks)}"
 
 
-def _is_barred(a: RunNumber, b: RunNumber, barred: Sequence[Barred]) -> bool:
-    return any(a.group in groups for groups, _ in barred) or _is_apart(a, b)
+def _is_barred(a: RunNumber, common: Common, barred: Sequence[Barred]) -> bool:
+    return any(a.group in groups for groups, _ in barred) or _is_apart(a, common)
 
 
-def _is_apart(a: RunNumber, b: RunNumber) -> bool:
+def _is_apart(a: RunNumber, common: Common) -> bool:
     """Return whether a number of learning has no step in common: it changes as a run goes on."""
-    return a.group == "learning" and not len(np.intersect1d(a.steps, b.steps))
+    return a.group == "learning" and not len(common[0])
 
 
 def _not_compared(
-    first: Mapping[str, RunNumber], second: Mapping[str, RunNumber], barred: Sequence[Barred]
+    first: Mapping[str, RunNumber],
+    second: Mapping[str, RunNumber],
+    common: Mapping[str, Common],
+    barred: Sequence[Barred],
 ) -> Iterator[NotCompared]:
-    common = [name for name in first if name in second]
     found = [(reason, [name for name in common if first[name].group in groups]) for groups, reason in barred]
-    found.append(("the runs have no step in common", [one for one in common if _is_apart(first[one], second[one])]))
+    found.append(("the runs have no step in common", [name for name in common if _is_apart(first[name], common[name])]))
     found.append(("only the first run has it", [name for name in first if name not in second]))
     found.append(("only the second run has it", [name for name in second if name not in first]))
     yield from (NotCompared(names=names, reason=reason) for reason, names in found if names)

@@ -63,7 +63,8 @@ def judge(bounds: Sequence[ChangeBound], comparison: Comparison) -> list[Conditi
         ConditionError: a run has no such number, or another unit.
     """
     known = {one.name: one for one in comparison.numbers}
-    left = {name: one.reason for one in comparison.not_compared for name in one.names}
+    left = {bound.name: "the runs have no number in common" for bound in bounds if not comparison.has_common_numbers}
+    left |= {name: one.reason for one in comparison.not_compared for name in one.names}
     return [
         _judge(bound, known[bound.name], comparison.busy) if bound.name in known else _left(bound, [*known], left)
         for bound in bounds

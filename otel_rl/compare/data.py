@@ -130,3 +130,8 @@ class Comparison:
     """Alarms and warnings of B's report by rules of which A's report has none."""
     conditions: list[Condition]
     """The conditions of `--fail-on`, judged."""
+
+    @property
+    def has_common_numbers(self) -> bool:
+        """Whether anything that was measured can be compared, beside the counts of troubles."""
+        return any(one.group != "trouble" for one in self.numbers)

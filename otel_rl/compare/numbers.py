@@ -207,7 +207,7 @@ def _of_learning(report: Report) -> Iterator[RunNumber]:
     for series, own in [*((one, False) for one in report.series), *((one, True) for one in report.numbers)]:
         if series.qualifiers.get(v.MODE) == "eval" and series.name != v.EVAL_REWARD:
             continue
-        number = _learned(series, f"{v.USER}{series.name}" if own else series.name)
+        number = _learned(series)
         yield number
         if not own and series.name in REWARDS and number.has_steps:
             last = number.steps > number.steps[-1] - (number.steps[-1] - number.steps[0] + 1) / 4
@@ -216,7 +216,7 @@ def _of_learning(report: Report) -> Iterator[RunNumber]:
             yield jitter_of(number, Least(1.0, 0.0, 0.1))
 
 
-def _learned(series: Series, name: str) -> RunNumber:
+def _learned(series: Series) -> RunNumber:
     shown = of_last_loop(series)
     known = {
         step: value for step, value in zip(shown.steps, shown.values, strict=True) if None not in (step, value)
@@ -224,7 +224,7 @@ def _learned(series: Series, name: str) -> RunNumber:
     steps = sorted(step for step in known if step is not None)
     said = [value for key, value in series.qualifiers.items() if key != v.MODE]
     return RunNumber(
-        name=f"{name}[{','.join(said)}]" if said else name,
+        name=f"{series.name}[{','.join(said)}]" if said else series.name,
         group="learning",
         unit=series.unit,
         worse=WORSE.get(series.name, ""),

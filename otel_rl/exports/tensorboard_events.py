@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import chain
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,20 +16,30 @@ from otel_rl.journal.read import points_of as points_of_writer
 from otel_rl.query.columns_as_arrays import text_of
 from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.runs.spans import iteration_of, text
+from otel_rl.runs.whole_file import replacing
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import HistogramProto
 
 MISSING: Final = "TensorBoard's files need its package, which is not installed: pip install 'otel-rl[export]'"
+EVENTS: Final = "tfevents"
+"""TensorBoard reads each file that has this in its name."""
+SUFFIX: Final = ".otel_rl"
+UNFINISHED: Final = "otel_rl.part"
 Ends = Sequence[tuple[int, int]]
 """End and number of each step."""
 
 
+class OtherEvents(ValueError):
+    """A directory has events of another run; the message says what to do."""
+
+
 def write_events(run: Run, directory: Path) -> None:
-    """Write a directory that TensorBoard reads.
+    """Write a directory that TensorBoard reads; what was written of this run before is replaced.
 
     Raises:
         ModuleNotFoundError: TensorBoard is not installed.
+        OtherEvents: it would show two runs as one.
         OSError: a file cannot be written.
     """
     try:
@@ -37,23 +47,54 @@ def write_events(run: Run, directory: Path) -> None:
         from tensorboard.summary.writer.record_writer import RecordWriter
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(MISSING, name=error.name) from error
+    files = _files(run, directory)
+    before = _events_before(run, directory, {file.parent for file in files.values()})
     steps = _Steps(run)
+    with ExitStack() as all_at_once:
+        for journal, path in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = all_at_once.enter_context(replacing(path, path.parent / UNFINISHED))
+            with part.open("wb") as file:
+                writer, summaries, is_first = RecordWriter(file), _Summaries(), True
+                for point in points_of_writer(journal):
+                    if is_first:
+                        head = Event(wall_time=point.time_ns / 1e9, file_version="brain.Event:2")
+                        writer.write(head.SerializeToString())
+                        is_first = False
+                    event = Event(wall_time=point.time_ns / 1e9, step=steps.at(point))
+                    if summaries.add(event, point):
+                        writer.write(event.SerializeToString())
+    for old in before - set(files.values()):
+        old.unlink()
+
+
+def _files(run: Run, directory: Path) -> dict[Journal, Path]:
+    """Return the file of each process that has points. Its name is that of no other process."""
     names = Counter[str]()
+    found = {}
     for journal in run.journals:
-        points = points_of_writer(journal)
-        first = next(points, None)
-        if first is None:
-            continue
-        folder = directory / _folder(first, names)
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / f"events.out.tfevents.{first.time_ns // 1_000_000_000:010d}.otel_rl").open("wb") as file:
-            writer = RecordWriter(file)
-            writer.write(Event(wall_time=first.time_ns / 1e9, file_version="brain.Event:2").SerializeToString())
-            summaries = _Summaries()
-            for point in chain([first], points):
-                event = Event(wall_time=point.time_ns / 1e9, step=steps.at(point))
-                if summaries.add(event, point):
-                    writer.write(event.SerializeToString())
+        first = next(points_of_writer(journal), None)
+        if first is not None:
+            seconds = first.time_ns // 1_000_000_000
+            name = f"events.out.{EVENTS}.{seconds:010d}.{journal.identity.writer}{SUFFIX}"
+            found[journal] = directory / _folder(first, names) / name
+    return found
+
+
+def _events_before(run: Run, directory: Path, folders: set[Path]) -> set[Path]:
+    """Return the files of this run that an export wrote before.
+
+    Raises:
+        OtherEvents: there are files of another one: TensorBoard would show their curves as one.
+    """
+    ours = tuple(f".{journal.identity.writer}{SUFFIX}" for journal in run.journals)
+    found = {file for folder in folders for file in folder.glob(f"*{EVENTS}*")}
+    for other in sorted(file for file in found if not file.name.endswith(ours)):
+        raise OtherEvents(
+            f"{other.parent} has events that are not of this run, and TensorBoard would show both as one. Name a "
+            f"directory for each run, such as --output {directory / run.path.name}, and their parent in --logdir"
+        )
+    return found
 
 
 class _Steps:
@@ -121,10 +162,9 @@ def _fill(histo: HistogramProto, point: PointView, before: PointView | None) -> 
 
 def _tag(point: PointView) -> str:
     """Return the name of a series in TensorBoard, which makes a group of what has the same text before a slash."""
-    labels = {key: value for key, value in point.attributes.items() if key != v.SCOPE_KEY}
-    name = point.name.removeprefix(v.USER)
-    if point.name not in v.METRICS:
-        name = str(labels.pop(v.METRIC_NAME, name))
+    name, labels = point.name, {key: value for key, value in point.attributes.items() if key != v.SCOPE_KEY}
+    if name not in v.METRICS:
+        labels.pop(v.METRIC_NAME, None)
     group, _, _ = name.rpartition(".")
     groups = [".".join(group.split(".")[:2])] if group and "/" not in name else []
     return "/".join([*groups, name, *(f"{key}={text_of(value)}" for key, value in sorted(labels.items()))])

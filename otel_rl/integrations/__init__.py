@@ -33,6 +33,7 @@ OURS: Final = {
     "miles": "otel_rl.integrations.slime.miles:INTEGRATION",
     "nemo_rl": "otel_rl.integrations.nemo_rl:INTEGRATION",
     "prime_rl": "otel_rl.integrations.prime_rl:INTEGRATION",
+    "rl_insight": "otel_rl.integrations.rl_insight:INTEGRATION",
 }
 """Name to ``module:attribute``, without those of other packages."""
 

@@ -15,6 +15,7 @@ from otel_rl.metrics.record import as_number, count, gauge
 from otel_rl.process.layout import layout
 from otel_rl.process.state import state
 from otel_rl.records import Value
+from otel_rl.trace.guest import guest
 from otel_rl.trace.stage import current_stage
 from otel_rl.trace.training import training
 
@@ -46,7 +47,9 @@ def _describe_step(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
     count(vocabulary.TRAIN_STEPS_SKIPPED if is_skipped else vocabulary.TRAIN_STEPS, 1)
     rates = engine.get_lr()
     rate = as_number(rates[0]) if rates else None
-    if rate is not None and state.identity.rank == 0:  # the same on every rank
+    if (
+        rate is not None and state.identity.rank == 0 and not guest.began
+    ):  # the same on every rank; a driver logs its own
         gauge(vocabulary.LEARNING_RATE, rate, (vocabulary.SCOPE_KEY, "global"))
     return {vocabulary.OPTIMIZER_SKIPPED: is_skipped}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import re
 import sys
@@ -65,7 +64,8 @@ def _task_lines() -> Iterator[str]:
 
 def _tasks() -> list[Any]:
     """Return the tasks of all event loops; another thread may change the set meanwhile."""
-    known: Any = getattr(asyncio.tasks, "_scheduled_tasks", None) or getattr(asyncio.tasks, "_all_tasks", ())
+    module = sys.modules.get("asyncio.tasks")  # a process that has not imported it has none
+    known: Any = getattr(module, "_scheduled_tasks", None) or getattr(module, "_all_tasks", ())
     for _ in range(10):
         try:
             return list(known)

@@ -31,6 +31,7 @@ PAUSE_S: Final = 0.05
 FETCHED: Final = 10_000
 """Rows at once."""
 MISSING: Final = "queries need DuckDB, which is not installed: pip install 'otel-rl[query]'"
+TEXTS: Final = "Attributes and labels are texts: CAST(attributes['rl.tokens'] AS BIGINT)"
 HEX: Final = "lpad(lower(hex({})), 16, '0')"
 NO_MAP: Final = "MAP([]::VARCHAR[], []::VARCHAR[])"
 MADE: Final = {
@@ -161,12 +162,12 @@ class RunTables:
             raise QueryError(_sentence(str(error))) from error
 
     def _run_through(self, task: Callable[[], T]) -> T:
-        """Run something in a thread, so that Ctrl-C ends it: inside of a long task the engine sees no signal."""
+        """Run something in a thread, so that a signal ends it: inside of a long task the engine sees no signal."""
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(task)
             try:
                 return running.result()
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, SystemExit):
                 while not running.done():  # it may not have begun
                     self._engine.interrupt()
                     wait([running], PAUSE_S)
@@ -289,4 +290,7 @@ def _sentence(message: str) -> str:
     text = re.sub(r"^[\w ]+ Error: ", "", message.partition("\n\nLINE ")[0])
     if "Table with name" in text:
         text = f"{text.partition('Did you mean')[0].strip()} Tables: {', '.join(TABLES)}."
+    text, _, functions = text.partition("Candidate functions:")
+    if functions and "VARCHAR" in text:
+        text += TEXTS
     return " ".join(text.split())

@@ -178,7 +178,7 @@ CURVES: Final = SqlTable(
     "curves",
     "A number of a step over all ranks, as the report shows it; of a repeated step the newest attempt's.",
     (
-        _text("metric", "Name of the metric, or the name that the training gave it."),
+        _text("metric", "Name of the metric; a number of `otel_rl.record` is `user.NAME`."),
         _text("unit", "Unit of the metric."),
         _map("labels", "What distinguishes series of the same metric."),
         _count("step", "", "Number of the step; null if it was recorded outside of steps."),

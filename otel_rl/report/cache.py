@@ -19,9 +19,13 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import otel_rl
+from otel_rl.analysis.goodput import Goodput
+from otel_rl.analysis.stages import Comm
+from otel_rl.analysis.steps import Step
 from otel_rl.guard import guard
 from otel_rl.journal.files import Journal
 from otel_rl.journal.read import Run
+from otel_rl.report.fold.folded_spans import StepRecord
 from otel_rl.report.reading import RunReading
 
 NAME: Final = "report.cache"
@@ -50,6 +54,8 @@ HOLDERS: Final = frozenset(
         ("collections", "defaultdict"),
     }
 )
+MANY: Final = frozenset({StepRecord, Step, Goodput, Comm})
+"""Each step has these; a dataclass sets field by field what was kept of it, which takes four times as long."""
 ARRAYS: Final = frozenset({"_frombuffer", "_reconstruct", "dtype", "ndarray", "scalar"})
 
 
@@ -92,6 +98,13 @@ def restore(body: bytes, run: Run) -> RunReading:
     return _attached(reading if isinstance(reading, RunReading) and reading.fits(run) else RunReading(), run)
 
 
+def copied(reading: RunReading, run: Run) -> RunReading:
+    """Return a copy, which may be finished while the reading goes on. The steps, which nothing changes, are shared."""
+    file, shared = io.BytesIO(), list[StepRecord]()
+    _Copier(file, shared).dump(reading)
+    return _attached(_Uncopier(file.getvalue(), run, shared).load(), run)
+
+
 def _attached(reading: RunReading, run: Run) -> RunReading:
     reading.attach(run)
     return reading
@@ -108,6 +121,8 @@ def _places(run: Run) -> list[Path]:
 def _body(path: Path) -> bytes:
     """Return what this user's code wrote into a file; nothing if there is none, or it is damaged."""
     try:
+        if not path.is_file():  # a pipe of that name would be waited for
+            return b""
         with open(path, "rb") as file:
             is_own = os.fstat(file.fileno()).st_uid == os.geteuid()
             head, digest, body = file.read(len(MAGIC) + DIGEST_BYTES), file.read(DIGEST_BYTES), file.read()
@@ -150,7 +165,11 @@ class _Pickler(pickle.Pickler):
         return value.identity.writer if isinstance(value, Journal) else None
 
     def reducer_override(self, value: Any) -> Any:
-        return (_frozen, (dict(value),)) if isinstance(value, MappingProxyType) else NotImplemented
+        if isinstance(value, MappingProxyType):
+            return _frozen, (dict(value),)
+        if type(value) in MANY:
+            return type(value), tuple([getattr(value, name) for name in type(value).__slots__])
+        return NotImplemented
 
 
 class _Unpickler(pickle.Unpickler):
@@ -170,6 +189,27 @@ class _Unpickler(pickle.Unpickler):
         if is_known or (isinstance(found, type) and found.__module__ == module and "." not in name):
             return found
         raise pickle.UnpicklingError(f"{module}.{name} is nothing that a report keeps")
+
+
+class _Copier(_Pickler):
+    def __init__(self, file: io.BytesIO, shared: list[StepRecord]) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._shared = shared
+
+    def persistent_id(self, value: Any) -> Any:
+        if type(value) is StepRecord:
+            self._shared.append(value)
+            return len(self._shared) - 1
+        return super().persistent_id(value)
+
+
+class _Uncopier(_Unpickler):
+    def __init__(self, body: bytes, run: Run, shared: list[StepRecord]) -> None:
+        super().__init__(body, run)
+        self._shared = shared
+
+    def persistent_load(self, known: Any) -> Any:
+        return self._shared[known] if isinstance(known, int) else super().persistent_load(known)
 
 
 def _frozen(values: dict[str, Any]) -> MappingProxyType[str, Any]:

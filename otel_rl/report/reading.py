@@ -170,13 +170,13 @@ class RunReading:
         """The steps whose traces are over so far, in the order in which these were closed."""
         return self._spans.found.steps
 
-    def end_pending(self, window_ns: float) -> list[StepRecord]:
-        """Close the traces that may not be over, and return their steps; nothing can be read afterwards.
+    def pending_steps(self, window_ns: float) -> list[StepRecord]:
+        """Return the steps of the traces that may not be over.
 
         Args:
             window_ns: only those that ended within so much time.
         """
-        return self._spans.end_pending(window_ns)
+        return self._spans.pending_steps(window_ns)
 
     def finish(self, opened: list[OpenView]) -> FoldedSpans:
         """Close what is open, as its process died in it."""

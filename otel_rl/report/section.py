@@ -66,10 +66,13 @@ Cell = str | Line | Picture
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: names may be shortened, numbers and pictures left out, facts neither."""
+    """A column: names may be shortened, numbers and pictures left out, facts neither.
+
+    Keys, which only their whole text tells apart, are wrapped once nothing is left to leave out.
+    """
 
     head: str
-    kind: Literal["name", "number", "fact", "picture"] = "number"
+    kind: Literal["name", "key", "number", "fact", "picture"] = "number"
     most: int = 0
 
 

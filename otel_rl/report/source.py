@@ -169,7 +169,7 @@ class Source:
 
     @cached_property
     def requests(self) -> Requests:
-        return self.points.requests.rows(self.stages, self.found.requests)
+        return self.points.requests.rows(self.averaged.share_of((v.SAMPLE,)), self.found.requests)
 
     @property
     def curves(self) -> list[Series]:

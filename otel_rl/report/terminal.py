@@ -146,7 +146,8 @@ def _table(table: Table, width: int) -> RenderableType:
         justify: Literal["right", "left"] = "right" if one.column.kind == "number" else "left"
         fixed = None if one.column.kind == "picture" else one.room
         head = Text(shorten(printable(one.column.head), one.room))
-        made.add_column(head, justify=justify, width=fixed, no_wrap=True)
+        is_key = one.column.kind == "key"
+        made.add_column(head, justify=justify, width=fixed, no_wrap=not is_key, overflow="fold")
     for place, row in enumerate(table.rows):
         made.add_row(*(_cell(one.cells[place], one) for one in shown), style=STYLES[row.severity])
     heads = {"", *(one.column.head for one in shown)}
@@ -178,7 +179,7 @@ def _total(columns: Sequence[_Fitted]) -> int:
 
 def _share_out(columns: Sequence[_Fitted], width: int) -> None:
     """Divide a width: what is left goes to the names, the shortest first, then to the pictures."""
-    names = sorted((one for one in columns if one.column.kind == "name"), key=lambda one: one.whole)
+    names = sorted((one for one in columns if one.column.kind in ("name", "key")), key=lambda one: one.whole)
     for one in reversed(names):  # nothing else is left that could go
         left = width - _total(columns)
         one.room += max(left, SHORTEST_NAME - one.room) if left < 0 else 0

@@ -55,7 +55,10 @@ class FindingTeller:
         """What is over, by rule."""
         self.active: dict[str, LiveFinding] = {}
         """What goes on, by id."""
-        self.hook = FindingHook(config, say)
+        self.hook = FindingHook(config, self._say_of_hook)
+        self._untaken: str | None = None
+        """Why the hook did not take the first message that it did not take."""
+        self._is_untaken_told = False
         self.calls = CallActions()
         self._unconfirmed: set[str] = set()
         self._since_s = time.monotonic()
@@ -95,6 +98,9 @@ class FindingTeller:
             self.tell(replace(one, state="over", sentence=LOST.format(one.sentence), advice="", time_ns=0))
         with self._lock:
             logs, self._logs = self._logs, []
+        if self._untaken is not None and not self._is_untaken_told:
+            self._is_untaken_told = True
+            logs.append(Log(v.FINDING_CALL_FAILED, time.time_ns(), {}, self._untaken, NUMBERS["warning"]))
         return logs
 
     def samples(self) -> list[Sample]:
@@ -109,6 +115,12 @@ class FindingTeller:
     def close(self) -> None:
         """Give the hook a moment for what waits."""
         self.hook.close(CLOSE_S)
+
+    def _say_of_hook(self, text: str) -> None:
+        """Take a line of the hook, on any thread; the first one is journaled, too."""
+        self._say(text)
+        if self._untaken is None:
+            self._untaken = f"{text}. Look into sidecar.log of the run for further ones"
 
     def _link(self, trace: str) -> str:
         """Return where people look: at the trace of the step, else at the directory of the run."""

@@ -11,13 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from otel_rl.config import Config
 from otel_rl.guard import guard, logger, report
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.records import Log
 from otel_rl.sidecar import owner
+from otel_rl.sidecar.compare.rounds import ComparisonRounds
 from otel_rl.sidecar.finding_teller import FindingTeller
 from otel_rl.sidecar.read_ahead import ReadAhead
 from otel_rl.sidecar.self_journal import PERIOD_S, OwnJournal
@@ -25,9 +26,6 @@ from otel_rl.sidecar.settings import Target
 from otel_rl.sidecar.ship_node import SCAN_S, Node
 from otel_rl.sidecar.stall_watch import StallWatch
 from otel_rl.version import __version__
-
-if TYPE_CHECKING:
-    from otel_rl.sidecar.compare.compare import RankComparer
 
 QUIET_S: Final = 3.0
 """The sidecar stays this long after the last writer died: another may be about to begin."""
@@ -73,7 +71,7 @@ class Sidecar:
         self._is_leaving = False
         self._ended = False
         self._node = self._make_node()
-        self._comparer: RankComparer | None = None
+        self._comparison: ComparisonRounds | None = None
         self._teller: FindingTeller | None = None
         self._watch: StallWatch | None = None
         self._ahead: ReadAhead | None = None
@@ -108,13 +106,6 @@ class Sidecar:
 
         return Node(self.directory, self._targets, self._is_mine, say)
 
-    def _make_comparer(self) -> RankComparer | None:
-        if not self._targets:
-            return None
-        from otel_rl.sidecar.compare.compare import RankComparer  # numpy: who only watches does without
-
-        return RankComparer(self.directory, self.identity, self._node.say)
-
     def _claim(self) -> owner.Owner | int:
         """Become the sidecar of this node; if that is not possible, return the exit code.
 
@@ -144,8 +135,8 @@ class Sidecar:
         own = None
         with guard("sample this node"):
             own = OwnJournal(self.directory, self.identity)
-        with guard("compare ranks"):
-            self._comparer = self._make_comparer()
+        if self._targets:
+            self._comparison = ComparisonRounds(self.directory, self.identity, self._node)
         with guard("watch the run"):
             me, say = (self.directory, self._is_mine), self._node.say
             self._teller = FindingTeller(self.directory, self.identity.writer, Config.from_env(), say)
@@ -159,6 +150,9 @@ class Sidecar:
         finally:
             logs = self._end_watch()
             if own is not None:
+                if self._comparison is not None:
+                    with guard("compare ranks"):
+                        own.append(self._comparison.close().requests)
                 own.append_logs(logs)
                 own.close()
             self._node.stop(is_ours=code is None)
@@ -203,9 +197,9 @@ class Sidecar:
     def _sample(self, own: OwnJournal | None) -> None:
         if own is not None and self._targets:
             with guard("sample this node"):
-                of_ranks = self._comparer.samples() if self._comparer else ()
                 of_stalls = self._watch.samples() if self._watch else ()
                 of_findings = self._teller.samples() if self._teller else ()
+                of_ranks = self._comparison.samples if self._comparison else ()
                 own.write(self._node, [*of_ranks, *of_stalls, *of_findings])
 
     def _watch_for_stalls(self, own: OwnJournal | None) -> None:
@@ -225,8 +219,8 @@ class Sidecar:
             if self._watch is not None:
                 logs += self._watch.close()
             if self._teller is not None:
-                logs += self._teller.logs()
                 self._teller.close()
+                logs += self._teller.logs()
         return logs
 
     def _is_over(self, quiet_since: float, now: float) -> bool:
@@ -245,17 +239,13 @@ class Sidecar:
         return ANOTHER
 
     def _compare(self, own: OwnJournal | None) -> bool:
-        """Compare the ranks for a while; return whether much of the dead is still to be read.
-
-        After an error it begins anew with what comes next.
-        """
-        if self._comparer is None or own is None:
+        """Journal what was compared meanwhile; return whether much of the dead is still to be read."""
+        if self._comparison is None or own is None:
             return False
         with guard("compare ranks"):
-            own.append(self._comparer.work(self._node))
-            return self._comparer.is_behind
-        with guard("compare ranks"):
-            self._comparer.skip()
+            made = self._comparison.next()
+            own.append(made.requests)
+            return made.is_behind
         return False
 
     def _is_needed(self) -> bool:

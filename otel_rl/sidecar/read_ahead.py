@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic, time_ns
+from time import monotonic, thread_time, time_ns
 from typing import TYPE_CHECKING, Final
 
 from otel_rl.guard import guard
@@ -17,13 +17,16 @@ from otel_rl.runs.locate import open_whole
 
 if TYPE_CHECKING:
     from otel_rl.journal.read import Run
+    from otel_rl.report.data.ranks import StepKey
     from otel_rl.report.reading import RunReading
     from otel_rl.sidecar.finding_teller import FindingTeller
     from otel_rl.sidecar.finding_watch import FindingWatch
 
 PERIOD_S: Final = 10.0
-SHARE: Final = 0.1
-"""The most that reading takes of a core."""
+SHARE: Final = 0.07
+"""The most that reading, and judging by LEARN and HEALTH, takes of a core."""
+TIME_SHARE: Final = 0.03
+"""The most that judging by TIME takes, which needs far longer in a run of many ranks, and tells no alarms."""
 JUDGE_S: Final = 30.0
 """How long at least between two judgements of the run."""
 NICENESS: Final = 10
@@ -47,6 +50,13 @@ class ReadAhead:
         self._findings: FindingWatch | None = None
         self._judged_at = -JUDGE_S
         self._judged_bytes = 0
+        self._step: StepKey | None = None
+        """The last step when the run was judged."""
+        self._timed_step: StepKey | None = None
+        self._timed_at = self._time_s = 0.0
+        """When it was judged by TIME, and what CPU time that took."""
+        self._apart_s = 0.0
+        """CPU time of this look for TIME."""
 
     def start(self) -> None:
         self._thread.start()
@@ -61,10 +71,10 @@ class ReadAhead:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         pause_s = PERIOD_S
         while not self._stop.wait(pause_s):
-            began = monotonic()
+            began, self._apart_s = thread_time(), 0.0  # not the clock: on a busy machine this thread waits for a core
             with guard("read the run ahead"):
                 self._look()
-            pause_s = max(PERIOD_S, (monotonic() - began) / SHARE)
+            pause_s = max(PERIOD_S, (thread_time() - began - self._apart_s) / SHARE)
 
     def _look(self) -> None:
         from otel_rl.report import cache  # numpy: a sidecar of another node does without
@@ -97,11 +107,24 @@ class ReadAhead:
         if self._findings is None:
             self._findings = FindingWatch(self._teller)
             self._teller.calls.chosen = chosen_calls(run.path.parent)
-        source = Source(run, time_ns(), cache.restore(cache.dump(reading), run))
+        source = Source(run, time_ns(), cache.copied(reading, run))
         steps, attempts = source.found.steps, source.attempts
-        found = findings(source, rule_settings(run.path.parent))
-        self._findings.judge(found, steps[-1].key if steps else None, attempts[-1].id if attempts else "")
+        step, attempt = steps[-1].key if steps else None, attempts[-1].id if attempts else ""
+        kinds = self._kinds(step)
+        began = thread_time()
+        found = findings(source, rule_settings(run.path.parent), with_time="time" in kinds)
+        if "time" in kinds:
+            self._time_s = self._apart_s = thread_time() - began
+            self._timed_step, self._timed_at = step, monotonic()
+        self._findings.judge(found, step, attempt, kinds)
+        self._step = step
         self._judged_at, self._judged_bytes = monotonic(), reading.read_bytes()
+
+    def _kinds(self, step: StepKey | None) -> list[str]:
+        """Return the rules to judge by: TIME and LEARN would find the same again without a new step."""
+        is_time = monotonic() - self._timed_at >= self._time_s / TIME_SHARE
+        kinds = ["time"] if is_time and (step is None or step != self._timed_step) else []
+        return [*kinds, "learn", "health"] if step is None or step != self._step else [*kinds, "health"]
 
     def _leads(self, run: Run) -> bool:
         """Return whether the driver, or else the lowest rank, is a process of this node."""

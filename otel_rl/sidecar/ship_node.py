@@ -222,7 +222,8 @@ class Node:
         """Return whether a writer whose journal is here, of this node or another, still writes."""
         if writer in self.writers:
             return writer not in self._dead
-        newest = self.found[writer, "traces"].newest if (writer, "traces") in self.found else None
+        stream = self.found.get((writer, "traces"))  # another thread calls this: replaced meanwhile
+        newest = stream.newest if stream is not None else None
         return newest is not None and self.strangers[writer].is_alive(
             lambda: _silent_s(newest), lambda: ends_closed(newest)
         )

@@ -128,9 +128,8 @@ def line_of(path: Path) -> RunLine:
 def line_of_report(report: Report) -> RunLine:
     findings = (*report.findings.health, *report.findings.learn, *report.findings.time)
     reward = next((one.last for one in report.series if one.name in (v.REWARD_SCORE, v.FUNCTION_SCORE)), None)
-    is_nothing = not report.attempts and not report.unseen_steps
     return RunLine(
-        state=Line("nothing recorded", "warning") if is_nothing else STATES[report.state],
+        state=Line("nothing recorded", "warning") if report.is_empty else STATES[report.state],
         framework=f"{report.system} {report.system_version}".strip(),
         steps=count(report.steps.recorded or report.unseen_steps),
         reward="" if reward is None else brief(reward),
@@ -166,7 +165,9 @@ def _row(key: str, line: RunLine) -> str:
         *map(safe, (line.framework, line.steps, line.reward, line.step_time)),
         "<br>".join(said),
     )
-    row = "".join(f'<td class="{kind}">{cell}</td>' for cell, (_, kind) in zip(cells, HEADS, strict=True))
+    row = "".join(
+        f'<td class="{kind}" data-head="{head}">{cell}</td>' for cell, (head, kind) in zip(cells, HEADS, strict=True)
+    )
     return f"<tr>{row}</tr>"
 
 

@@ -3,7 +3,7 @@
 (() => {
   const page = JSON.parse(document.getElementById("live-data").textContent);
   const status = document.getElementById("live");
-  const PERIOD_MS = 1000;
+  const PERIOD_MS = 500;
   const HIDDEN_MS = 10000;
   let version = page.version;
   let changed = Date.now();

@@ -10,104 +10,103 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
+from time import monotonic
 from typing import Any, Final, NamedTuple
 
-from otel_rl.report.data.course import Course, StepCourse
+from otel_rl.report.data.course import StepCourse
 from otel_rl.report.data.report import Report, Series
 from otel_rl.report.findings.unmade import Making
 from otel_rl.report.fold.folded_spans import StepRecord
 from otel_rl.report.page.document import PageParts, parts_of_figures
-from otel_rl.report.page.panels import PageContent, newer_figures
+from otel_rl.report.page.figure import Figure
+from otel_rl.report.page.panels import newer_figures
 from otel_rl.report.read.average import average, stages_of_step
 from otel_rl.report.reading import RunReading
 from otel_rl.report.rows.course_rows import step_course
 from otel_rl.report.rows.series import SeriesPoints
 
-WINDOW_NS: Final = 6_000_000_000
-"""Steps that ended within this time are made anew: a rank's part of a step may come later than that of others."""
-KEPT: Final = 5
+LATER_S: Final = 2.0
+"""Steps that ended so long before what is shown are made anew: a rank's part of a step may come later than others'."""
+LONG_S: Final = 10.0
+"""After so long some of the steps that are not shown may be over; until then none is."""
+KEPT: Final = 4
 """Points are looked for since the oldest of so many marks, which is longer ago."""
 
 
 class ReadMark(NamedTuple):
     """How much of a run was read at a time."""
 
+    at_s: float
+    bytes: int
     steps: int
     points: Mapping[Any, int]
-
-    @classmethod
-    def of(cls, reading: RunReading) -> ReadMark:
-        return cls(len(reading.closed_steps), reading.points.numbers.counts())
+    """Of each series, at an earlier time: a step's points come after its spans."""
 
 
 class NewestSteps:
     """A report, and what came since."""
 
     def __init__(self) -> None:
-        self._marks: deque[ReadMark] = deque(maxlen=KEPT)
+        self._points: deque[Mapping[Any, int]] = deque(maxlen=KEPT)
         self._since: ReadMark | None = None
-        """How much was read when the report was made; None once what came since was added."""
-        self._made: tuple[Report, Course, PageContent] | None = None
-        self._added_bytes = -1
+        """How much was read of what is shown; None if nothing is."""
+        self._report: Report
+        self._steps: StepCourse
+        self._shown: Sequence[Figure] = ()
         self.has_outgrown = False
         """Whether a figure has lines or bars now that the page lacks."""
 
     def mark(self, reading: RunReading) -> ReadMark:
-        """Remember how much is read; return since when a report that is made now has to be added to."""
-        self._marks.append(ReadMark.of(reading))
-        return ReadMark(self._marks[-1].steps, self._marks[0].points)
+        """Return how much is read."""
+        numbers = reading.points.numbers.counts()
+        self._points.append(numbers)
+        return ReadMark(monotonic(), reading.read_bytes(), len(reading.closed_steps), self._points[0])
 
-    def take(self, report: Report, course: Course, page: PageContent, since: ReadMark) -> None:
-        """Go on from a new report."""
-        self._made, self._since, self.has_outgrown = (report, course, page), since, False
+    def take(self, report: Report, steps: StepCourse, shown: Sequence[Figure], since: ReadMark) -> None:
+        """Go on from a new report, its steps and its figures, which were made when so much was read."""
+        self._report, self._steps, self._shown, self._since = report, steps, shown, since
+        self.has_outgrown = False
 
-    def window_ns(self, reading: RunReading) -> float:
-        """Return from which time steps are wanted; 0 if there is no page, or nothing was read since it was added to."""
-        is_new = self._added_bytes != reading.read_bytes() or self._since is not None
-        self._added_bytes = reading.read_bytes()
-        return 0.0 if self._made is None or not is_new else WINDOW_NS if self._since is None else inf
-
-    def add(self, reading: RunReading, pending: Sequence[StepRecord]) -> PageParts | None:
-        """Add what came since; return the figures that show it, None if nothing came.
-
-        Args:
-            reading: of the run.
-            pending: the steps whose traces may not be over.
-        """
-        assert self._made is not None
-        report, course, page = self._made
-        since, self._since = self._since or ReadMark(len(reading.closed_steps), self._marks[0].points), None
-        records = [*reading.closed_steps[since.steps :], *pending]
-        newer, longer = extended(report, course, records, reading.points.numbers.after(since.points))
-        if longer is course:
+    def add(self, reading: RunReading, now: ReadMark) -> PageParts | None:
+        """Add what came since; return the figures that show it, None if nothing came."""
+        since = self._since
+        if since is None or since.bytes == now.bytes:
             return None
-        self._made = newer, longer, page
-        figures, self.has_outgrown = newer_figures(page, newer, longer)
+        self._since = now
+        age_s = now.at_s - since.at_s
+        if age_s < LONG_S:
+            records = reading.pending_steps((LATER_S + age_s) * 1e9)
+        else:
+            records = [*reading.closed_steps[since.steps :], *reading.pending_steps(inf)]
+        points = reading.points.numbers.after(since.points)
+        report, steps = extended(self._report, self._steps, records, points)
+        if steps is self._steps:
+            return None
+        self._report, self._steps = report, steps
+        figures, self.has_outgrown = newer_figures(self._shown, report, steps)
         return parts_of_figures(report.run, figures)
 
 
 def extended(
-    report: Report, course: Course, records: Sequence[StepRecord], points: SeriesPoints
-) -> tuple[Report, Course]:
-    """Return a report and a course with newer steps; the same ones if there are none, or those of another loop."""
-    known = course.steps
+    report: Report, known: StepCourse, records: Sequence[StepRecord], points: SeriesPoints
+) -> tuple[Report, StepCourse]:
+    """Return a report and its steps with newer ones; the same if there are none, or those of another loop."""
     if not known.steps:
-        return report, course
+        return report, known
     records = [
         one for one in stages_of_step(records) if (one.attempt, one.step.loop) == (known.attempts[-1], known.loop)
     ]
     if not records:
-        return report, course
+        return report, known
     counts = Counter(one.step.iteration for one in records)
     whole = [step for step, count in counts.items() if count == max(counts.values())]
     records = [one for one in records if one.step.iteration >= min(whole)]
     new = step_course(average(records), known.attempts[-1:])
     if not new.steps or new.steps[-1] <= known.steps[-1]:
-        return report, course
+        return report, known
     series, numbers = points.series(records, Making())
-    course = replace(course, steps=_joined(known, new))
     added = {(one.name, tuple(sorted(one.qualifiers.items()))): one for one in (*series, *numbers)}
-    return replace(report, series=_all(report.series, added), numbers=_all(report.numbers, added)), course
+    return replace(report, series=_all(report.series, added), numbers=_all(report.numbers, added)), _joined(known, new)
 
 
 def _joined(known: StepCourse, new: StepCourse) -> StepCourse:

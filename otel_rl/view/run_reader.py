@@ -1,6 +1,6 @@
 """The process that reads a run which somebody looks at, and sends the parts of its page to the server.
 
-It reads what came since every two seconds. The report is made in a forked copy, as often as its share of a core allows:
+It reads what came since every second. The report is made in a forked copy, as often as its share of a core allows:
 the copy may finish the reading, and the next report goes on from the one before.
 """
 
@@ -18,26 +18,32 @@ from time import monotonic, process_time, sleep, time_ns
 from typing import Any, BinaryIO, Final
 
 from otel_rl.config import traces_url
+from otel_rl.guard import guard
 from otel_rl.journal.read import JournalNotFound, Run
 from otel_rl.report import cache
 from otel_rl.report.build import build_with_course
+from otel_rl.report.data.course import StepCourse
+from otel_rl.report.data.report import Report
 from otel_rl.report.findings.unmade import Making
-from otel_rl.report.page.document import parts_of
-from otel_rl.report.page.panels import make_page
+from otel_rl.report.page.document import PageParts, parts_of
+from otel_rl.report.page.figure import Figure
+from otel_rl.report.page.panels import figures_of_steps, make_page
 from otel_rl.report.reading import Progress, RunReading
 from otel_rl.runs.locate import open_whole
 from otel_rl.view.newest_steps import NewestSteps, ReadMark
 from otel_rl.view.snapshot import Snapshot
 
-PERIOD_S: Final = 2.0
-SHARE: Final = 0.045
+PERIOD_S: Final = 1.0
+SHARE: Final = 0.043
 """The most of a core that this process and its copies take, on average since the first page."""
-LOOK_SHARE: Final = 0.025
-"""The part of it for what is read and added every few seconds; reports have the remainder."""
+LOOK_SHARE: Final = 0.028
+"""The part of it for what is read and added every second or two; reports have the remainder."""
 AGED_S: Final = 30.0
 """A run in which nothing happens has a new page after this time, as it gets older."""
-LONGEST_S: Final = 6.0
-"""The longest pause beside the usual one."""
+LONGEST_S: Final = 8.0
+"""The longest time from one look to the next."""
+LEAST_S: Final = 0.1
+"""The shortest pause, where a look had to wait for a core."""
 NICENESS: Final = 10
 NEVER: Final = (-1, False)
 Send = Callable[[str, Any], None]
@@ -50,19 +56,21 @@ class RunFollower:
         self._path, self._send = path, send
         self._reading: RunReading | None = None
         self._newest = NewestSteps()
-        self._mark = ReadMark(0, {})
+        self._mark: ReadMark
         self._snapshot: Snapshot | None = None
-        self._since = self._mark
+        self._since: ReadMark
         """How much was read when it was made."""
         self._drawn = NEVER
         """Bytes of the run, and whether it was alive, when the last page was begun."""
         self._began_s = 0.0
+        self._report_s = 0.0
+        """The CPU time of the last report."""
         self._paid: tuple[float, float] | None = None
         """The time, and the CPU time that was used, when the first page was sent; None before."""
 
     def look(self) -> float:
         """Read what came since, and send what is made of it; return the CPU time that it took, without a report's."""
-        before_s, copy_s = process_time(), 0.0
+        before_s = process_time()
         try:
             run = open_whole(self._path)
         except JournalNotFound as error:
@@ -72,14 +80,11 @@ class RunFollower:
         self._read(run)
         self._draw(run)
         assert self._reading is not None
-        if window_ns := self._newest.window_ns(self._reading):
-            pending = Snapshot(partial(self._reading.end_pending, window_ns))
-            pending.wait()
-            copy_s = pending.cpu_s
-            if parts := self._newest.add(self._reading, pending.result or []):
+        with guard("add the newest steps"):
+            if parts := self._newest.add(self._reading, self._mark):
                 self._send("figures", parts)
         self._send("said", "")
-        return process_time() - before_s + copy_s
+        return process_time() - before_s
 
     def _read(self, run: Run) -> None:
         is_first = self._reading is None or not self._reading.fits(run)
@@ -117,7 +122,7 @@ class RunFollower:
         reading = self._reading
         self._drawn, self._began_s = state, now
         self._since = self._mark
-        self._snapshot = Snapshot(lambda: build_with_course(run, time_ns(), reading))
+        self._snapshot = Snapshot(partial(_page_of, run, reading))
         if not state[1] or self._paid is None:
             self._snapshot.wait()
             self._take()
@@ -127,21 +132,28 @@ class RunFollower:
         assert self._snapshot is not None
         if not self._snapshot.is_done:
             return
+        self._report_s = self._snapshot.cpu_s
         made, self._snapshot = self._snapshot.result, None
         if made is not None:
-            making = Making()
-            report, course = made
-            page = make_page(report, course, making)
-            self._send("page", parts_of(report, page, making, traces_url()))
-            self._newest.take(report, course, page, self._since)
+            parts, report, steps, shown = made
+            self._send("page", parts)
+            self._newest.take(report, steps, shown, self._since)
         self._paid = self._paid or (monotonic(), cpu_s())
 
     def _is_due(self, now: float) -> bool:
-        """Return whether the share of a core that may be used is not used up, or the page lacks something new."""
+        """Return whether a report fits into the share of a core that may be used, or the page lacks something new."""
         if self._paid is None or self._newest.has_outgrown:
             return True
         began_s, used_s = self._paid
-        return cpu_s() - used_s <= SHARE * (now - began_s)
+        return cpu_s() - used_s + self._report_s <= SHARE * (now - began_s)
+
+
+def _page_of(run: Run, reading: RunReading) -> tuple[PageParts, Report, StepCourse, list[Figure]]:
+    """Make the page of what is read, and what is added to; this ends the reading."""
+    making = Making()
+    report, course = build_with_course(run, time_ns(), reading)
+    page = make_page(report, course, making)
+    return parts_of(report, page, making, traces_url()), report, course.steps, figures_of_steps(page)
 
 
 def cpu_s() -> float:
@@ -169,9 +181,11 @@ def repeat(look: Callable[[], float]) -> None:
         os.nice(NICENESS)
     with suppress(BrokenPipeError, KeyboardInterrupt):
         look()  # may take long
+        sleep(PERIOD_S)
         while True:
-            sleep(PERIOD_S)
-            sleep(min(max(0.0, look() / LOOK_SHARE - PERIOD_S), LONGEST_S))
+            began_s = monotonic()
+            period_s = min(max(PERIOD_S, look() / LOOK_SHARE), LONGEST_S)
+            sleep(max(LEAST_S, began_s + period_s - monotonic()))
 
 
 def main(arguments: list[str]) -> None:

@@ -15,6 +15,9 @@ FINDING_ACTIVE: Final = gauge(
     "rl.finding.active", "{finding}", "1 while a rule finds an alarm or a warning; 0 once it is over"
 )
 FINDING_CALLS: Final = counter("rl.finding.calls", "{call}", "messages to `OTEL_RL_ON_FINDING`, by what became of them")
+FINDING_CALL_FAILED: Final = event(
+    "rl.finding.call.failed", "the first message of a sidecar that `OTEL_RL_ON_FINDING` did not take; the body says why"
+)
 FINDING_RULE: Final = label("rl.finding.rule", "the rule, of docs/findings.md")
 FINDING_KIND: Final = label("rl.finding.kind", "`time`, `learn` or `health`")
 FINDING_SEVERITY: Final = label("rl.finding.severity", "`alarm`: act now; `warning`: look at it")

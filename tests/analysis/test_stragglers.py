@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_rl import vocabulary as v
 from otel_rl.analysis.many_steps import SlowComm, Straggler
 from otel_rl.analysis.stragglers import (
     Slowest,
@@ -21,6 +22,7 @@ from otel_rl.analysis.stragglers import (
     is_starved,
     is_straggler,
     slow_rank,
+    slow_ranks_in,
     slowest,
 )
 from tests.tables.made import StageCall, part_of
@@ -334,3 +336,11 @@ def test_a_rank_is_starved_if_its_peers_get_more_of_a_core() -> None:
     """Nobody is where it is not known."""
     cases = [(0.5, 0.61), (0.5, 0.59), (None, 0.5), (0.5, None)]
     assert [True, False, False, False] == [is_starved(*case) for case in cases]
+
+
+def test_a_rank_that_writes_checkpoints_for_all_is_no_straggler() -> None:
+    """Where each rank writes its part, one that takes longer is slow."""
+    for stage in (v.CHECKPOINT, v.ACTION):
+        assert [] == slow_ranks_in({stage: {0: 2.0, 1: 0.01}}, 10**9)
+        assert [(0, stage)] == slow_ranks_in({stage: {0: 2.0, 1: 1.0}}, 10**9)
+    assert [(0, v.REWARD)] == slow_ranks_in({v.REWARD: {0: 2.0, 1: 0.01}}, 10**9)

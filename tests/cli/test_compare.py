@@ -73,6 +73,24 @@ def test_several_conditions(root: Path) -> None:
     assert (1, True, True, True) == (code, *(f": {one}: " in text for one in ("fails", "passes", "cannot be judged")))
 
 
+def test_runs_without_a_step(root: Path) -> None:
+    """Nothing can be compared: exit code 3, also with a condition that then cannot be judged."""
+    write_run(root, Plan(steps=0, run_id="empty"))
+    for pair in (("empty", "empty"), ("a", "empty"), ("empty", "a")):
+        code, text, _ = compare(*(root / one for one in pair), "--fail-on", "step_time > 5%")
+        assert (3, True, True) == (code, "nothing to compare" in text.splitlines()[0], "cannot be judged" in text)
+
+
+@pytest.mark.parametrize(("width", "expected"), [(80, "stage.rl.train.optimizer"), (50, "stage.rl.train.o ptimizer")])
+def test_names_are_whole_in_a_narrow_terminal(root: Path, width: int, expected: str) -> None:
+    """They take several lines where they need them; the limits go first."""
+    text = cli.invoke(app, ["compare", str(root / "a"), str(root / "b")], env={"COLUMNS": str(width)}).stdout
+    _, _, table = text.partition("\nstage ")
+    heads, *rows = table.partition("\nmean ")[0].splitlines()
+    assert (width == 80, width) == ("limits" in heads, max(width, *map(len, text.splitlines())))
+    assert expected in " ".join(" ".join(row.split("  ")[0] for row in rows).split())
+
+
 def test_json_keeps_to_its_schema(root: Path) -> None:
     """The documented one, which is that of the code; with conditions and without an interval."""
     assert schema_text(comparison_schema()) == SCHEMA.read_text("utf-8")

@@ -21,6 +21,7 @@ from otel_rl.cli import app, checks, shipping
 from otel_rl.cli.checks import (
     Check,
     absent,
+    hook,
     integrations,
     journal_root,
     protobuf,
@@ -71,6 +72,8 @@ def test_a_sound_machine_is_exit_code_0(root: Path) -> None:
         ("OTEL_RL_ENABLED", "perhaps", "perhaps  [not possible: it takes true or false]"),
         ("OTEL_RL_RUN_IDD", "x", "unknown setting, ignored; did you mean OTEL_RL_RUN_ID?"),
         ("OTEL_RL_DIR", "/proc/nowhere", "cannot write below /proc/nowhere"),
+        ("OTEL_RL_ON_FINDING", "/nowhere/page --me", "its command (page) does not exist, or is not executable"),
+        ("OTEL_RL_ON_FINDING", "/etc/passwd", "its command (passwd) does not exist, or is not executable"),
     ],
 )
 def test_what_is_wrong_is_exit_code_1(
@@ -533,13 +536,19 @@ def test_marks_differ_in_any_encoding() -> None:
         assert expected == "".join(line[0] for line in out.read().splitlines()[1:4])
 
 
+@pytest.mark.parametrize("target", ["", "cat -", f"{sys.executable} 'my hook.py'", "https://example.org/x", "a 'b"])
+def test_a_hook_that_may_work_has_no_line(target: str) -> None:
+    """An address is not tried; quotes that are open are a matter of the settings."""
+    assert [] == hook({"OTEL_RL_ON_FINDING": target})
+
+
 def test_rules_that_were_changed_are_listed(root: Path) -> None:
     """What is off, bounds with their defaults, advice and the range of the KL; a wrong name fails the doctor."""
     found = cli.invoke(app, ["doctor"])
     assert "- otel_rl.toml none: the rules are as shipped" in " ".join(found.output.replace("·", "-").split())
     (root / "otel_rl.toml").write_text(
         "[rules.idle]\nenabled = false\n[rules.engine_full]\nlimit = 0.2\nadvice = 'Ask Ada.'\n[kl]\naggressive = 1.0\n"
-        "[rules.slow_tial]\n"
+        "[rules.slow_tial]\n[actions.end]\ndo = 'stop'\nrule = 'divergence'\n"
     )
     found = cli.invoke(app, ["doctor"])
     assert found.exit_code == 1
@@ -548,6 +557,8 @@ def test_rules_that_were_changed_are_listed(root: Path) -> None:
         "idle switched off",
         "engine_full limit = 0.2 (default 0.05)",
         "engine_full advice: Ask Ada.",
+        "action end: stops if divergence holds",
+        f"actions {checks.WHERE}",
         "kl usually 0.01 to 0.05 nat; below 0.005 stalled, above 1 too fast (yours)",
         "otel_rl.toml Unknown rule slow_tial is ignored; did you mean slow_tail?",
     ):

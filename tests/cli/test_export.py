@@ -126,6 +126,38 @@ def test_perfetto_and_tensorboard_have_what_was_recorded(run: Path, tmp_path: Pa
     assert 2 == len(list((tmp_path / "events").rglob("*tfevents*")))
 
 
+@pytest.mark.parametrize("form", ["otlp-json", "parquet", "perfetto", "tensorboard"])
+def test_a_full_disk_leaves_no_half_file(run: Path, tmp_path: Path, form: str) -> None:
+    """What an earlier export wrote stays as it was."""
+    out = tmp_path / "out"
+    out.mkdir()
+    place = out if form in ("parquet", "tensorboard") else out / "run"
+    arguments = ["export", str(run), "--to", form, "-o", str(place)]
+    for number in range(2):
+        limited = ["bash", "-c", 'ulimit -f 4 && exec "$@"', "bash", *OTEL_RL, *arguments]
+        result = subprocess.run(limited, capture_output=True, text=True, check=False)
+        assert (1, 1) == (result.returncode, len(result.stderr.splitlines()))
+        if number == 0:
+            assert [] == [file for file in out.rglob("*") if file.is_file()]
+            assert 0 == cli.invoke(app, arguments).exit_code
+            before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    assert before == {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+
+
+def test_events_of_two_runs_are_not_mixed(run: Path, tmp_path: Path) -> None:
+    """TensorBoard would show them as one; events of the same run are replaced."""
+    other = write_run(tmp_path, Plan(run_id="other"))
+    events = tmp_path / "events"
+    export(run, "--to", "tensorboard", "-o", str(events))
+    before = sorted(events.rglob("*tfevents*"))
+    stale = before[0].with_name(before[0].name.replace("tfevents.", "tfevents.1"))
+    stale.write_bytes(before[0].read_bytes())
+    result = cli.invoke(app, ["export", str(other), "--to", "tensorboard", "-o", str(events)])
+    assert (1, True) == (result.exit_code, f"such as --output {events}/other" in result.stderr)
+    export(run, "--to", "tensorboard", "-o", str(events))
+    assert before == sorted(events.rglob("*tfevents*"))
+
+
 @pytest.mark.parametrize("form", ["parquet", "perfetto", "tensorboard"])
 def test_what_is_no_text_needs_a_place(run: Path, form: str) -> None:
     """Standard output is for lines."""

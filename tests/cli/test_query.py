@@ -46,6 +46,46 @@ def test_a_long_table_is_cut(run: Path) -> None:
     assert "otel-rl: these are the first 100 rows; --format csv has all\n" == result.stderr
 
 
+def test_an_empty_answer_says_so(run: Path) -> None:
+    """A name that no stage has is no error of SQL."""
+    result = cli.invoke(app, ["query", str(run), "SELECT rank FROM stages WHERE stage = 'sample'"])
+    assert (0, ["rank"], "otel-rl: no row fits the query\n") == (
+        result.exit_code,
+        result.stdout.split(),
+        result.stderr,
+    )
+
+
+@pytest.fixture
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+
+
+@pytest.mark.usefixtures("_terminal")
+def test_columns_without_room_are_named(run: Path) -> None:
+    """Those that are shown are in one piece."""
+    sql = "SELECT * FROM steps WHERE step < 3"
+    result = cli.invoke(app, ["query", str(run), sql], env={"COLUMNS": "80", "TERM": "dumb"})
+    assert 5 == len(result.stdout.splitlines())
+    assert "otel-rl: no room for begin_time, end_time, duration_s and 16 more: name the columns " in result.stderr
+    assert 80 >= max(map(len, result.stdout.splitlines()))
+
+
+@pytest.mark.usefixtures("_terminal")
+def test_a_single_row_without_room_is_a_list(run: Path) -> None:
+    """A column a line."""
+    sql = "SELECT * FROM steps WHERE step = 1 AND rank = 1"
+    result = cli.invoke(app, ["query", str(run), sql], env={"COLUMNS": "80", "TERM": "dumb"})
+    steps = TABLES["steps"].columns
+    assert ([one.name for one in steps], "") == ([one.split()[0] for one in result.stdout.splitlines()], result.stderr)
+
+
+def test_a_pipe_gets_all_columns(run: Path) -> None:
+    """As wide as they are."""
+    heads, *_ = cli.invoke(app, ["query", str(run), "SELECT * FROM steps"]).stdout.splitlines()
+    assert [one.name for one in TABLES["steps"].columns] == heads.split()
+
+
 def test_csv_and_json(run: Path, tmp_path: Path) -> None:
     """On standard output or in a file; a map is JSON in a cell; NaN is null in JSON."""
     assert (
@@ -62,6 +102,15 @@ def test_csv_and_json(run: Path, tmp_path: Path) -> None:
     assert (0, "") == (result.exit_code, result.output)
     with file.open(encoding="utf-8", newline="") as lines:
         assert row["attributes"] == json.loads(next(csv.DictReader(lines))["attributes"])
+
+
+def test_nan_inside_a_value_is_null(run: Path) -> None:
+    """In JSON, and in a cell of CSV that is JSON."""
+    sql = "SELECT [1.5, 'nan'::DOUBLE] AS list, {'a': ['inf'::DOUBLE]} AS map"
+    whole = {"list": [1.5, None], "map": {"a": [None]}}
+    assert [whole] == json.loads(cli.invoke(app, ["query", str(run), sql, "--format", "json"]).stdout)
+    (row,) = csv.DictReader(cli.invoke(app, ["query", str(run), sql, "--format", "csv"]).stdout.splitlines())
+    assert whole == {name: json.loads(cell) for name, cell in row.items()}
 
 
 def test_parquet(run: Path, tmp_path: Path) -> None:

@@ -152,6 +152,15 @@ def test_a_running_run_is_followed_until_interrupted(root: Path, monkeypatch: py
     assert "rank 0 may hang: in rl.sample, step 12, for " in result.stdout
 
 
+@pytest.mark.parametrize("options", [[], ["--json"], ["--format", "markdown"]])
+def test_an_empty_run_is_exit_code_3(root: Path, options: list[str]) -> None:
+    """The report still says why it is empty."""
+    (root / "empty").mkdir()
+    (root / "empty" / "trainer-0-1-x.traces.000000.otlp").touch()
+    result = cli.invoke(app, ["report", "empty", *options])
+    assert (3, True) == (result.exit_code, "journal" in result.stdout)
+
+
 @pytest.mark.parametrize("arguments", [["report"], ["report", "absent"], ["export", "absent"], ["doctor", "absent"]])
 def test_no_run_is_exit_code_3(root: Path, arguments: list[str]) -> None:
     """One line on standard error says what was looked for; standard output stays empty."""

@@ -80,20 +80,21 @@ def test_it_waits_for_what_comes(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "until", "code"),
+    ("plan", "until", "code", "counts"),
     [
-        (Plan(steps=20), "warning", 0),
-        (Plan(steps=40, nan_loss_step=30), "warning", 4),
-        (Plan(steps=40, nan_loss_step=30), "alarm", 0),
-        (Plan(killed_in=v.SAMPLE), "alarm", 5),
+        (Plan(steps=20), "warning", 0, "0 alarms and 0 warnings"),
+        (Plan(steps=40, nan_loss_step=30), "warning", 4, "0 alarms and 1 warning"),
+        (Plan(steps=40, nan_loss_step=30), "alarm", 0, "0 alarms and 1 warning"),
+        (Plan(killed_in=v.SAMPLE), "alarm", 5, "1 alarm and 0 warnings"),
     ],
 )
-def test_a_run_that_has_ended_is_judged_as_a_whole(root: Path, plan: Plan, until: str, code: int) -> None:
-    """What no sidecar told counts."""
+def test_a_run_that_has_ended_is_judged_as_a_whole(root: Path, plan: Plan, until: str, code: int, counts: str) -> None:
+    """What no sidecar told counts; what it comes to is said."""
     write_run(root, plan)
     result = cli.invoke(app, ["watch", "--until", until])
     assert code == result.exit_code, result.output
     assert (code > 0) <= bool(result.stdout.strip())
+    assert f"otel-rl: the run healthy has ended with {counts}\n" == result.stderr
 
 
 def test_a_run_that_ends_meanwhile(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

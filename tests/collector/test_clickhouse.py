@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import otel_rl
+from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import KIND_OF_STAGE
 from otel_rl.catalogue.table_questions import TABLE_QUESTIONS, TableQuestion
 from otel_rl.journal.read import open_run
 from otel_rl.query.engine import RunTables
 from otel_rl.query.run_schema import TABLES, SqlColumn
-from tests.collector.exported_rows import fill, statements
+from tests.collector.exported_rows import ROOT, fill, statements
+from tests.fixtures import Recording
 from tests.report.test_stored_reports import RUNS
 
 if TYPE_CHECKING:
@@ -141,6 +144,26 @@ def test_the_stages_of_the_views_are_those_of_the_analysis() -> None:
     """Which stage is of another kind than the one around it depends on them."""
     (known,) = (one for one in statements() if "FUNCTION rl_is_known" in one)
     assert {*re.findall(r"'([^']+)'", known)} == KIND_OF_STAGE.keys()
+
+
+def test_the_log_records_have_what_curves_would(session: Session, recording: Recording, tmp_path: Path) -> None:
+    """By the question of the README, which is the same on both engines."""
+    for number in range(1, 4):
+        with otel_rl.step(number):
+            with otel_rl.stage("sample"):
+                recording.tick(5)
+            otel_rl.record(v.REWARD_SCORE, number / 4)
+            recording.tick(5)
+    run = recording.stop()
+    session.query("CREATE DATABASE logged")
+    session.query("USE logged")
+    fill(session, run, tmp_path)
+    (sql,) = re.findall(r"```sql\n(.*?)```", (ROOT / "collector" / "README.md").read_text(), re.DOTALL)
+    rows = [json.loads(line) for line in str(session.query(sql, "JSONCompactEachRow")).splitlines()]
+    tables = RunTables(run)
+    curve = f"SELECT step, value FROM curves WHERE metric = '{v.REWARD_SCORE}' ORDER BY step"
+    assert [(1, 0.25), (2, 0.5), (3, 0.75)] == tables.execute(curve).fetchall() == tables.execute(sql).fetchall()
+    assert plain(tables.execute(sql).fetchall()) == plain(rows)
 
 
 def test_what_is_sent_twice_counts_once(both: Both) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from otel_rl import vocabulary as v
+from otel_rl.compare.compare_blocks import MOST_ROWS, table_of
 from otel_rl.compare.comparing import RunRows, compare_runs
 from otel_rl.compare.data import Comparison
 from otel_rl.journal.read import open_run
@@ -211,3 +212,14 @@ def test_numbers_near_the_largest() -> None:
     for one in compare_runs(huge, noisy(2, {v.SAMPLE: 1e307})).numbers:
         said = [one.a, one.b, one.difference, one.low, one.high, one.relative]
         assert all(number is None or math.isfinite(number) for number in said)
+
+
+def test_of_many_numbers_a_table_has_those_that_changed() -> None:
+    """In their order; it says how many it leaves out."""
+    numbers = compare_runs(plain_rows(), plain_rows()).numbers
+    reward = next(one for one in numbers if one.name == v.REWARD_SCORE)
+    many = [replace(reward, name=f"user.{place}", worse="", relative=place / 1e6) for place in range(MOST_ROWS + 50)]
+    changed = replace(reward, verdict="worse", relative=0.0)
+    table = table_of("learning", [many[-1], *many[:-1], changed])
+    assert [("", "51 more are in --json")] == table.legend
+    assert [many[-1].name, *(one.name for one in many[51:-1]), v.REWARD_SCORE] == [row.cells[0] for row in table.rows]

@@ -105,15 +105,15 @@ def test_scalars_have_the_steps_of_the_report(tmp_path: Path) -> None:
 
 
 def test_labels_and_names(recording: Recording, tmp_path: Path) -> None:
-    """A group is what a name has before its last part; a number of the user's has its own name."""
+    """A group is what a name has before its last part; a number of the user's has the name of its metric."""
     with otel_rl.step(3):
         otel_rl.record(v.REWARD_SCORE, 0.5)
         otel_rl.record("mine/heat", 0.25)
         recording.tick(10)
     write_events(recording.stop(), tmp_path / "events")
     events = read(tmp_path / "events")["trainer-0"]
-    assert {f"rl.reward/{v.REWARD_SCORE}", "mine/heat"} <= set(events.Tags()["scalars"])
-    assert [(3, 0.25)] == [(one.step, one.value) for one in events.Scalars("mine/heat")]
+    assert {f"rl.reward/{v.REWARD_SCORE}", "user.mine/heat"} <= set(events.Tags()["scalars"])
+    assert [(3, 0.25)] == [(one.step, one.value) for one in events.Scalars("user.mine/heat")]
 
 
 def point(bounds: tuple[float, ...], counts: tuple[int, ...], total: float) -> PointView:

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("trl")
 
 from otel_rl import vocabulary as v
+from otel_rl.actions.of_trainer import _saved_in
 from otel_rl.journal.views import LogView
 from otel_rl.report.build import build_report
 from otel_rl.runs.locate import open_whole
@@ -100,6 +101,28 @@ def test_a_checkpoint_that_fails_harms_nothing(trainings: Trainings, whole: Trai
     (finding,) = [one for one in found if one.rule == "action_failed"]
     assert finding.sentence.startswith("The action best failed "), finding.sentence
     assert "like 1 other" in finding.sentence
+
+
+@pytest.mark.guarded
+def test_a_checkpoint_for_which_there_is_no_room_leaves_nothing(trainings: Trainings, whole: Trained) -> None:
+    """The weights are written when the disk is full: nobody may resume that. A stop comes all the same."""
+    failed = trained(
+        trainings, "no_room", BEST + STOP.replace("times = 3", "times = 6"), config=STEPS, play="without_room"
+    )
+    assert losses(whole) == losses(failed)
+    assert [] == list((failed.directory / "checkpoints").rglob("checkpoint-*"))
+    assert {("best", "failed"), ("enough", "failed")} == {
+        (one.attributes[v.ACTION_NAME], one.attributes[v.ACTION_OUTCOME]) for one in taken(failed)
+    }
+    (last,) = [one for one in taken(failed) if one.attributes[v.ACTION_NAME] == "enough"]
+    assert last.body.startswith("Stops the training without a checkpoint ("), last.body
+
+
+def test_a_long_name_of_a_metric_is_cut(tmp_path: Path) -> None:
+    """A folder's name has at most 255 bytes."""
+    saved = _saved_in(tmp_path, "é/" * 200, -1.23456e-300, 7)
+    saved.mkdir(parents=True)
+    assert (f"{'é_' * 66}é=-1.23456e-300", "checkpoint-7") == (saved.parent.name, saved.name)
 
 
 def test_two_ranks_stop_after_the_same_step(tmp_path: Path) -> None:

@@ -387,13 +387,12 @@ def test_what_a_derived_trainer_overrides_belongs_to_the_stage(trainings: Traini
         assert TOKENS <= set(found[v.FORWARD].attributes)
 
 
-@pytest.mark.parametrize("trainer", ["grpo", "rloo"])
-def test_methods_that_another_library_replaces_are_the_same_stages(trainings: Trainings, trainer: str) -> None:
+def test_methods_that_another_library_replaces_are_the_same_stages(trainings: Trainings) -> None:
     """Before the trainer is made or after, of its class or its own; and everything else is as without otel_rl."""
-    job = {"trainer": trainer, "config": {"max_steps": 2}, "play": "train_replaced"}
-    plain = trainings.train(f"plain-replaced-{trainer}", **job, otel=False)
-    result = trainings.train(f"replaced-{trainer}", **job)
-    as_it_is = trainings.train(f"not-replaced-{trainer}", trainer=trainer, config={"max_steps": 2})
+    job = {"config": {"max_steps": 2}, "play": "train_replaced"}
+    plain = trainings.train("plain-replaced", **job, otel=False)
+    result = trainings.train("replaced", **job)
+    as_it_is = trainings.train("not-replaced", config={"max_steps": 2})
     for what in ("rollouts", "parameters", "random", "steps", "errors"):
         assert plain.truth[what] == result.truth[what]
     recorded, expected = Recorded(result.runs), Recorded(as_it_is.runs)
@@ -525,11 +524,10 @@ def lasted_s(node: Node) -> float:
     return float(node.span.end_ns - node.span.start_ns) / 1e9
 
 
-@pytest.mark.parametrize("trainer", ["grpo", "rloo"])
-def test_a_slow_tokenizer_is_not_the_engine(trainings: Trainings, trainer: str) -> None:
+def test_a_slow_tokenizer_is_not_the_engine(trainings: Trainings) -> None:
     """What it takes lies in the stages of texts, in training and evaluation, and is no time of generating."""
     config = {"max_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
-    recorded = Recorded(trainings.train(f"slow-{trainer}", play="slow_texts", trainer=trainer, config=config).runs)
+    recorded = Recorded(trainings.train("slow", play="slow_texts", trainer="rloo", config=config).runs)
     sampled = [node for node in recorded.nodes if node.name == v.SAMPLE]
     assert {"train", "eval"} == {node.attributes[v.MODE] for node in sampled}
     for node in sampled:

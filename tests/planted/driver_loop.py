@@ -22,7 +22,7 @@ from otel_rl.trace.stage import Stage
 
 GROUPS, AHEAD = 2, 4
 """Groups that a step takes, and those that are begun before the first one is taken."""
-TIMES_S = {"training_starves": (0.06, 0.01), "rollouts_starve": (0.005, 0.06), "clean": (0.02, 0.05)}
+TIMES_S = {"training_starves": (0.06, 0.01), "rollouts_starve": (0.005, 0.06), "clean": (0.028, 0.05)}
 """Of a group, and of an update."""
 CONTEXT = multiprocessing.get_context("fork")
 

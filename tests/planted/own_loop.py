@@ -95,8 +95,8 @@ class Loop:
                 self.before(self, number)
             with otel_rl.step(number):
                 self.step(number, engines[0])
-                if self.after is not None:
-                    self.after(self, number)
+            if self.after is not None:
+                self.after(self, number)
             if self.frozen_since is None or number < self.frozen_since:
                 engines = [*engines, copy.deepcopy(self.policy)][-1 - self.engine_lag :]
 

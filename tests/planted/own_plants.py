@@ -14,12 +14,17 @@ from tests.planted.own_loop import EOS, PLANTED, PROMPT, Loop, even
 
 
 def divergence(loop: Loop) -> None:
-    """From step 31 on advantages are noise, and 30 times as large: the policy wanders off."""
+    """From step 31 on rewards are noise, advantages and rate are 30 times as large: the policy wanders off."""
 
     def wander(number: int, advantages: Tensor) -> Tensor:
         return advantages if number <= PLANTED else 30 * torch.randn_like(advantages)
 
-    loop.advantages, loop.bonus = wander, 0.05
+    def hasten(loop: Loop, number: int) -> None:
+        if number > PLANTED:
+            loop.optimizer.param_groups[0]["lr"] = 30 * loop.rate
+
+    loop.advantages, loop.before = wander, hasten
+    loop.reward = lambda number, ids, mask: even(ids, mask) if number <= PLANTED else torch.rand(len(ids))
 
 
 def reward_constant(loop: Loop) -> None:
@@ -91,11 +96,11 @@ def device(loop: Loop) -> None:
 
 
 def memory_fragmented(loop: Loop) -> None:
-    """What the allocator holds grows to 78 GiB, and half of it is lost between blocks."""
+    """From step 31 on the allocator finds no room between blocks: it holds up to 78 GiB, of which 58 are live."""
 
     def grow(board: Board, number: int) -> None:
-        board.reserved = min(78, 60 + number) * GIB
-        board.allocated = max(40, 58 - number) * GIB
+        board.reserved = min(78, 60 + max(0, number - PLANTED)) * GIB
+        board.allocated = 58 * GIB
 
     with_board(loop, grow)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -245,7 +246,7 @@ def slower_middle(training: Training) -> None:
 
 
 def policy_loss_positive(training: Training) -> None:
-    """Give every answer a negative advantage: the sign of the baseline is wrong."""
+    """Give every answer a negative advantage: the sign of the baseline is wrong; rewards are chance, so none rises."""
 
     def change(trainer: Any) -> None:
         make = trainer._generate_and_score_completions
@@ -258,9 +259,10 @@ def policy_loss_positive(training: Training) -> None:
         trainer._generate_and_score_completions = wrong
 
     training.config["entropy_coef"] = 1e-4
+    training.rewards = replaced(lambda completions, **_: [random.random() for _ in completions])
     training.changes.append(change)
 
 
 def answers_far_below_limit(training: Training) -> None:
-    """Allow 512 tokens; answers have up to 14."""
-    training.config["max_completion_length"] = 512
+    """Allow 1024 tokens; answers have up to 14."""
+    training.config["max_completion_length"] = 1024

@@ -81,7 +81,7 @@ CLEAN = (
     Run("own-20-steps", options=own("steps=20")),
     Run("own-two-updates", options=own("updates=2")),
     Run("own-large-groups", options=own("group=8", "prompts=4")),
-    Run("own-slow", options=own("rate=0.0005")),
+    Run("own-slow", options=own("rate=0.0005", "steps=120")),
     Run("own-one-step-off", options=own("engine_lag=1")),
     Run("own-strong-kl", options=own("beta=0.2")),
     Run("own-long", options=own("limit=24")),
@@ -90,7 +90,7 @@ CLEAN = (
     Run("trl-grpo", TRL, ["clean"], "TRL"),
     Run("trl-rloo", TRL, ["clean", "--trainer=rloo"], "TRL"),
     Run("trl-two-updates", TRL, ["clean", "--iterations=2"], "TRL"),
-    Run("roll", "", ["rlvr", json.dumps({"max_steps": 6, "adv_estimator": "gae"})], ROLL),
+    Run("roll", "", ["rlvr", json.dumps({"max_steps": 6, "adv_estimator": "gae", "max_new_tokens": 8})], ROLL),
 )
 
 

@@ -13,7 +13,7 @@ from tests.planted import plants
 from tests.planted.cases import Case, Judged, cases, judge, record
 from tests.planted.problems import CLEAN, PROBLEMS, Shape
 
-TRAINED = ["lr_high", "leak", "slow_tokenizer", "slow_rank"]
+TRAINED = ["lr_high", "leak", "slow_rank"]
 """The others of ``PROBLEMS`` take too long for each change: ``python -m tests.planted.run`` trains them all."""
 QUIET = [Shape(trainer="rloo", ranks=2)]
 

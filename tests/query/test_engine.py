@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,11 +24,12 @@ import os, signal, sys, threading
 from otel_rl.query.engine import RunTables
 from otel_rl.journal.read import open_run
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
 tables = RunTables(open_run(sys.argv[1]))
-threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+threading.Timer(1, os.kill, (os.getpid(), int(sys.argv[3]))).start()
 try:
     tables.execute(sys.argv[2])
-except KeyboardInterrupt:
+except (KeyboardInterrupt, SystemExit):
     print("interrupted")
 """
 
@@ -101,6 +103,10 @@ def test_python_is_out_of_reach(tables: RunTables) -> None:
         ("DELETE FROM steps", "a query only reads: it begins with SELECT, FROM or WITH, and this is DELETE"),
         ("SELECT nothing(1)", 'Function with name "?nothing"? does not exist'),
         ("SELECT CAST(name AS BIGINT) FROM spans", "Could not convert string"),
+        (
+            "SELECT avg(attributes['rl.tokens']) FROM spans",
+            r"explicit type casts\. Attributes and labels are texts: CAST",
+        ),
     ],
 )
 def test_what_is_wrong_is_a_sentence(tables: RunTables, sql: str, message: str) -> None:
@@ -137,11 +143,11 @@ def test_memory_is_limited(run: Path) -> None:
         RunTables(open_run(run), memory="much")
 
 
-def test_a_query_can_be_interrupted(run: Path) -> None:
-    """By Ctrl-C."""
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, str(run), ENDLESS], capture_output=True, text=True, check=True
-    )
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_query_can_be_interrupted(run: Path, number: signal.Signals) -> None:
+    """By Ctrl-C, and by a signal that ends the program as an exception does."""
+    command = [sys.executable, "-c", INTERRUPTED, str(run), ENDLESS, str(int(number))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "interrupted\n" == done.stdout
 
 

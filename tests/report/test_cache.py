@@ -57,6 +57,23 @@ def test_nothing_is_read_twice(run: Run) -> None:
     assert to_json(build_report(open_run(run.path), BEGIN_NS)) == to_json(again)
 
 
+def test_copies_are_finished_while_the_reading_goes_on(tmp_path: Path) -> None:
+    """Each says what a report of that moment says; the reading is as it was."""
+    found = open_run(write_run(tmp_path, Plan(attempt="a" * 32)))
+    reading = read_run(found)
+    before = cache.dump(reading)
+    for _ in range(2):
+        copy = cache.copied(reading, found)
+        assert to_json(build_report(found, BEGIN_NS)) == to_json(build_report(found, BEGIN_NS, copy))
+    assert before == cache.dump(reading)
+    write_run(tmp_path, Plan(attempt="b" * 32, first_step=6, shift_ms=60_000))
+    grown = open_run(found.path)
+    reading.attach(grown)
+    reading.read()
+    report = build_report(grown, BEGIN_NS, cache.copied(reading, grown))
+    assert to_json(build_report(open_run(found.path), BEGIN_NS)) == to_json(report)
+
+
 def test_a_small_run_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is read faster than its cache is written."""
     monkeypatch.setattr(cache, "LEAST_BYTES", 1 << 20)
@@ -84,7 +101,12 @@ def empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
-@pytest.mark.parametrize("spoil", [cut, flip, of_other_code, empty, os.unlink])
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("spoil", [cut, flip, of_other_code, empty, pipe, os.unlink])
 def test_a_file_that_cannot_be_used_is_passed_over(run: Run, spoil: Callable[[Path], None]) -> None:
     """And the next report writes it again."""
     spoil(kept(run))

@@ -39,7 +39,7 @@ def shown(report: Report, width: int) -> str:
 def test_a_number_is_placed_in_its_step(report: Report) -> None:
     """Values of one step become their mean; one outside of any step stands alone."""
     expected = Series(
-        name="mine", qualifiers={}, unit="", first=0.5, last=2.0, mean=4 / 3, low=0.5, high=2.0, nonfinite=1,
+        name="user.mine", qualifiers={}, unit="", first=0.5, last=2.0, mean=4 / 3, low=0.5, high=2.0, nonfinite=1,
         steps=[0, 1, 2], values=[0.5, 1.5, 2.0],
     )  # fmt: skip
     before, mine = report.numbers
@@ -62,8 +62,8 @@ def test_numbers_have_a_table(report: Report) -> None:
     """With the same pictures as those of the framework, and what was not finite."""
     assert [
         " numbers  last   mean  min  max",
-        "before           7      7    7    7  ▁",
-        "mine             2  1.333  0.5    2  ▁▆█  1 NaN/Inf",
+        "user.before      7      7    7    7  ▁",
+        "user.mine        2  1.333  0.5    2  ▁▆█  1 NaN/Inf",
     ] == [line.rstrip() for line in shown(report, 80).partition("\nyour")[2].partition("\n\n")[0].splitlines()]
 
 
@@ -87,10 +87,10 @@ def test_the_screen_says_that_there_are_many_numbers(report: Report) -> None:
 def test_of_many_numbers_those_with_most_values_are_listed(report: Report) -> None:
     """A number of each step is not lost among those of single samples."""
     before, mine = report.numbers
-    many = [replace(before, name=f"accuracy/problem-{number}") for number in range(3000)]
-    lines = shown(replace(report, numbers=[*many, replace(mine, name="zz")]), 80).splitlines()
+    many = [replace(before, name=f"user.accuracy/problem-{number}") for number in range(3000)]
+    lines = shown(replace(report, numbers=[*many, replace(mine, name="user.zz")]), 80).splitlines()
     assert "and 2,989 more, which --json has" in lines
-    assert (11, 1) == tuple(sum(line.startswith(name) for line in lines) for name in ("accuracy/", "zz "))
+    assert (11, 1) == tuple(sum(line.startswith(name) for line in lines) for name in ("user.accuracy/", "user.zz "))
 
 
 def test_rewards_of_many_functions_do_not_hide_the_loss(report: Report) -> None:

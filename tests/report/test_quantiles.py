@@ -144,7 +144,7 @@ def grouped(processes: dict[str, dict[str, int]]) -> list[tuple[list[str], int]]
             labels: dict[str, Value] = {v.PROVIDER: "engine", v.SUBMISSION: "bulk"}
             labels |= {v.REQUEST_MODEL: model} if model else {}
             points.add(PointView(v.REQUESTS, "counter", "1", 1, 0, labels, {}, journal, finished))
-    return [(row.models, row.count) for row in points.rows([], RequestSpans()).rows]
+    return [(row.models, row.count) for row in points.rows(0.0, RequestSpans()).rows]
 
 
 def test_models_of_several_processes_are_one_row() -> None:

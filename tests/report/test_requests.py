@@ -254,7 +254,7 @@ def test_rollouts_weigh_as_long_as_they_took() -> None:
             see(rank, v.ROLLOUT_WALL, number, float(number))
             see(rank, v.TAIL, 10 + number, 9.0, slowest="0.01")
             see(rank, v.ROLLOUT_WALL, 20 + number, 100.0, mode="eval")
-    found = points.rows([], RequestSpans())
+    found = points.rows(0.0, RequestSpans())
     expected = sum((0.1 * number + rank) * number for number in range(1, 6) for rank in (0, 1)) / 30
     assert [RequestTail(slowest=0.01, share=pytest.approx(expected), step_share=None)] == found.tails
     assert (0.5, None, []) == (found.bubble, found.kv_cache_peak, found.rows)

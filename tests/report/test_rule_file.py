@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -123,6 +124,15 @@ def test_the_rest_of_a_file_holds(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"\xff\xfe")
     (problem,) = rule_settings(tmp_path, {}).problems
     assert problem.startswith("It cannot be read ('utf-8' codec can't decode byte 0xff")
+
+
+def test_a_pipe_is_no_file_of_settings(tmp_path: Path) -> None:
+    """Nobody waits until something is written into it."""
+    pipe = tmp_path / "rules"
+    os.mkfifo(pipe)
+    assert RuleSettings(file=str(pipe), problems=["It cannot be read (it is no file): the defaults hold."]) == (
+        rule_settings(tmp_path, {VARIABLE: str(pipe)})
+    )
 
 
 def test_bounds_are_numbers_by_name() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 from dataclasses import asdict, replace
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,12 @@ from otel_rl.report.build import build_report
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
 from otel_rl.report.findings.rollout_rules import has_turns
+from otel_rl.report.read.single_controller.trajectories import TrajectorySpans
 from otel_rl.report.reading import read_run
 from otel_rl.report.rows.gather_time import time_rows
 from otel_rl.report.source import Source
 from otel_rl.report.terminal import render
+from otel_rl.runs.spans import is_container
 from tests.driver_runs import ACTORS, AGENT, RESPONSE, REWARD, RUN, SERVERS, DrivenPlan, write_driven
 from tests.made_runs import BEGIN_NS
 from tests.report.test_screen import COLUMNS, SCREENS
@@ -93,6 +96,23 @@ def test_a_long_trajectory_is_named_with_what_took_its_time(tmp_path: Path) -> N
     assert report.findings.time[0].sentence == (
         "Trajectory 0 of group g61 held step 6 for 4.97 s (56 % of it); rl.sample.serve (Server 0) took 5.40 s of it."
     )
+
+
+def test_trajectories_are_those_of_their_steps_in_whatever_order_a_journal_has_these(tmp_path: Path) -> None:
+    """Steps that end shortly after each other are journaled at once, the last first."""
+    spans = list(open_run(write_driven(tmp_path)).spans((v.ITERATION,)))
+    trajectories = [one for one in spans if one.name == v.TRAJECTORY]
+    steps = [one for one in spans if is_container(one.name) and one.resource[v.ROLE] == "driver"]
+    in_steps = []
+    for ordered in (sorted(steps, key=attrgetter("start_ns")), sorted(steps, key=attrgetter("start_ns"), reverse=True)):
+        read = TrajectorySpans()
+        for step in ordered:
+            read.add_step(step)
+        for trajectory in trajectories:
+            read.add(trajectory)
+        read.place()
+        in_steps.append(list(read.steps))
+    assert [list(range(1, 11))] * 2 == [sorted(number for _, _, number in keys) for keys in in_steps]
 
 
 def test_tokens_of_tools_are_not_trained(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -16,7 +15,7 @@ from otel_rl.report.fold.folded_spans import FoldedSpans, StepRecord
 from otel_rl.report.read.average import Averaged, average, set_aside
 from otel_rl.report.read.containers import NOTHING as NO_TIME
 from otel_rl.report.read.span_attributes import WorkSums
-from otel_rl.report.read.step_stages import PackedStages
+from otel_rl.report.read.step_stages import PackedStages, Shapes, in_steps
 from otel_rl.report.rows.balance import balance_rows, comm_rows
 from otel_rl.report.rows.efficiency import efficiency
 from otel_rl.report.rows.stage_rows import stage_rows
@@ -124,28 +123,27 @@ def test_all_collectives_under_no_stage_count() -> None:
     assert [expected] == comm_rows(steps, stage_rows(steps))
 
 
-def test_a_stage_is_looked_up_in_its_own_steps_only() -> None:
-    """A run may have as many stages as samples: to look for each in every step takes hours."""
-    looked_up: list[tuple[str, ...]] = []
-
-    class Watched(dict[tuple[str, ...], StageTimes]):
-        def __getitem__(self, path: tuple[str, ...]) -> StageTimes:
-            looked_up.append(path)
-            return super().__getitem__(path)
-
-        def __contains__(self, path: object) -> bool:
-            raise AssertionError(path)
-
-    one = StageTimes((MS,), MS, MS, NOTHING, False, False)
+def test_stages_of_many_steps_are_those_of_each() -> None:
+    """Whether steps have the same stages or other ones; the arrays of a stage hold nothing of another."""
+    a, b, c = ("a",), ("a", "b"), ("c",)
     steps = [
-        replace(
-            record(0, Step(number * MS, (number + 1) * MS, "train", number), {}),
-            stages=Watched({(f"sample {number}",): one}),  # type: ignore[arg-type]
-        )
-        for number in range(100)
+        {a: StageTimes((1, 2), 3, 2, Comm(1, 5), False, True, True), c: StageTimes((), 0, -1, NOTHING, False, False)},
+        {c: StageTimes((9,), 9, 8, NOTHING, False, False, True)},
+        {},
+        {
+            a: StageTimes((4, 5, 6), 15, 14, NOTHING, False, False, True),
+            b: StageTimes((7,), 7, 6, NOTHING, True, False),
+        },
+        {a: StageTimes((8,), 8, 8, Comm(2, 3), False, False, True), c: StageTimes((3, 3), 6, 5, NOTHING, False, False)},
     ]
-    rows = stage_rows(average(steps))
-    assert [f"sample {number}" for number in range(2, 100)] == sorted(
-        (row.stage for row in rows if row.stage != v.OTHER), key=lambda name: int(name.split()[1])
-    )
-    assert 98 == len(looked_up)
+    shapes: Shapes = {}
+    found = {
+        path: (*(one.tolist() for one in part[:6]), *part[6:])
+        for path, part in in_steps([PackedStages(one, shapes) for one in steps]).items()
+    }
+    expected = {
+        a: ([0, 3, 4], [1, 2, 4, 5, 6, 8], [3, 15, 8], [2, 14, 8], [1, 0, 2], [5, 0, 3], False, True, True),
+        b: ([3], [7], [7], [6], [0], [0], True, False, False),
+        c: ([0, 1, 4], [9, 3, 3], [0, 9, 6], [-1, 8, 5], [0, 0, 0], [0, 0, 0], False, False, False),
+    }
+    assert (expected, {}) == (found, in_steps([]))

@@ -109,6 +109,20 @@ def test_each_rule_is_a_series(teller: FindingTeller, watch: FindingWatch) -> No
     assert [{}, {first: 1}, {first: 1}, {first: 0}, {first: 0}, {first: 0, second: 1}] == values
 
 
+def test_a_hook_that_takes_nothing_is_journaled_once(tmp_path: Path, said: list[str]) -> None:
+    """The terminal of the run has it from there; each miss is said and counted."""
+    teller = FindingTeller(tmp_path, "sidecar-0-1", Config(on_finding=str(tmp_path / "gone")), said.append)
+    watch = FindingWatch(teller)
+    for findings in (found(), found(), NOTHING, NOTHING):
+        watch.judge(findings, STEP)
+    teller.close()
+    problem = "OTEL_RL_ON_FINDING: the command could not be started (No such file or directory)"
+    told = [one.body for _ in range(2) for one in teller.logs() if one.event_name == v.FINDING_CALL_FAILED]
+    assert [f"{problem}. Look into sidecar.log of the run for further ones"] == told
+    assert [problem] * 2 == [line for line in said if line.startswith("OTEL_RL")]
+    assert [2] == [one.value for one in teller.samples() if one.name == v.FINDING_CALLS]
+
+
 @pytest.mark.parametrize(("turns", "expected"), [((0, 0), ["begun"]), ((0, 0, 1, 1), ["begun", "over", "begun"])])
 def test_a_sidecar_that_follows_another_tells_nothing_twice(
     tmp_path: Path, teller: FindingTeller, said: list[str], turns: tuple[int, ...], expected: list[str]
@@ -168,7 +182,7 @@ def test_a_disk_that_is_full_costs_the_message_only(
 
 
 def test_a_run_that_goes_on_is_judged(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the rules of its report, when something is new."""
+    """By the rules of its report, when something is new; TIME and LEARN, which judge steps, when a step is."""
     monkeypatch.setattr(read_ahead, "JUDGE_S", 0.0)
     monkeypatch.setattr(read_ahead, "PERIOD_S", 0.0)
     path = write_run(tmp_path, Plan(steps=40, nan_loss_step=30, is_alive=True, killed_in=v.SAMPLE))
@@ -180,8 +194,11 @@ def test_a_run_that_goes_on_is_judged(tmp_path: Path, said: list[str], monkeypat
     for file in path.glob("*.metrics.*"):
         file.write_bytes(file.read_bytes() * 2)  # the same again: something is new
     ahead._look()
-    in_all = [log.attributes[v.FINDING_RULE] for log in teller.logs()]
-    assert ([], ["hanging", "nan_at_times"]) == (only_once, in_all)
+    in_the_step = [log.attributes[v.FINDING_RULE] for log in teller.logs()]
+    write_run(tmp_path, Plan(attempt="b" * 32, first_step=41, shift_ms=90_000, is_alive=True, killed_in=v.SAMPLE))
+    ahead._look()
+    after_it = [log.attributes[v.FINDING_RULE] for log in teller.logs()]
+    assert ([], ["hanging"], ["nan_at_times"]) == (only_once, in_the_step, after_it)
     assert all(line.startswith(("learn ", "health ", "time ")) for line in said)
 
 
@@ -189,8 +206,37 @@ def test_what_is_judged_is_what_a_report_finds(tmp_path: Path, monkeypatch: pyte
     """Also of stages that are open now."""
     path = write_run(tmp_path, Plan(killed_in=v.SAMPLE, is_alive=True))
     judged: list[Findings] = []
-    monkeypatch.setattr(FindingWatch, "judge", lambda _, findings, *place: judged.append(findings))
+    monkeypatch.setattr(FindingWatch, "judge", lambda _, findings, *place, **new: judged.append(findings))
     monkeypatch.setattr(read_ahead, "time_ns", lambda: NOW_NS)
     ReadAhead(path, lambda _: True, FindingTeller(path, "sidecar-0-1", Config(), print))._look()
     report = build_report(open_run(path), NOW_NS)
     assert (True, [report.findings]) == (bool(report.open_stages), judged)
+
+
+def test_a_rule_that_is_not_asked_stays_as_it_is(teller: FindingTeller, watch: FindingWatch) -> None:
+    """What it found goes on, and what it would find does not begin."""
+    states = []
+    for findings, kinds in (
+        (found(), ["health"]), (found(), ["learn"]), (found(), ["learn"]),
+        (NOTHING, ["health"]), (NOTHING, ["time"]), (NOTHING, ["learn"]), (NOTHING, ["learn"]),
+    ):  # fmt: skip
+        watch.judge(findings, STEP, kinds=kinds)
+        states.append([log.attributes[v.FINDING_STATE] for log in teller.logs()])
+    assert [[], [], ["begun"], [], [], [], ["over"]] == states
+
+
+@pytest.mark.parametrize(("share", "expected"), [(1e3, True), (1e-9, False)])
+def test_time_is_judged_as_often_as_its_cost_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, expected: bool
+) -> None:
+    """At first it is; then after a new step if the last time was short enough. LEARN is in any case."""
+    monkeypatch.setattr(read_ahead, "JUDGE_S", 0.0)
+    monkeypatch.setattr(read_ahead, "TIME_SHARE", share)
+    judged: list[list[str]] = []
+    monkeypatch.setattr(FindingWatch, "judge", lambda *given: judged.append(given[-1]))
+    path = write_run(tmp_path, Plan(steps=8, killed_in=v.SAMPLE, is_alive=True))
+    ahead = ReadAhead(path, lambda _: True, FindingTeller(path, "sidecar-0-1", Config(), print))
+    ahead._look()
+    write_run(tmp_path, Plan(attempt="b" * 32, first_step=9, shift_ms=90_000, is_alive=True, killed_in=v.SAMPLE))
+    ahead._look()
+    assert [["time", "learn", "health"], [*["time"] * expected, "learn", "health"]] == judged

@@ -18,6 +18,7 @@ from otel_rl.sidecar.finding_teller import FindingTeller
 from otel_rl.sidecar.read_ahead import ReadAhead
 from tests.driver_runs import DrivenPlan, write_driven
 from tests.made_runs import Plan, write_run
+from tests.waiting import wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -78,3 +79,20 @@ def test_one_node_reads(tmp_path: Path, is_driven: bool) -> None:
 
 def test_a_run_that_is_gone_is_no_error(tmp_path: Path) -> None:
     assert ReadAhead(tmp_path / "gone", lambda _: True, teller(tmp_path))._look() is None
+
+
+def test_waiting_for_a_core_or_a_disk_is_no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a run is judged as often as on another one: only CPU time counts for the pause."""
+    monkeypatch.setattr(read_ahead, "SHARE", 1e-4)
+    looks: list[float] = []
+
+    def look(_: ReadAhead) -> None:
+        looks.append(time.monotonic())
+        time.sleep(0.1)
+
+    monkeypatch.setattr(ReadAhead, "_look", look)
+    ahead = ReadAhead(tmp_path, lambda _: True, teller(tmp_path))
+    ahead.start()
+    is_soon = wait_for(lambda: len(looks) == 3)
+    ahead.close()
+    assert is_soon

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.message import Message
 from math import inf
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from otel_rl.report.page.document import PageParts
+from otel_rl.report.page.document import PageParts, parts_of_figures, to_script
+from otel_rl.report.page.figure import Axis, Curves, Figure, Heat, Stack, StepCurve
 from otel_rl.view import server as server_module
 from otel_rl.view.pieces import Pieces
-from otel_rl.view.server import Server, Viewer, is_loopback
+from otel_rl.view.server import MOST_RUNS, Server, Viewer, is_loopback
 from tests.made_runs import Plan, write_run
 
 
@@ -145,6 +148,38 @@ def test_a_foreign_name_of_this_machine_is_refused(serve: Callable[..., Ask]) ->
 def test_nonsense_is_answered(serve: Callable[..., Ask], tmp_path: Path) -> None:
     ask = serve()
     assert json.loads(ask(f"/state/{run_of(tmp_path)}?since=-1x&epoch=%00").body)["version"] == 1
+
+
+def test_pages_that_are_looked_at_do_not_end_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many; a page that nobody looks at any more makes room for a new one."""
+    monkeypatch.setattr(server_module, "ReadingProcess", FakeReader)
+    keys = [f"run{number}" for number in range(MOST_RUNS + 2)]
+    for key in keys:
+        write_run(tmp_path, Plan(run_id=key, steps=1))
+    viewer = Viewer(tmp_path)
+    *looked_at, last = keys
+    readers = [viewer.reader(key) for key in looked_at]
+    assert [viewer.reader(key) for key in looked_at] == readers and None not in readers
+    left = readers[2]
+    assert left is not None
+    left.asked_s = -inf
+    viewer.reader(last)
+    assert list(viewer._readers) == [key for key in keys if key != looked_at[2]]
+
+
+def test_numbers_that_are_none_are_json_everywhere(tmp_path: Path) -> None:
+    """In a page, and in what changed since: NaN and infinity would be no JSON for a browser."""
+    values = np.array([[math.nan, 1.0], [math.inf, 2.0]])
+    heat = Heat(rows=["a", "b"], left=0.5, right=2.5, values=values)
+    curve = StepCurve(label="a", x=[1, 2], y=[math.nan, -math.inf], smooth=[math.nan, math.inf])
+    stack = Stack(left=[0.5], right=[1.5], parts={"a": [math.nan]})
+    pieces = Pieces()
+    for contents in ([heat, Curves(curves=[curve]), stack], [replace(heat, values=-values), Curves(curves=[]), stack]):
+        figures = [Figure(name=f"f{at}", title="", y=Axis(label=""), content=one) for at, one in enumerate(contents)]
+        parts = parts_of_figures("run", figures)
+        to_script(parts.data)  # raises for NaN
+        pieces.update(parts)
+    assert json.dumps(pieces.since(0) | pieces.since(1), allow_nan=False)
 
 
 def test_which_addresses_are_of_this_machine() -> None:

@@ -44,7 +44,7 @@ def source(package: str, version: str, module: str) -> str:
 
 def _wheel(package: str, version: str) -> str:
     """Give the address of a release's wheel; one is like another, but for what is compiled."""
-    name = re.compile(rf"{package}-{re.escape(version)}(-\d\w*)?-[^-]+-[^-]+-[^-]+\.whl")
+    name = re.compile(rf"{package.replace('-', '_')}-{re.escape(version)}(-\d\w*)?-[^-]+-[^-]+-[^-]+\.whl")
     page, files = _releases(package)
     wheels = sorted(file["filename"] for file in files if name.fullmatch(file["filename"]))
     assert wheels, f"{package} {version} has no wheel"

@@ -37,6 +37,7 @@ VERSIONS: Final = {
         5.13.0 5.13.1 5.14.0 5.14.1 5.15.0 5.15.1 5.16.0 5.16.1 5.17.0 5.18.0 5.19.0 5.20.0 5.20.1 5.20.2 5.21.0 5.21.1
         5.22.0 5.22.1 5.22.2 5.23.0""",
     "openai": "1.66.0 1.75.0 1.99.9 1.109.1 2.0.0 2.15.0 2.30.0 2.54.0 3.0.0 3.25.0 3.50.0 3.54.0",
+    "rl_insight": "0.3.0",
 }
 """By integration, the releases that are looked at, newest last: every final one of an engine, some of the client, which
 has one every week."""

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from otel_rl.cli.commands.report import check_drawable, save_page
-from otel_rl.cli.console import FAILED, RUN, WRONG_USAGE, leave, opened, stderr, stdout
+from otel_rl.cli.console import FAILED, NOT_FOUND, RUN, WRONG_USAGE, leave, opened, stderr, stdout
 from otel_rl.compare.compare_blocks import blocks_of
 from otel_rl.compare.comparing import RunRows, compare_runs
 from otel_rl.compare.conditions import ConditionError, judge, parse
@@ -80,7 +80,11 @@ def compare(
 
 def _code(comparison: Comparison) -> int:
     results = {one.holds for one in comparison.conditions}
-    return FAILED if True in results else NOT_JUDGED if None in results else 0
+    if True in results:
+        return FAILED
+    if not comparison.has_common_numbers:
+        return NOT_FOUND
+    return NOT_JUDGED if None in results else 0
 
 
 def _rows(run: Run) -> RunRows:

@@ -13,6 +13,7 @@ from otel_rl.cli.checks import (
     Check,
     absent,
     compiled,
+    hook,
     installed,
     integrations,
     journal_root,
@@ -55,7 +56,7 @@ def doctor(
     sections = {
         "installed": installed(),
         "integrations": integrations(),
-        "settings": settings_rows(),
+        "settings": [*settings_rows(), *hook()],
         "OpenTelemetry variables": standard_variables(HONOURED),
         "rules": rules_changed(runs),
         "sending": [*sending(), *collectors()],

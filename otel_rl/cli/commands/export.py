@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from enum import Enum
 from itertools import chain
 from pathlib import Path
@@ -11,17 +12,27 @@ from typing import Annotated, Final
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from otel_rl.cli.console import FAILED, STDOUT, RunName, complain, leave, opened, stderr, write_file, write_stdout
+from otel_rl.cli.console import (
+    FAILED,
+    RunName,
+    complain,
+    leave,
+    opened,
+    output_option,
+    stderr,
+    write_file,
+    write_stdout,
+)
 from otel_rl.cli.orphans import Orphans
-from otel_rl.config.parsers import expanded_path
 from otel_rl.exports.log_lines import log_lines
 from otel_rl.exports.perfetto_trace import perfetto_trace
-from otel_rl.exports.tensorboard_events import write_events
+from otel_rl.exports.tensorboard_events import OtherEvents, write_events
 from otel_rl.journal.read import Run
 from otel_rl.query.run_schema import TABLES
 from otel_rl.report.rows.losses import damage_rows
 from otel_rl.runs.format import plural, size
 from otel_rl.runs.otlp_json import lines
+from otel_rl.runs.whole_file import part_of, replacing
 
 
 class Format(str, Enum):
@@ -51,13 +62,9 @@ def export(
     ] = Format.OTLP_JSON,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            parser=expanded_path,
-            metavar="PATH",
-            help="What to write: a file, or a directory for `parquet` and `tensorboard`; `-` is standard output. "
-            "Without it: lines go to standard output.",
+        output_option(
+            "What to write: a file, or a directory for `parquet` and `tensorboard`; `-` is standard output. Without "
+            "it: lines go to standard output."
         ),
     ] = None,
     close_open: Annotated[
@@ -78,7 +85,6 @@ def export(
     `perfetto`, `tensorboard` and `parquet` need packages: pip install 'otel-rl[export]'. The project's docs/exports.md
     says what each format has.
     """
-    output = None if output == STDOUT else output
     if close_open and to is not Format.OTLP_JSON:
         raise typer.BadParameter(f"--to {to.value} has no use for it", param_hint="--close-open")
     if output is None and to not in LINES:
@@ -119,7 +125,7 @@ def _export_files(run: Run, to: Format, output: Path) -> None:
         else:
             output.mkdir(parents=True, exist_ok=True)
             (_write_tables if to is Format.PARQUET else write_events)(run, output)
-    except (QueryError, ModuleNotFoundError) as error:
+    except (QueryError, ModuleNotFoundError, OtherEvents) as error:
         leave(str(error), FAILED)
     except OSError as error:
         leave(f"cannot write {output}: {error.strerror or error}", FAILED)
@@ -127,7 +133,7 @@ def _export_files(run: Run, to: Format, output: Path) -> None:
 
 def _write_trace(run: Run, output: Path) -> None:
     parts = perfetto_trace(run)
-    with output.open("wb") as file:
+    with replacing(output) as part, part.open("wb") as file:
         file.writelines(parts)
 
 
@@ -135,10 +141,11 @@ def _write_tables(run: Run, directory: Path) -> None:
     """Write each table of a query into a file."""
     from otel_rl.query.engine import RunTables
 
-    paths = {name: (directory / f"{name}.parquet").absolute() for name in TABLES}
-    tables = RunTables(run, keeps=True, outputs=tuple(paths.values()))
-    for name, path in paths.items():
-        tables.write_parquet(f"SELECT * FROM {name}", path)
+    paths = {name: directory / f"{name}.parquet" for name in TABLES}
+    tables = RunTables(run, keeps=True, outputs=[part_of(path) for path in paths.values()])
+    with ExitStack() as all_at_once:
+        for name, path in paths.items():
+            tables.write_parquet(f"SELECT * FROM {name}", all_at_once.enter_context(replacing(path)))
 
 
 def _with_progress(run: Run, requests: Iterable[tuple[str, int]]) -> Iterator[str]:

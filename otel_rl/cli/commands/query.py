@@ -9,17 +9,29 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime
 from enum import Enum
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from rich.cells import cell_len
 from rich.table import Table as Grid
+from rich.text import Text
 
-from otel_rl.cli.console import FAILED, STDOUT, RunName, complain, leave, opened, stdout, write_file, write_stdout
-from otel_rl.config.parsers import expanded_path
+from otel_rl.cli.console import (
+    FAILED,
+    RunName,
+    complain,
+    leave,
+    opened,
+    output_option,
+    stdout,
+    write_file,
+    write_stdout,
+)
 from otel_rl.query.run_schema import TABLES
-from otel_rl.runs.format import printable
+from otel_rl.runs.format import listed, printable
+from otel_rl.runs.whole_file import part_of, replacing
 
 if TYPE_CHECKING:
     from otel_rl.query.engine import RunTables
@@ -27,6 +39,9 @@ if TYPE_CHECKING:
 Row = tuple[Any, ...]
 MOST_ROWS: Final = 100
 """The most rows of a table on the screen. The other formats have all rows."""
+LEAST_WIDTH: Final = 32
+"""A column has room for texts of this width: ids and times are in one piece."""
+GAP: Final = 2
 INTERRUPTED: Final = 130
 
 
@@ -53,13 +68,7 @@ def query(
     ] = QueryFormat.TABLE,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            parser=expanded_path,
-            metavar="PATH",
-            help="File to write; `-` is standard output. Without it: standard output.",
-        ),
+        output_option("File to write; `-` is standard output. Without it: standard output."),
     ] = None,
     memory: Annotated[str, typer.Option("--memory", help="How much memory the engine may use.")] = "4GB",
 ) -> None:
@@ -73,14 +82,13 @@ def query(
     if sql is None:
         _show_tables()
         return
-    output = None if output == STDOUT else output
     if form is QueryFormat.PARQUET and output is None:
         raise typer.BadParameter("--format parquet needs --output", param_hint="--format")
     found = opened(run)
     from otel_rl.query.engine import QueryError, RunTables
 
     try:
-        written = [output.absolute()] if output and form is QueryFormat.PARQUET else []
+        written = [part_of(output)] if output and form is QueryFormat.PARQUET else []
         tables = RunTables(found, keeps=True, memory=memory, outputs=written)
         _write(tables, sql, form, output)
     except (QueryError, ModuleNotFoundError) as error:
@@ -91,7 +99,8 @@ def query(
 
 def _write(tables: RunTables, sql: str, form: QueryFormat, output: Path | None) -> None:
     if form is QueryFormat.PARQUET and output is not None:
-        tables.write_parquet(sql, output)
+        with replacing(output) as part:
+            tables.write_parquet(sql, part)
         return
     names, rows = tables.rows(sql)
     if form is QueryFormat.TABLE and output is None:
@@ -106,16 +115,38 @@ def _write(tables: RunTables, sql: str, form: QueryFormat, output: Path | None) 
 
 def _show(names: Sequence[str], rows: Iterable[Row]) -> None:
     """Print the first rows as a table."""
-    found = list(islice(rows, MOST_ROWS + 1))
-    grid = Grid(box=None, pad_edge=False, header_style="bold")
-    for index, name in enumerate(names):
+    found, console = list(islice(rows, MOST_ROWS + 1)), stdout()
+    columns = [[printable(name), *map(_shown, cells)] for name, *cells in zip(names, *found[:MOST_ROWS], strict=True)]
+    widths = [max(map(cell_len, column)) for column in columns]
+    if not console.is_terminal:
+        console.width = max(console.width, sum(widths) + GAP * len(widths))
+    grid = Grid(box=None, pad_edge=False, padding=(0, GAP, 0, 0), collapse_padding=True, header_style="bold")
+    shown = _fitting(widths, console.width)
+    if len(shown) < len(names) and len(found) == 1:
+        grid.show_header = False
+        for name, cell in columns:
+            grid.add_row(Text(name, "bold"), Text(cell, overflow="fold"))
+        console.print(grid)
+        return
+    for index in shown:
         is_number = all(isinstance(row[index], int | float | None) for row in found)
-        grid.add_column(printable(name), justify="right" if is_number else "left", overflow="fold")
-    for row in found[:MOST_ROWS]:
-        grid.add_row(*map(_shown, row))
-    stdout().print(grid)
+        least = min(widths[index], LEAST_WIDTH)
+        grid.add_column(names[index], justify="right" if is_number else "left", overflow="fold", min_width=least)
+    for cells in zip(*(columns[index][1:] for index in shown), strict=True):
+        grid.add_row(*cells)
+    console.print(grid)
+    if not found:
+        complain("no row fits the query")
+    if left := names[len(shown) :]:
+        complain(f"no room for {listed(left)}: name the columns that you want; --format csv has all")
     if len(found) > MOST_ROWS:
         complain(f"these are the first {MOST_ROWS} rows; --format csv has all")
+
+
+def _fitting(widths: Sequence[int], room: int) -> range:
+    """Return the first columns, for which there is room; long texts may take several lines."""
+    ends = accumulate(min(width, LEAST_WIDTH) + GAP for width in widths)
+    return range(max(1, sum(end - GAP <= room for end in ends)))
 
 
 def _shown(value: Any) -> str:

@@ -13,7 +13,7 @@ import typer
 from rich.live import Live
 from rich.text import Text
 
-from otel_rl.cli.console import FAILED, RunName, leave, opened, stderr, stdout
+from otel_rl.cli.console import FAILED, NOT_FOUND, RunName, leave, opened, stderr, stdout
 from otel_rl.config import traces_url
 from otel_rl.journal.read import JournalNotFound, Run
 from otel_rl.report import cache
@@ -26,6 +26,7 @@ from otel_rl.report.terminal import document, render
 from otel_rl.report.to_markdown import to_markdown
 from otel_rl.runs.format import printable, size
 from otel_rl.runs.locate import open_whole
+from otel_rl.runs.whole_file import replacing
 
 PAUSE_S: Final = 2.0
 
@@ -72,26 +73,32 @@ def report(  # noqa: PLR0913, PLR0917  an option for each part
     if json + live + (form is ReportFormat.MARKDOWN) + (html is not None) > 1:
         raise typer.BadParameter("--json, --html, --live and --format markdown exclude each other")
     if live:
-        _follow(run, parts)
+        shown = _follow(run, parts)
     elif html is not None:
-        _write_page(opened(run), html)
-    elif json:
-        typer.echo(to_json(_build(opened(run))))
-    elif form is ReportFormat.MARKDOWN:
-        typer.echo(to_markdown(_build(opened(run)), parts), nl=False)
+        shown = _write_page(opened(run), html)
     else:
-        render(_build(opened(run)), stdout(), parts)
+        shown = _build(opened(run))
+        if json:
+            typer.echo(to_json(shown))
+        elif form is ReportFormat.MARKDOWN:
+            typer.echo(to_markdown(shown, parts), nl=False)
+        else:
+            render(shown, stdout(), parts)
+    if shown.is_empty:
+        raise typer.Exit(NOT_FOUND)
 
 
 def _build(found: Run) -> Report:
     return build_report(found, time.time_ns(), _read(found))
 
 
-def _write_page(found: Run, path: Path) -> None:
+def _write_page(found: Run, path: Path) -> Report:
     check_drawable()
     from otel_rl.report.page.document import to_html
 
-    save_page(path, to_html(*build_with_course(found, time.time_ns(), _read(found)), traces_url()))
+    shown, course = build_with_course(found, time.time_ns(), _read(found))
+    save_page(path, to_html(shown, course, traces_url()))
+    return shown
 
 
 def check_drawable() -> None:
@@ -105,7 +112,8 @@ def check_drawable() -> None:
 def save_page(path: Path, page: str) -> None:
     """Write a page into a file, and say so; or end the command with why it cannot be written."""
     try:
-        path.write_text(page, "utf-8")
+        with replacing(path) as part:
+            part.write_text(page, "utf-8")
     except OSError as error:
         leave(f"cannot write {path}: {error.strerror}", FAILED)
     stderr().print(f"{printable(str(path))} ({size(len(page))}) opens in a browser, without a network", soft_wrap=True)
@@ -148,7 +156,7 @@ class _Reading:
         return Text(f"reading {self._name} {self.progress.share:.0%}")
 
 
-def _follow(run: str | None, parts: Sequence[Part]) -> None:
+def _follow(run: str | None, parts: Sequence[Part]) -> Report:
     console = stdout()
     found = opened(run)
     shown, follower = _build(found), _Follower(found)
@@ -160,3 +168,4 @@ def _follow(run: str | None, parts: Sequence[Part]) -> None:
     if shown.state == "alive":  # interrupted, or it is gone: said now, as with the screen of before it would be lost
         shown = _build(opened(str(found.path)))
     render(shown, console, parts)
+    return shown

@@ -17,7 +17,7 @@ from otel_rl.process.mailbox import Inbox
 from otel_rl.process.on_finding import LiveFinding, active, told
 from otel_rl.report.build import build_report
 from otel_rl.report.data.finding import Finding
-from otel_rl.runs.format import printable
+from otel_rl.runs.format import plural, printable
 from otel_rl.runs.locate import find_run, open_whole
 
 LOOK_S: Final = 2.0
@@ -98,10 +98,12 @@ def _watch(path: Path, until: Until) -> int:
 
 
 def _judge_end(path: Path, until: Until, known: Iterable[str]) -> int:
-    """Judge a run that has ended; print what was not told."""
+    """Judge a run that has ended; print what was not told, and that it has ended."""
     findings = build_report(open_whole(path), time.time_ns()).findings
     found: list[Finding] = [one for one in (*findings.health, *findings.learn, *findings.time) if one.severity in CODES]
     write_stdout(_line(one.kind, one.severity, one.sentence, one.advice) for one in found if one.rule not in known)
+    counts = [plural(sum(one.severity == severity for one in found), severity) for severity in CODES]
+    complain(f"the run {path.name} has ended with {' and '.join(counts)}")
     return _code((one.severity for one in found), until)
 
 

@@ -7,8 +7,7 @@ Runs in all of these processes. Source: the wheel of OpenRLHF 0.11.2. Ray carrie
 from __future__ import annotations
 
 from otel_rl.hooks import Integration, Verified
-from otel_rl.integrations.openrlhf import numbers as logged
-from otel_rl.integrations.openrlhf import rollouts, samples, trainer, workers
+from otel_rl.integrations.openrlhf import actors, generation, logged_numbers, ppo_trainer, scored_samples
 from otel_rl.single_controller.driver import DRIVER, driver
 
 ROLES = (
@@ -29,8 +28,8 @@ INTEGRATION = Integration(
     records="one trace a step across the trainer, ranks and rollout engines, also of asynchronous training",
     verified=Verified.OWN_CODE,
     needs=("ray", "torch"),
-    hooks=(*trainer.HOOKS, *rollouts.HOOKS, *workers.HOOKS, *samples.HOOKS, *logged.HOOKS),
-    arriving=(*trainer.ARRIVING, *rollouts.ARRIVING, *workers.ARRIVING),
+    hooks=(*ppo_trainer.HOOKS, *generation.HOOKS, *actors.HOOKS, *scored_samples.HOOKS, *logged_numbers.HOOKS),
+    arriving=(*ppo_trainer.ARRIVING, *generation.ARRIVING, *actors.ARRIVING),
     roles=ROLES,
     memory=driver,
 )

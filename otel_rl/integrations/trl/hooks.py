@@ -16,7 +16,7 @@ from otel_rl import vocabulary
 from otel_rl.actions.memory import acting
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, CallbackHook, CollectiveHook, Hook, Integration, Kwargs, StageHook, Verified
-from otel_rl.integrations.trl import async_grpo, generating, models, online_dpo, rewards, scored
+from otel_rl.integrations.trl import async_grpo, generating, models, online_dpo, rewards, scored, weight_sync
 from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.integrations.trl.models import hides_collectives, is_reference
 from otel_rl.integrations.trl.rollouts import (
@@ -397,6 +397,7 @@ INTEGRATION = Integration(
         *async_grpo.HOOKS,
         *online_dpo.HOOKS,
         *rewards.HOOKS,
+        *weight_sync.HOOKS,
         generating.VLLM,
         StageHook(
             target="trl.generation.vllm_generation:VLLMGeneration.sync_weights",

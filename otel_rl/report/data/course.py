@@ -74,11 +74,13 @@ class RequestCourse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaugeCourse:
-    """A gauge of rollouts or of an engine, by step."""
+    """A gauge of rollouts, of an engine or of a device, by step."""
 
     name: str
     label: str
     """What it is told apart by from others of its name: an outcome, a server; empty if it is the only one."""
+    rank: Rank | None = None
+    """The process, where each has its own."""
     steps: Sequence[int]
     values: Sequence[float]
 

@@ -337,7 +337,7 @@ class Report:
     memory_parts: list[MemoryParts]
     series: list[Series]
     numbers: list[Series]
-    """What the training recorded by itself with `otel_rl.record`."""
+    """What the training recorded by itself with `otel_rl.record`, as `user.NAME`."""
     failures: list[Failure]
     """Exceptions that ended steps, in order of time; such a step is not finished."""
     unseen_steps: int
@@ -358,3 +358,8 @@ class Report:
     """What a user changed of the rules that make the findings."""
     unmade: list[Unmade]
     """Parts that are missing here because of errors in otel_rl; empty as a rule."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was recorded, or nothing of it can be read."""
+        return not self.attempts and not self.unseen_steps

@@ -19,6 +19,8 @@ DEAD: Final = (*NOT_A_NUMBER, "policy_collapse")
 LOOSE: Final = (v.REQUEST_RATIO, v.GROUPS)
 """Numbers of rollouts, of which there may be more than steps."""
 GAINING: Final = 5
+BY_CRITIC: Final = ("GAE", "PPO")
+"""Algorithms whose advantages are those over a critic's values."""
 """The fewest values that can rise."""
 
 
@@ -106,6 +108,14 @@ class Learning:
     """Prompts that were sampled for the training, as far as groups are told apart."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Of them those that no step trains on, by reason."""
+
+    algorithm: str = ""
+    """As recorded: ``GRPO``; empty if unknown."""
+
+    @cached_property
+    def equal_groups(self) -> Curve:
+        """The shares of groups whose rewards are all equal; empty with a critic: its baseline is not the group's."""
+        return Curve() if self.algorithm.upper() in BY_CRITIC else self.curve(v.REWARD_ZERO_STD)
 
     def all_of(self, *names: str) -> Iterator[Numbers]:
         """Find the series of training by their names."""

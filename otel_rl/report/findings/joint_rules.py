@@ -132,7 +132,7 @@ def policy_loss_positive(learning: Learning, *, limit: float = POSITIVE) -> Foun
 )
 def reward_constant(learning: Learning) -> Found | None:
     """Find a reward that became a constant at once, and taught nothing since."""
-    if len(learning.curve(v.REWARD_ZERO_STD)):
+    if len(learning.equal_groups):
         return None  # groups_equal knows more
     reward, spread = learning.curve(v.REWARD_SCORE), learning.curve(v.REWARD_STD)
     final = reward.values[-1] if len(reward) else 0.0
@@ -162,7 +162,7 @@ def reward_constant(learning: Learning) -> Found | None:
 )
 def reward_noisy(learning: Learning, *, spread_limit: float = HALF, equal_limit: float = HALF) -> Found | None:
     """Find rewards of few groups that tell answers apart, with a large spread, that lead nowhere."""
-    spread, equal, reward = (learning.curve(name) for name in (v.REWARD_STD, v.REWARD_ZERO_STD, v.REWARD_SCORE))
+    spread, equal, reward = learning.curve(v.REWARD_STD), learning.equal_groups, learning.curve(v.REWARD_SCORE)
     if min(map(len, (spread, equal, reward))) < 2 * FEW or learning.is_gaining:
         return None
     width, level, share = spread.third(2), reward.third(2), equal.third(2)

@@ -9,6 +9,7 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.analysis.series.onset import onset
 from otel_rl.analysis.series.robust import median
+from otel_rl.report.data.finding import Value
 from otel_rl.report.findings.curves import Learning, Numbers
 from otel_rl.report.findings.rule import Found, rule, whole
 from otel_rl.runs.format import plural, shorten
@@ -29,6 +30,8 @@ MANY: Final = 0.05
 """From this share of the values or answers on NaN is no accident."""
 FEWEST: Final = 5
 NAME_WIDTH: Final = 24
+WHEN: Final = "[since step {since} ({bad} of {of:plural {noun}})][in all {always:plural {noun}}][in the only {only}]"
+"""How a sentence writes what ``_when`` returns."""
 
 
 @rule(
@@ -36,7 +39,8 @@ NAME_WIDTH: Final = 24
     reads=(v.REWARD_SCORE, v.FUNCTION_SCORE, v.GRAD_NORM),
     condition="the reward is NaN or infinite from some step to the end",
     window="all steps",
-    sentence="{who} is {is} {when}: {is_always:nothing is learned|nothing has been learned since}"
+    sentence=f"{{who}} is {{is}} {WHEN}: "
+    "{is_always:nothing is learned|nothing has been learned since}"
     "[ (gradient {gradient_before:brief} to {gradient_after:brief})].",
     advice="Find the answer that the reward function cannot score.",
 )
@@ -48,7 +52,7 @@ def reward_nan(learning: Learning) -> Found | None:
         return None
     names = list(learning.functions(v.FUNCTION_SCORE))
     who = f"Reward {shorten(names[0], NAME_WIDTH)}" if len(names) == 1 else "The reward"
-    values = {"who": who, "is": _kind(learning, one), "when": _when(learning, one, start)}
+    values = {"who": who, "is": _kind(learning, one), **_when(learning, one, start)}
     gradient = _gradient(learning, one.step(start)) if start else {}
     return Found({**values, **gradient, "is_always": start == 0}, since=one.step(start))
 
@@ -58,7 +62,7 @@ def reward_nan(learning: Learning) -> Found | None:
     reads=UPDATE,
     condition="loss, gradient norm, entropy or KL is NaN or infinite from some step to the end",
     window="all steps",
-    sentence="{who} is {is} {when}[; {other} is, too]: the weights may be lost.",
+    sentence=f"{{who}} is {{is}} {WHEN}[; {{other}} is, too]: the weights may be lost.",
     advice="Go back to a checkpoint before that step; try a lower learning rate.",
 )
 def update_nan(learning: Learning) -> Found | None:
@@ -72,7 +76,7 @@ def update_nan(learning: Learning) -> Found | None:
         {
             "who": NAMES[one.name],
             "is": _kind(learning, one),
-            "when": _when(learning, one, start),
+            **_when(learning, one, start),
             "other": min(others, default=None),
         },
         since=one.step(start),
@@ -84,7 +88,7 @@ def update_nan(learning: Learning) -> Found | None:
     reads=(v.REWARD_SCORE, *UPDATE),
     condition="a value is NaN or infinite to the end on some ranks, and a number on others",
     window="all steps, by rank",
-    sentence="{who} of {ranks} is {is} {when}, and a number on the others.",
+    sentence=f"{{who}} of {{ranks}} is {{is}} {WHEN}, and a number on the others.",
     advice="Look at the data and the device of that rank.",
     silenced_by=("reward_nan", "update_nan"),
 )
@@ -97,7 +101,7 @@ def rank_nan(learning: Learning) -> Found | None:
             start, one = min(bad, key=lambda pair: (pair[1].step(pair[0]), pair[1].rank))
             ranks = f"rank {one.rank}" if len(bad) == 1 else f"{len(bad)} of {len(rows)} ranks"
             kind = "NaN" if any(map(math.isnan, one.values)) else "infinite"
-            values = {"who": NAMES[name], "ranks": ranks, "is": kind, "when": _when(learning, one, start)}
+            values = {"who": NAMES[name], "ranks": ranks, "is": kind, **_when(learning, one, start)}
             return Found(values, since=one.step(start), rank=one.who)
     return None
 
@@ -163,7 +167,7 @@ def some_answers_nan(learning: Learning) -> Found | None:
     reads=(v.FUNCTION_SCORE,),
     condition="one of several reward functions gives no answer a number to the end",
     window="all steps; at least 5 at the end",
-    sentence="Reward {name} gives no answer a number {when}: the other rewards count alone.",
+    sentence=f"Reward {{name}} gives no answer a number {WHEN}: the other rewards count alone.",
     advice="Look at what that reward function returns.",
     silenced_by=("reward_nan",),
 )
@@ -173,7 +177,7 @@ def function_nan(learning: Learning) -> Found | None:
     for name, one in scores.items():
         start = onset(one.bad())
         if start is not None and len(scores) > 1 and len(one.values) - start >= FEWEST:
-            values = {"name": shorten(name, NAME_WIDTH), "when": _when(learning, one, start)}
+            values = {"name": shorten(name, NAME_WIDTH), **_when(learning, one, start)}
             return Found(values, since=one.step(start))
     return None
 
@@ -219,11 +223,20 @@ def _ranks_with(learning: Learning, function: str) -> list[Numbers]:
     return [one for one in learning.of_ranks if one.name == v.REWARD_NONFINITE and one.function == function]
 
 
-def _when(learning: Learning, one: Numbers, start: int) -> str:
-    total, noun = len(one.values), learning.noun(len(one.values))
-    if start == 0 and all(one.bad()):
-        return f"in all {plural(total, noun)}" if total > 1 else f"in the only {noun}"
-    return f"since step {one.step(start)} ({sum(one.bad()[start:])} of {plural(total, noun)})"
+def _when(learning: Learning, one: Numbers, start: int) -> dict[str, Value | None]:
+    """Return since which step a number is bad to the end, and how often."""
+    total = len(one.values)
+    is_always = start == 0 and all(one.bad())
+    noun = learning.noun(total)
+    return {
+        "metric": one.name,
+        "since": None if is_always else one.step(start),
+        "bad": sum(one.bad()[start:]),
+        "of": total,
+        "noun": noun,
+        "always": total if is_always and total > 1 else None,
+        "only": noun if is_always and total == 1 else None,
+    }
 
 
 def _kind(learning: Learning, one: Numbers) -> str:

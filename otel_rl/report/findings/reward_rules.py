@@ -199,7 +199,7 @@ def function_constant(learning: Learning) -> Found | None:
     "alarm",
     reads=(v.REWARD_ZERO_STD, v.REWARD_SCORE),
     condition=f"in {whole(ALL)} of the groups all rewards are equal to the end, while the reward is "
-    "still below its best",
+    "still below its best; not with a critic",
     window="all steps; at least 5 at the end, and a tenth of all",
     sentence="{when} all answers of a group get the same reward[ ({value:brief})]: advantages are 0, {nothing}.",
     advice="Look at what the reward function returns; make the prompts easier or harder.",
@@ -207,7 +207,7 @@ def function_constant(learning: Learning) -> Found | None:
 )
 def groups_equal(learning: Learning, *, limit: float = ALL) -> Found | None:
     """Find the step since which all groups have equal rewards, unless the reward had reached its end before."""
-    equal = learning.curve(v.REWARD_ZERO_STD)
+    equal = learning.equal_groups
     start = onset([value >= limit for value in equal.values])
     if start is None or len(equal) - start < max(5, len(equal) // 10) or _is_converged(learning, equal, start):
         return None
@@ -223,7 +223,8 @@ def groups_equal(learning: Learning, *, limit: float = ALL) -> Found | None:
 @rule(
     "warning",
     reads=(v.REWARD_ZERO_STD, v.REWARD_SCORE),
-    condition=f"{whole(EQUAL_SHARE)} of the groups of the last third have equal rewards, and the reward does not rise",
+    condition=f"{whole(EQUAL_SHARE)} of the groups of the last third have equal rewards, and the reward does not rise; "
+    "not with a critic",
     window=f"the last third; at least {2 * FEW} steps",
     sentence="In {last:percent} of the groups all rewards are equal (first third: {first:percent}): they teach "
     "nothing.",
@@ -232,7 +233,7 @@ def groups_equal(learning: Learning, *, limit: float = ALL) -> Found | None:
 )
 def groups_mostly_equal(learning: Learning, *, limit: float = EQUAL_SHARE) -> Found | None:
     """Find that most groups are equal in the last third of a run whose reward does not rise."""
-    equal = learning.curve(v.REWARD_ZERO_STD)
+    equal = learning.equal_groups
     if len(equal) < 2 * FEW or equal.third(2) < limit or learning.is_gaining:
         return None
     return Found({"last": equal.third(2), "first": equal.third(0)})
@@ -327,7 +328,7 @@ def _arrival(curve: Curve) -> tuple[float, int]:
 
 
 def _groups(learning: Learning) -> str:
-    equal = learning.curve(v.REWARD_ZERO_STD)
+    equal = learning.equal_groups
     if len(equal) < 3 or equal.third(2) < 0.1:
         return ""
     late, early = (f"{100 * equal.third(which):.0f} %" for which in (2, 0))

@@ -221,7 +221,7 @@ def add_memory(
     """
     paths = readings.paths()
     table = readings.table
-    has_edge = {int(one) for one in np.unique(readings.row[readings.is_container[readings.row]])}
+    has_edge = {*readings.row[readings.is_container[readings.row]].tolist()}
     for number, known in of_trace.items():
         if known.iteration is not None and known.container in has_edge:
             growth.know_step(ids[number], known.iteration)

@@ -70,7 +70,7 @@ class Steps:
         calls: dict[int, frozenset[Any]] = {}
         wasted: list[tuple[int, int, int, int]] = []
         is_update = self._flags(UPDATE)
-        for root in np.unique(within.inside.root[is_skipped]).tolist():
+        for root in sorted({*within.inside.root[is_skipped].tolist()}):
             container = self.traces.view(int(self.rows[root]))
             of = np.flatnonzero(is_update & (within.inside.root == root))
             views = []

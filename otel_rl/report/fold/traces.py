@@ -113,6 +113,8 @@ class Traces:
                         iteration = self.number_of[trace]
                         assert iteration is not None
                         self.writer.run.failed.append((container.end_ns, step_failure(container, iteration, views)))
+        if self.writer.run.has_only_steps:
+            return
         self._add_calls(within, is_step, records.first)
         add_memory(readings, self.found.peaks, self.found.growth, self.of_trace, self.ids)
 

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -82,7 +83,7 @@ class Document:
 
     def to_json(self, roots: list[Model]) -> dict[str, Any]:
         config = self._write(Model("DocumentConfig"))
-        return {"version": version("bokeh"), "title": "", "config": config, "roots": [*map(self._write_root, roots)]}
+        return {"version": _bokeh_version(), "title": "", "config": config, "roots": [*map(self._write_root, roots)]}
 
     def id_of(self, model: Model) -> str:
         """Return the id of a model that was written."""
@@ -126,6 +127,11 @@ def _array(values: Any) -> dict[str, Any]:
         "dtype": str(values.dtype),
         "order": "little",
     }
+
+
+@cache
+def _bokeh_version() -> str:
+    return version("bokeh")
 
 
 def library() -> str:

@@ -199,7 +199,9 @@ def _link(address: str) -> str:
 
 
 def _figure(figure: Figure) -> str:
-    marks = "".join(f"<li>{marked(f'step {one.step}', 'warning')}: {safe(one.text)}</li>" for one in figure.marks)
+    marks = "".join(
+        f"<li>{marked(f'step {one.step}', SEVERITIES[one.severity])}: {safe(one.text)}</li>" for one in figure.marks
+    )
     wide = ' class="wide-figure"' if _is_wide(figure) else ""
     before = '<div id="steps-shown" role="group" aria-label="step"></div>' if _is_timeline(figure) else ""
     return (

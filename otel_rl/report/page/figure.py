@@ -220,9 +220,10 @@ def course_in_words(what: str, values: Sequence[float | None], unit: Unit) -> st
         return f"{what} is {write(low)} in {'every' if len(finite) > 1 else 'the only'} step"
     few = max(1, len(finite) // 10)
     first, last = (sum(of) / few for of in (finite[:few], finite[-few:]))
+    end = "" if values[-1] is not None and math.isfinite(values[-1]) else ", and is not finite at the end"
     if abs(last - first) < (high - low) / 4:
-        return f"{what} stays between {write(low)} and {write(high)}"
-    return f"{what} {'rises' if last > first else 'falls'} from {write(first)} to {write(last)}"
+        return f"{what} stays between {write(low)} and {write(high)}{end}"
+    return f"{what} {'rises' if last > first else 'falls'} from {write(first)} to {write(last)}{end}"
 
 
 def shape_of(figure: Figure) -> object:

@@ -108,10 +108,10 @@ def _caption(series: Sequence[Series], kind: CurveKind) -> str:
     each = per_point([0] * points)
     thin = "each step" if each == 1 else f"mean of {plural(each, 'step')}"
     wide = window(min(points, 600))
-    smooth = f", thick: mean of {plural(wide, 'point')}" if wide > 1 else ""
     left = len(series) - MOST_CURVES
     more = f"; {left} more are in the tables" if left > 0 else ""
-    return f"Mean of the ranks. Thin: {thin}{smooth}{more}{_nonfinite(series)}."
+    lines = f". Thin: {thin}, thick: mean of {plural(wide, 'point')}" if wide > 1 else f", {thin}"
+    return f"Mean of the ranks{lines}{more}{_nonfinite(series)}."
 
 
 def _nonfinite(series: Sequence[Series]) -> str:

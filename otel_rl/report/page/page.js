@@ -154,17 +154,13 @@
     }
     return drawn;
   };
-  const legend = (one) => {
-    const list = by("figure-timeline").querySelector(".legend");
-    list.replaceChildren(...one.texts.map((label) => {
-      const item = make("li");
-      const swatch = make("i");
-      swatch.style.background = colour(label);
-      item.append(swatch, label);
-      item.addEventListener("click", () => go({ step: one.step, stage: label === said.stage ? undefined : label, span: undefined }));
-      return item;
-    }));
-  };
+  const legend = (one) => by("figure-timeline").querySelector(".legend").replaceChildren(...one.texts.map((label) => {
+    const item = make("li");
+    item.append(make("i"), label);
+    item.firstChild.style.background = colour(label);
+    item.addEventListener("click", () => go({ step: one.step, stage: label === said.stage ? undefined : label, span: undefined }));
+    return item;
+  }));
   const offer = () => by("steps-shown")?.replaceChildren(...[...timelines.values()].sort((one, other) => one.step - other.step).map((one) => {
     const button = Object.assign(make("button", `${one.step} (${one.why})`), { type: "button", value: one.step });
     button.addEventListener("click", () => go({ step: one.step, stage: undefined, span: undefined }));
@@ -221,10 +217,8 @@
   };
   by("whole").addEventListener("click", wholeRun);
   by("selected").querySelector("button").addEventListener("click", () => {
-    const text = by("selected").firstElementChild;
-    getSelection().selectAllChildren(text);
-    if (navigator.clipboard) navigator.clipboard.writeText(text.textContent).catch(() => document.execCommand("copy"));
-    else document.execCommand("copy");
+    getSelection().selectAllChildren(by("selected").firstElementChild);
+    document.execCommand("copy"); // without asking for a permission, as navigator.clipboard may
   });
 
   // --- words and keys -------------------------------------------------------------------------------------------
@@ -283,17 +277,14 @@
         columns = columns.filter(([key]) => !/^(low\d|high\d|zero|bottom|top|colour|alpha|row$)/.test(key)).map(([key, of]) => [heads(key), of]);
       }
       const grid = make("table");
+      const add = (row, tag, text) => row.append(Object.assign(make(tag, text), { className: "number" }));
       const head = grid.createTHead().insertRow();
-      for (const [key] of columns) head.append(Object.assign(make("th", key), { className: "number" }));
+      columns.forEach(([key]) => add(head, "th", key));
       const rows = columns.map(([, of]) => cells(of));
-      for (let at = 0; at < rows[0].length; at++) {
+      rows[0].forEach((_, at) => {
         const row = grid.insertRow();
-        for (const of of rows) {
-          const value = of[at];
-          const text = typeof value === "number" ? String(Number(value.toPrecision(6))) : String(value);
-          row.append(Object.assign(make("td", text), { className: "number" }));
-        }
-      }
+        for (const { [at]: value } of rows) add(row, "td", typeof value === "number" ? Number(value.toPrecision(6)) : value);
+      });
       box.append(grid);
     }
     return box;

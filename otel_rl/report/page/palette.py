@@ -27,6 +27,7 @@ STAGES: Final = {
     f"{v.LOGPROB} old": "#332288",
     v.FORWARD: ORANGE,
     v.BACKWARD: VERMILLION,
+    v.CLIP: "#999933",
     v.OPTIMIZER: PURPLE,
     v.TRAIN: ORANGE,
     v.SYNC: YELLOW,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlencode
 
-from otel_rl.report.data.course import Course
+from otel_rl.report.data.course import Course, StepCourse
 from otel_rl.report.data.finding import Finding, Findings
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
@@ -15,7 +15,7 @@ from otel_rl.report.findings.rule import SEVERITIES
 from otel_rl.report.findings.timing import TIME
 from otel_rl.report.findings.unmade import Making
 from otel_rl.report.page import learning_figures, request_figures, time_figures
-from otel_rl.report.page.figure import Figure, Foldouts, Heat, Mark, Panel, shape_of
+from otel_rl.report.page.figure import Figure, Foldouts, Heat, Mark, Panel, Timelines, shape_of
 from otel_rl.report.page.recorded_amounts import recorded
 from otel_rl.report.page.sample_foldouts import sample_foldouts
 from otel_rl.report.section import Section, rank_name
@@ -105,15 +105,26 @@ def make_page(report: Report, course: Course, making: Making) -> PageContent:
     return PageContent([_said(_marked(panel, found), found) for panel in panels], found)
 
 
-def newer_figures(page: PageContent, report: Report, course: Course) -> tuple[list[Figure], bool]:
-    """Return the curves and the stages of a page with the numbers of a newer report, and the marks that they had.
+def figures_of_steps(page: PageContent) -> list[Figure]:
+    """Return the figures of a page that ``newer_figures`` makes anew."""
+    return [
+        one
+        for panel in page.panels
+        if panel.name in ("learning", "steps")
+        for one in panel.figures
+        if not isinstance(one.content, Timelines)
+    ]
+
+
+def newer_figures(shown: Sequence[Figure], report: Report, steps: StepCourse) -> tuple[list[Figure], bool]:
+    """Return some curves and the stages with the numbers of a newer report, and the marks that they had.
 
     Also return whether one has another shape now, so that only a new page can show it; that one is left out.
     """
-    known = {one.name: one for panel in page.panels for one in panel.figures}
-    newer = [*learning_figures.figures(report), *time_figures.step_figures(report, replace(course, spans=()))]
-    shown = [one for one in newer if one.name in known and shape_of(one) == shape_of(known[one.name])]
-    return [replace(one, marks=known[one.name].marks) for one in shown], len(shown) < len(newer)
+    known = {one.name: one for one in shown}
+    newer = [*learning_figures.figures(report), *time_figures.step_figures(report, Course(steps=steps))]
+    kept = [one for one in newer if one.name in known and shape_of(one) == shape_of(known[one.name])]
+    return [replace(one, marks=known[one.name].marks) for one in kept], len(kept) < len(newer)
 
 
 def _said(panel: Panel, found: Sequence[tuple[Finding, Evidence]]) -> Panel:

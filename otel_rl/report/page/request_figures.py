@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from otel_rl import vocabulary as v
-from otel_rl.report.data.course import Course, GaugeCourse, MemoryCourse, RequestCourse
+from otel_rl.report.data.course import Course, GaugeCourse, RequestCourse
 from otel_rl.report.data.report import Report
 from otel_rl.report.page.figure import WRITE, Axis, Curves, Figure, StepCurve, Unit, course_in_words, curve
 from otel_rl.report.read.request_spans import DURATION
@@ -58,6 +58,8 @@ GAUGES: Final[Mapping[str, tuple[str, str, Unit, str]]] = {
 """By gauge: name, what its title is about, unit, caption."""
 OUTCOMES: Final = {"clipped": "cut", "timed_out": "timed out", "error": "failed"}
 MOST_LINES: Final = 8
+Sizes = tuple[str, Sequence[int], Sequence[float]]
+"""Of a process: its name, steps, and bytes."""
 
 
 def request_figures(report: Report, course: Course) -> list[Figure]:
@@ -88,7 +90,9 @@ def _gauges(gauges: Sequence[GaugeCourse]) -> Iterator[Figure]:
 
 
 def _said(name: str, label: str) -> str:
-    """Write what a gauge is told apart by; the slowest requests are a share."""
+    """Write what a gauge is told apart by; the slowest requests are a share, replicas have numbers."""
+    if name == v.IN_FLIGHT and label.isdigit():
+        return f"replica {label}"
     return percent(float(label)) if name == v.TAIL and label.replace(".", "").isdigit() else OUTCOMES.get(label, label)
 
 
@@ -118,38 +122,44 @@ def _request(course: RequestCourse, spans: int, omitted: int) -> Figure:
 
 
 def memory_figures(report: Report, course: Course) -> list[Figure]:
-    """Return the memory of each kind at the ends of steps."""
-    kinds: defaultdict[str, list[MemoryCourse]] = defaultdict(list)
+    """Return the memory of each kind at the ends of steps, and the activation peak of each step."""
+    kinds: defaultdict[str, list[Sizes]] = defaultdict(list)
     for one in course.memory:
         if one.steps:
-            kinds[one.kind].append(one)
-    return [_memory(report, kind, rows) for kind, rows in kinds.items()]
+            kinds[one.kind].append((rank_name(report, one), one.steps, one.bytes))
+    found = [_memory(kind, rows, "At the end of each step.", "process.memory.usage") for kind, rows in kinds.items()]
+    peaks = [
+        (rank_name(report, one.rank), one.steps, one.values)
+        for one in course.gauges
+        if one.name == v.ACTIVATION and one.rank is not None
+    ]
+    caption = "The most that the forward and backward of a micro-batch need, in each step."
+    return [*found, *([_memory("activation peak", peaks, caption, v.ACTIVATION)] if peaks else [])]
 
 
-def _memory(report: Report, kind: str, rows: Sequence[MemoryCourse]) -> Figure:
-    most = max(rows, key=lambda one: one.bytes[-1] - one.bytes[0])
-    by = most.bytes[-1] - most.bytes[0]
-    highest = max(max(one.bytes) for one in rows)
+def _memory(kind: str, rows: Sequence[Sizes], caption: str, read: str) -> Figure:
+    name, _, most = max(rows, key=lambda row: row[2][-1] - row[2][0])
+    by = most[-1] - most[0]
+    highest = max(max(sizes) for _, _, sizes in rows)
     many = f" {count(len(rows))} processes: lowest, median, highest."
     few = len(rows) <= MOST_LINES
-    curves = [curve(rank_name(report, one), one.steps, one.bytes) for one in rows] if few else _envelope(rows)
-    grows = f"; {rank_name(report, most)} grows by {size(by)}" if by > 0 else ""
+    grows = f"; {name} grows by {size(by)}" if by > 0 else ""
     return Figure(
         name=f"memory-{kind.replace(' ', '-')}",
         title=f"{kind.capitalize()} is at most {size(highest)}{grows}",
         y=Axis(label=kind, unit="By"),
-        content=Curves(curves=curves),
-        caption="At the end of each step." + ("" if few else many),
-        reads=("process.memory.usage",),
+        content=Curves(curves=[curve(*row) for row in rows] if few else _envelope(rows)),
+        caption=caption + ("" if few else many),
+        reads=(read,),
     )
 
 
-def _envelope(rows: Sequence[MemoryCourse]) -> list[StepCurve]:
-    steps = sorted({step for one in rows for step in one.steps})
+def _envelope(rows: Sequence[Sizes]) -> list[StepCurve]:
+    steps = sorted({step for _, of, _ in rows for step in of})
     at = {step: place for place, step in enumerate(steps)}
     values = np.full((len(rows), len(steps)), np.nan)
-    for row, one in enumerate(rows):
-        values[row, [at[step] for step in one.steps]] = one.bytes
+    for row, (_, of, sizes) in enumerate(rows):
+        values[row, [at[step] for step in of]] = sizes
     shares = {"lowest": 0.0, "median": 0.5, "highest": 1.0}
     found = {label: np.nanquantile(values, share, axis=0).tolist() for label, share in shares.items()}
     return [curve(label, steps, numbers) for label, numbers in found.items()]

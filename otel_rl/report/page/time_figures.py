@@ -35,6 +35,7 @@ MANY_PEERS: Final = 64
 ALIKE: Final = 1.01
 """Ranks are alike if that of the highest mean has at most so many times the lowest."""
 EXCESS: Final = "excess"
+ALIKE_TITLE: Final = "No rank works longer than its peers in a mean step"
 LEAST: Final = 0.01
 """A smaller share of the wall time is not in the title."""
 CLICK: Final = " Click a bar for its timeline."
@@ -47,7 +48,7 @@ HEATS: Final[Mapping[str, tuple[str, Unit, str]]] = {
     "active": ("works", "s", "Time in stages, without the collectives and waits inside them."),
     "wait": ("waits for slower ranks", "s", "Time in collectives beyond that of the rank that was in them shortest."),
     "transfer": ("is in collectives without waiting", "s", "The remainder of the time in collectives."),
-    "idle": ("is idle", "s", "Time in `rl.idle`, as a wait for data or for the driver."),
+    "idle": ("is idle", "s", "Time in rl.idle, as a wait for data or for the driver."),
     "other": ("is in no stage", "s", "Time of the step under no stage."),
     "train_tokens": ("trains", "token", "Tokens of the training forwards that the loss uses."),
     "response_tokens": ("generates", "token", "Tokens of the responses generated for training."),
@@ -77,6 +78,7 @@ def _stacked(steps: StepCourse) -> Figure:
     share = f": {percent(sum(steps.stages[shown[0]]) / total)} of all steps" if shown and total else ""
     each = per_point(steps.steps, MOST_BARS)
     what = "a step" if each == 1 else f"the mean of {plural(each, 'step')}"
+    longest = max(range(len(steps.steps)), key=lambda place: steps.time_s[place])
     loops = " Only the last training loop is shown." if steps.has_other_loops else ""
     return Figure(
         name="stages",
@@ -87,8 +89,8 @@ def _stacked(steps: StepCourse) -> Figure:
             right=[steps.steps[one.stop - 1] + 0.5 for one in of],
             parts=parts,
         ),
-        caption=f"Mean of the ranks; a bar is {what}; stages that overlap may add up to more than the step.{loops}"
-        f"{CLICK}",
+        caption=f"Step {steps.steps[longest]} took longest: {seconds(steps.time_s[longest])}. Mean of the ranks; "
+        f"a bar is {what}; stages that overlap may add up to more than the step.{loops}{CLICK}",
         reads=tuple({stage.partition(" ")[0] for stage in steps.stages}),
     )
 
@@ -129,7 +131,7 @@ def _heats(report: Report, course: RankCourse, steps: StepCourse) -> Iterator[Fi
             continue
         yield Figure(
             name=f"rank-{name.replace('_', '-')}",
-            title=_extremes(name, names, mean) + (_when(values[mean.argmax()], steps.steps) if name == EXCESS else ""),
+            title=_extremes(name, names, mean) + _when(name, values[mean.argmax()], steps.steps),
             x=STEP,
             y=Axis(label="rank", unit=unit),
             content=Heat(
@@ -143,11 +145,15 @@ def _heats(report: Report, course: RankCourse, steps: StepCourse) -> Iterator[Fi
         )
 
 
-def _when(values: Any, steps: Sequence[int]) -> str:
+def _when(name: str, values: Any, steps: Sequence[int]) -> str:
     """Return in which steps a rank loses most of what it loses, if these are half of the run or fewer."""
+    if name != EXCESS or np.nansum(values) <= 0:
+        return ""
     lost = np.cumsum(np.nan_to_num(np.maximum(values, 0.0)))
     first, last = (int(np.searchsorted(lost, share * lost[-1])) for share in (0.1, 0.9))
-    return f", above all in steps {steps[first]} to {steps[last]}" if 2 * (last - first + 1) <= len(steps) else ""
+    if 2 * (last - first + 1) > len(steps):
+        return ""
+    return f", above all in {f'step {steps[first]}' if first == last else f'steps {steps[first]} to {steps[last]}'}"
 
 
 def excess(course: RankCourse) -> Any:
@@ -179,7 +185,7 @@ def _extremes(name: str, names: Sequence[str], mean: Any) -> str:
     write, tokens = WRITE[unit], " tokens" if unit == "token" else ""
     highest, lowest = f"{write(mean[most])}{tokens}", write(mean[least])
     if name == EXCESS:
-        return f"{names[most].capitalize()} {what.format(highest)}"
+        return f"{names[most].capitalize()} {what.format(highest)}" if mean[most] > 0 else ALIKE_TITLE
     if mean[most] <= ALIKE * mean[least]:
         return f"Every rank {what}: {highest} a step"
     return f"{names[most].capitalize()} {what} most: {highest} a step, {names[least]} least: {lowest}"

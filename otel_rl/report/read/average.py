@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.intervals import Interval, covered
-from otel_rl.analysis.stages import NO_COMM, Path, StageTimes
+from otel_rl.analysis.stages import Path
 from otel_rl.analysis.steps import tile, warmup
 from otel_rl.analysis.summary import summarize
 from otel_rl.report.data.ranks import Rank, StepKey
 from otel_rl.report.data.report import LongStep, StepTimes
 from otel_rl.report.fold.folded_spans import StepRecord
 from otel_rl.report.read.span_attributes import WorkSums
-from otel_rl.report.read.step_stages import apart
+from otel_rl.report.read.step_stages import StageInSteps, apart, in_steps
 from otel_rl.runs.spans import NOT_TOLD, UNKNOWN
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from otel_rl.tables.forest import Ints
 
 LONG_RATIO: Final = 5.0
 LONG_SHARE: Final = 0.1
@@ -55,23 +61,47 @@ class Averaged:
             steps[record.attempt, record.rank].append((record.step.begin_ns, record.step.end_ns))
         return sum(covered(of_rank) / self.num_ranks[attempt] for (attempt, _), of_rank in steps.items()) / 1e9
 
-    def steps_with(self, path: Path) -> Iterator[tuple[StepRecord, StageTimes]]:
-        for index in self._steps.get(path, ()):
-            yield self.steady[index], self.steady[index].stages[path]
-
-    def other(self) -> Iterator[tuple[StepRecord, StageTimes]]:
-        for record in self.steady:
-            time_ns = record.other_ns
-            yield record, StageTimes((time_ns,), time_ns, time_ns, NO_COMM, is_hidden=False, is_host_clock=False)
+    def share_of(self, path: Path) -> float:
+        """Return the share of a stage in the time of these steps."""
+        busy_ns = sum(ns for record in self.steady for one, ns in record.stages.busy() if one == path)
+        return busy_ns / self.time_ns if self.time_ns else 0.0
 
     @cached_property
-    def _steps(self) -> dict[Path, array[int]]:
-        """Index the steps by stage: a run may have as many stages as samples, each of them in one step."""
-        steps: defaultdict[Path, array[int]] = defaultdict(lambda: array("I"))
-        for index, record in enumerate(self.steady):
-            for path in record.stages:
-                steps[path].append(index)
-        return steps
+    def stages(self) -> dict[Path, StageInSteps]:
+        """The stages of the steady steps: a run may have as many as samples, each of them in one step."""
+        return in_steps([record.stages for record in self.steady])
+
+    @cached_property
+    def other(self) -> StageInSteps:
+        """What is under no stage."""
+        times_ns = np.array([record.other_ns for record in self.steady], np.int64)
+        zeros = np.zeros_like(times_ns)
+        return StageInSteps(np.arange(len(times_ns)), times_ns, times_ns, times_ns, zeros, zeros)
+
+    @cached_property
+    def ranks(self) -> dict[Rank, int]:
+        """The ranks that have steady steps, by number."""
+        found: dict[Rank, int] = {}
+        for record in self.steady:
+            found.setdefault(record.rank, len(found))
+        return found
+
+    @cached_property
+    def rank_of(self) -> Ints:
+        """The number of the rank of each steady step."""
+        return np.array([self.ranks[record.rank] for record in self.steady], np.int64)
+
+    @cached_property
+    def ranks_beside(self) -> NDArray[np.float64]:
+        """How many ranks the attempt of each steady step has."""
+        return np.array([self.num_ranks[record.attempt] for record in self.steady], float)
+
+    def sums_by_rank(self, step: Ints, values: Ints) -> dict[Rank, int]:
+        """Add up numbers of steady steps; ranks that have none are left out."""
+        sums: dict[int, int] = {}
+        for number, value in zip(self.rank_of[step].tolist(), values.tolist(), strict=True):
+            sums[number] = sums.get(number, 0) + value
+        return {rank: sums[number] for rank, number in self.ranks.items() if number in sums}
 
 
 def stages_of_step(records: Iterable[StepRecord]) -> list[StepRecord]:

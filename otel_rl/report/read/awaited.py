@@ -43,21 +43,14 @@ def _longest_s(rows: Sequence[RankTime]) -> float:
 
 
 def _own_s(averaged: Averaged) -> dict[str, dict[Rank, float]]:
-    steps: Counter[Rank] = Counter()
-    own_ns: defaultdict[str, Counter[Rank]] = defaultdict(Counter)
-    incomparable = {v.COMM}
-    for record in averaged.steady:
-        steps[record.rank] += 1
-        own_ns[v.OTHER][record.rank] += record.other_ns
-        for path, part in record.stages.items():
-            if len(path) == 1:
-                own_ns[path[0]][record.rank] += part.own_ns
-                if part.is_hidden or part.is_host_clock:
-                    incomparable.add(path[0])
+    steps = Counter(record.rank for record in averaged.steady)
+    stages = {v.OTHER: averaged.other} | {path[0]: part for path, part in averaged.stages.items() if len(path) == 1}
     return {
-        stage: {rank: time_ns / steps[rank] / 1e9 for rank, time_ns in of_ranks.items()}
-        for stage, of_ranks in own_ns.items()
-        if stage not in incomparable
+        stage: {
+            rank: time_ns / steps[rank] / 1e9 for rank, time_ns in averaged.sums_by_rank(part.step, part.own_ns).items()
+        }
+        for stage, part in stages.items()
+        if stage != v.COMM and not (part.is_hidden or part.is_host_clock)
     }
 
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
 
 from otel_rl.analysis.stages import NO_COMM, Comm, Path, StageTimes, is_apart
+
+if TYPE_CHECKING:
+    from otel_rl.tables.forest import Ints
 
 NUMBERS: Final = 5
 """What is packed of a stage: union, own time, collectives, time in them, and the end of its durations."""
@@ -64,7 +69,66 @@ class PackedStages(Mapping[Path, StageTimes]):
         """Return the union of the calls of each stage, ns; a tenth of the time that whole stages take."""
         return ((path, self._numbers[first]) for path, (first, _) in self._places.items())
 
-    def collectives(self) -> Iterator[tuple[Path, Comm]]:
-        for path, (first, _) in self._places.items():
-            if count := self._numbers[first + 2]:
-                yield path, Comm(count, self._numbers[first + 3])
+    @property
+    def shape(self) -> Mapping[Path, tuple[int, Clocks]]:
+        """Which stage is where; the same object in all steps that have the same stages."""
+        return self._places
+
+    @property
+    def numbers(self) -> array[int]:
+        """``NUMBERS`` of each stage, then the durations of all calls."""
+        return self._numbers
+
+
+class StageInSteps(NamedTuple):
+    """One stage in all the steps that have it."""
+
+    step: Ints
+    """Which of the steps, in order."""
+    durations_ns: Ints
+    """Of all its calls, step by step."""
+    busy_ns: Ints
+    own_ns: Ints
+    comm_count: Ints
+    comm_ns: Ints
+    is_hidden: bool = False
+    """In any step, as ``is_host_clock``; ``is_device_clock`` in each."""
+    is_host_clock: bool = False
+    is_device_clock: bool = False
+
+
+def in_steps(steps: Sequence[PackedStages]) -> dict[Path, StageInSteps]:
+    """Return each stage of some steps as arrays. Cost: 0.4 us a stage of a step, 3 us a stage."""
+    numbers = np.frombuffer(b"".join([one.numbers for one in steps]), np.int64)
+    codes: dict[Path, int] = {}
+    shapes = {id(one.shape): one.shape for one in steps}
+    path_of = {key: [codes.setdefault(path, len(codes)) for path in shape] for key, shape in shapes.items()}
+    clocks_of = {key: [clocks for _, clocks in shape.values()] for key, shape in shapes.items()}
+    size = np.array([len(one) for one in steps], np.int64)
+    length = np.array([len(one.numbers) for one in steps], np.int64)
+    path = np.array([code for one in steps for code in path_of[id(one.shape)]], np.int64)
+    clocks = np.array([row for one in steps for row in clocks_of[id(one.shape)]], bool).reshape(-1, 3)
+    place = np.arange(len(path)) - np.repeat(np.cumsum(size) - size, size)
+    begin = np.repeat(np.cumsum(length) - length, size)
+    order = np.argsort(path, kind="stable")
+    at = (begin + NUMBERS * place)[order]
+    calls_before = np.where(place[order] > 0, numbers[at - 1], 0) if len(at) else at
+    first_call = (begin + NUMBERS * np.repeat(size, size))[order] + calls_before
+    calls = numbers[at + NUMBERS - 1] - calls_before
+    ends = np.concatenate([[0], np.cumsum(calls)])
+    durations = numbers[np.repeat(first_call - ends[:-1], calls) + np.arange(ends[-1])]
+    step = np.repeat(np.arange(len(steps)), size)[order]
+    columns = numbers[at[:, np.newaxis] + np.arange(4)].T.copy()
+    bounds = np.searchsorted(path[order], np.arange(len(codes) + 1)).tolist()
+    is_any = np.logical_or.reduceat(clocks[order], bounds[:-1]).tolist() if codes else []
+    is_all = np.logical_and.reduceat(clocks[order], bounds[:-1]).tolist() if codes else []
+    of_calls = ends[bounds].tolist()
+    found: dict[Path, StageInSteps] = {}
+    for code, name in enumerate(codes):
+        low, high = bounds[code : code + 2]
+        busy_ns, own_ns, comm_count, comm_ns = columns[:, low:high]
+        found[name] = StageInSteps(
+            step[low:high], durations[of_calls[code] : of_calls[code + 1]], busy_ns, own_ns, comm_count, comm_ns,
+            is_hidden=is_any[code][0], is_host_clock=is_any[code][1], is_device_clock=is_all[code][2],
+        )  # fmt: skip
+    return found

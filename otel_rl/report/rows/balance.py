@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.stages import Comm
 from otel_rl.analysis.stragglers import slowest
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import BalanceRow, CommRow, RankComm, RankSeconds, StageRow
 from otel_rl.report.data.time_use import StragglerRow
-from otel_rl.report.fold.folded_spans import StepRecord
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.single_controller.guest_steps import CONTROLLER
+
+if TYPE_CHECKING:
+    from otel_rl.tables.forest import Ints
 
 MAIN_SHARE: Final = 0.01
 NO_WORK: Final = (v.OTHER, v.COMM, f"{v.IDLE} {CONTROLLER}")
@@ -43,10 +46,11 @@ def balance_rows(
 
 
 def _own_ns(averaged: Averaged, stage: str) -> dict[Rank, list[int]]:
-    found: defaultdict[Rank, list[int]] = defaultdict(list)
-    for record, part in averaged.other() if stage == v.OTHER else averaged.steps_with((stage,)):
-        found[record.rank].append(part.own_ns)
-    return found
+    part = averaged.other if stage == v.OTHER else averaged.stages.get((stage,))
+    if part is None:
+        return {}
+    of = averaged.rank_of[part.step]
+    return {rank: part.own_ns[of == number].tolist() for rank, number in averaged.ranks.items() if number in of}
 
 
 def _balance_row(
@@ -77,10 +81,11 @@ def comm_rows(averaged: Averaged, stages: list[StageRow]) -> list[CommRow]:
     steps = Counter(record.rank for record in averaged.steady)
     counts: Counter[tuple[str, Rank]] = Counter()
     times_ns: Counter[tuple[str, Rank]] = Counter()
-    for record in averaged.steady:
-        for stage, comm in _comm(record):
-            counts[stage, record.rank] += comm.count
-            times_ns[stage, record.rank] += comm.time_ns
+    for stage, step, count, time_ns in _collectives(averaged):
+        has_any = count > 0
+        for sums, values in ((counts, count), (times_ns, time_ns)):
+            by_rank = averaged.sums_by_rank(step[has_any], values[has_any])
+            sums.update({(stage, rank): number for rank, number in by_rank.items()})
     order = [row.stage for row in stages if row.inside is None and row.stage != v.COMM] + [v.COMM]
     return [
         CommRow(stage=stage, ranks=[_rank(rank, counts[stage, rank], times_ns[stage, rank], steps) for rank in ranks])
@@ -89,11 +94,14 @@ def comm_rows(averaged: Averaged, stages: list[StageRow]) -> list[CommRow]:
     ]
 
 
-def _comm(record: StepRecord) -> Iterator[tuple[str, Comm]]:
-    found = [(path[0], comm) for path, comm in record.stages.collectives() if len(path) == 1 and path[0] != v.COMM]
-    for stage, comm in [*found, (v.COMM, record.direct_comm)]:
-        if comm.count:
-            yield stage, comm
+def _collectives(averaged: Averaged) -> Iterator[tuple[str, Ints, Ints, Ints]]:
+    """Return stages, and of each the steps, and the number and time of its collectives in them."""
+    for path, part in averaged.stages.items():
+        if len(path) == 1 and path[0] != v.COMM:
+            yield path[0], part.step, part.comm_count, part.comm_ns
+    direct = [(record.direct_comm.count, record.direct_comm.time_ns) for record in averaged.steady]
+    count, time_ns = np.array(direct, np.int64).reshape(-1, 2).T
+    yield v.COMM, np.arange(len(direct)), count, time_ns
 
 
 def _rank(rank: Rank, count: int, time_ns: int, steps: Counter[Rank]) -> RankComm:

@@ -86,7 +86,7 @@ def chosen_steps(course: StepCourse, report: Report) -> dict[int, str]:
             if step is not None:
                 found.setdefault(step, "named by a finding")
     by_time = sorted(range(len(course.steps)), key=lambda place: -course.time_s[place])
-    reasons = [(place, "among the slowest") for place in by_time[:SLOWEST]]
+    reasons = [(place, "the slowest" if place == by_time[0] else "among the slowest") for place in by_time[:SLOWEST]]
     reasons += [(by_time[len(by_time) // 2], MEDIAN), (len(by_time) - 1, "the last")] if by_time else []
     for place, why in reasons:
         found.setdefault(course.steps[place], why)

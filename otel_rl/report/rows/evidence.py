@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from otel_rl.report.source import Source
 
 
-def findings(source: Source, settings: RuleSettings) -> Findings:
+def findings(source: Source, settings: RuleSettings, *, with_time: bool = True) -> Findings:
+    """Return what the rules find. TIME, which compares all steps of all ranks, takes longer than all the others."""
     make = source.making.make
     return judge(
-        make("finding", "TIME", None, time_rows, source),
+        make("finding", "TIME", None, time_rows, source) if with_time else None,
         make("finding", "LEARN", None, learning, source),
         make("finding", "HEALTH", None, health_rows, source),
         source.making,
@@ -58,6 +59,7 @@ def learning(source: Source) -> Learning:
         series=[_last_loop(one.name, one.qualifiers, one.steps, one.values) for one in source.curves],
         of_ranks=[_last_loop(one.name, one.qualifiers, one.steps, one.values, one.rank) for one in found],
         settings=source.settings,
+        algorithm=text(source.resource, v.ALGORITHM),
         is_led=bool(source.found.led),
         answers=median(answers) if answers else None,
         groups=len(source.found.trajectories.groups),

@@ -11,7 +11,6 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.histogram import Histogram, exact_quantile
 from otel_rl.journal.read import PointView
 from otel_rl.report.data.details import BadRequests, EnginePreemptions, Quantiles, RequestRow, Requests, RequestTail
-from otel_rl.report.data.report import StageRow
 from otel_rl.report.read.last_points import LastPoints
 from otel_rl.report.read.request_spans import RequestKind, RequestSpans, kind_of
 from otel_rl.runs.format import count, seconds
@@ -64,7 +63,13 @@ class RequestPoints:
             key = point.journal.identity.writer, point.time_ns
             self._rollouts[key][point.name, text(point.attributes, v.SLOWEST)] = point.value
 
-    def rows(self, stages: Sequence[StageRow], spans: RequestSpans) -> Requests:
+    def rows(self, rollout_share: float, spans: RequestSpans) -> Requests:
+        """Return what is known of the requests.
+
+        Args:
+            rollout_share: share of the step time that is rollouts.
+            spans: of the requests that have some.
+        """
         last = self._last.points()
         bad = _sums(last, v.BAD_REQUESTS, v.REASON)
         preemptions = _sums(last, v.ENGINE_PREEMPTIONS, v.PROVIDER)
@@ -75,7 +80,7 @@ class RequestPoints:
                 preemptions.pop(row.engine, None)
         return Requests(
             rows=rows,
-            tails=self._tails(stages),
+            tails=self._tails(rollout_share),
             bubble=self._mean((v.ROLLOUT_BUBBLE, "")),
             kv_cache_peak=self._cache_peak,
             engine_preemptions=[
@@ -93,8 +98,7 @@ class RequestPoints:
         total = sum(wall_s for _, wall_s in found)
         return sum(value * wall_s for value, wall_s in found) / total if total else None
 
-    def _tails(self, stages: Sequence[StageRow]) -> list[RequestTail]:
-        rollout_share = sum(row.share for row in stages if row.inside is None and row.stage == v.SAMPLE)
+    def _tails(self, rollout_share: float) -> list[RequestTail]:
         known = {slowest for one in self._rollouts.values() for name, slowest in one if name == v.TAIL}
         tails = []
         for slowest in sorted(known, key=float):

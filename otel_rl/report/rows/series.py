@@ -66,14 +66,13 @@ class SeriesPoints:
         self._moments: dict[tuple[int, int], int] = {}
 
     def add(self, point: PointView) -> None:
-        name = text(point.attributes, v.METRIC_NAME) or point.name.removeprefix(v.USER)
         shown = [
             (key, str(value)) for key, value in point.attributes.items() if key not in (v.SCOPE_KEY, v.METRIC_NAME)
         ]
         process = id(point.resource)
         if process not in self._ranks:
             self._ranks[process] = text(point.resource, v.ATTEMPT_ID), rank_of(point.resource)
-        self._put((name, point.unit, tuple(sorted(shown))), (process, point.time_ns), point.value)
+        self._put((point.name, point.unit, tuple(sorted(shown))), (process, point.time_ns), point.value)
 
     def _put(self, head: Head, moment: tuple[int, int], value: float) -> None:
         moments, values = self._points.setdefault(head, (array("I"), array("d")))
@@ -190,6 +189,12 @@ def _series(head: Head, steps: Moments, moments: array[int], values: array[float
     rows: list[tuple[int, int | None, float]] = []
     nonfinite = 0
     for key, ones in _by_step(steps, moments, values).items():
+        if len(ones) == 1:  # most are: of thousands of names the rest would take seconds
+            ((time_ns, _, number),) = ones
+            is_finite = math.isfinite(number)
+            nonfinite += not is_finite
+            rows.append((time_ns, key[1], number if is_finite else math.nan))
+            continue
         attempt = max(ones)[1]  # the newest
         newest = sorted(value for value in ones if value[1] == attempt)
         numbers = [number for _, _, number in newest]

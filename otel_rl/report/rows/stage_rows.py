@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from otel_rl import vocabulary as v
-from otel_rl.analysis.stages import Path, StageTimes
+from otel_rl.analysis.stages import Path
 from otel_rl.analysis.summary import summarize
 from otel_rl.report.data.report import StageRow
-from otel_rl.report.fold.folded_spans import StepRecord
 from otel_rl.report.read.average import Averaged
+from otel_rl.report.read.step_stages import StageInSteps
 
 
 def stage_rows(averaged: Averaged) -> list[StageRow]:
     """Make one row per stage, largest share first, the stages inside it right below it, `rl.other` at the end."""
-    paths = {path for record in averaged.steady for path in record.stages}
-    rows = {path: _row(averaged, path, averaged.steps_with(path)) for path in paths}
-    ordered = sorted(paths, key=lambda path: _order(rows, path))
-    other = [_row(averaged, (v.OTHER,), averaged.other())] if averaged.time_ns else []
+    rows = {path: _row(averaged, path, part) for path, part in averaged.stages.items()}
+    ordered = sorted(rows, key=lambda path: _order(rows, path))
+    other = [_row(averaged, (v.OTHER,), averaged.other)] if averaged.time_ns else []
     return [rows[path] for path in ordered] + other
 
 
@@ -54,21 +54,9 @@ def _order(rows: dict[Path, StageRow], path: Path) -> tuple[tuple[float, str], .
     return tuple((-rows[path[: depth + 1]].share, path[depth]) for depth in range(len(path)))
 
 
-def _row(averaged: Averaged, path: Path, steps: Iterable[tuple[StepRecord, StageTimes]]) -> StageRow:
-    times = array("d")
-    busy_ns = comm_ns = 0
-    per_rank_ns = 0.0
-    is_hidden = is_host = False
-    is_device = True
-    for record, part in steps:
-        times.extend([ns / 1e9 for ns in part.durations_ns])
-        busy_ns += part.busy_ns
-        comm_ns += part.comm.time_ns
-        per_rank_ns += part.busy_ns / averaged.num_ranks[record.attempt]
-        is_hidden |= part.is_hidden
-        is_host |= part.is_host_clock
-        is_device &= part.is_device_clock
-    durations = summarize(times)
+def _row(averaged: Averaged, path: Path, part: StageInSteps) -> StageRow:
+    durations = summarize((np.sort(part.durations_ns) / 1e9).tolist())
+    busy_ns, comm_ns = sum(part.busy_ns.tolist()), sum(part.comm_ns.tolist())  # of most stages there is one step
     return StageRow(
         stage=path[-1],
         inside=path[-2] if len(path) > 1 else None,
@@ -76,9 +64,9 @@ def _row(averaged: Averaged, path: Path, steps: Iterable[tuple[StepRecord, Stage
         share=busy_ns / averaged.time_ns if averaged.time_ns else 0.0,
         median_s=durations.median,
         p95_s=durations.p95,
-        total_s=per_rank_ns / 1e9,
+        total_s=sum((part.busy_ns / averaged.ranks_beside[part.step]).tolist()) / 1e9,
         comm_share=comm_ns / busy_ns if busy_ns else 0.0,
-        is_comm_hidden=is_hidden,
-        is_host_clock=is_host,
-        is_device_clock=is_device and durations.count > 0,
+        is_comm_hidden=part.is_hidden,
+        is_host_clock=part.is_host_clock,
+        is_device_clock=part.is_device_clock and durations.count > 0,
     )

@@ -65,7 +65,7 @@ def _joined(facts: Iterable[str]) -> str:
 
 def _state(report: Report) -> Line:
     if not report.attempts:
-        return Line("no spans recorded" if report.unseen_steps else "nothing recorded", "warning")
+        return Line("nothing recorded" if report.is_empty else "no spans recorded", "warning")
     is_missed = report.state == "unknown" and report.steps.recorded > 0  # who makes no step has nothing to tear down
     state = STATES[report.state] if report.state != "unknown" or is_missed else Line("ended", "note")
     setup = report.attempts[-1].setup_s

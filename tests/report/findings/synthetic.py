@@ -63,12 +63,20 @@ def learn(
     every: int = 1,
     settings: Mapping[str, float] | None = None,
     is_led: bool = False,
+    algorithm: str = "",
 ) -> list[Finding]:
     """Judge series, and others of single functions or ranks."""
     made = [numbers(name, values, every=every) for name, values in series.items() if values]
     made += [one for one in more if one.rank is None]
     of_ranks = [one for one in more if one.rank is not None]
-    known = Learning(series=made, of_ranks=of_ranks, answers=answers, settings=settings or {}, is_led=is_led)
+    known = Learning(
+        series=made,
+        of_ranks=of_ranks,
+        answers=answers,
+        settings=settings or {},
+        is_led=is_led,
+        algorithm=algorithm,
+    )
     found = apply(LEARN, "learn", known)
     for one in found:
         check_place(one)

@@ -429,6 +429,13 @@ def test_a_reward_that_never_rose_falls_or_collapses() -> None:
     assert ["reward_falls", "reward_collapsed"] == [changed(REWARD_SCORE=run)[0].rule for run in (slow, at_once)]
 
 
+@pytest.mark.parametrize(("algorithm", "expected"), [("", True), ("GRPO", True), ("GAE", False), ("PPO", False)])
+def test_equal_groups_teach_with_a_critic(algorithm: str, expected: bool) -> None:
+    """Its values are the baseline, not the mean of a group."""
+    run = healthy(LENGTH) | {v.REWARD_SCORE: [0.5] * LENGTH, v.REWARD_ZERO_STD: [1.0] * LENGTH}
+    assert expected == ("groups_equal" in {one.rule for one in learn(run, algorithm=algorithm)})
+
+
 def test_a_constant_after_noise_is_no_collapse() -> None:
     """Equal rewards have no noise: what is beyond it is measured before them."""
     noisy = [0.65 + (0.15 if step % 2 else -0.15) for step in STEPS]

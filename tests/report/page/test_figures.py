@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
+from otel_rl.records import MetricPoints, Number
 from otel_rl.report.build import build_with_course
 from otel_rl.report.data.course import Course, RankCourse, StepCourse
 from otel_rl.report.data.report import Report
@@ -18,7 +20,8 @@ from otel_rl.report.page.figure import Bars, Curves, Figure, Heat, Stack, bins, 
 from otel_rl.report.page.panels import PageContent, make_page
 from otel_rl.report.page.time_figures import MORE, MOST_BARS, MOST_STAGES, excess, rank_figures, step_figures
 from otel_rl.report.section import Line
-from tests.made_runs import BEGIN_NS, Plan, write_run
+from tests import made_runs
+from tests.made_runs import BEGIN_NS, MIB, Plan, write_run
 from tests.report.test_stored_reports import recorded
 
 NOW_NS = BEGIN_NS + 3_600_000_000_000
@@ -124,10 +127,17 @@ def test_a_rank_that_is_slow_for_some_time_is_told_with_these_steps(tmp_path: Pa
     assert figures(page)["rank-excess"].title == "Rank 2 works 10.0 ms a step longer than its peers"
     active = course.ranks.numbers["active"].copy()
     active[2] = active[1]
-    active[2, 11:15] += 0.5
-    ranks = replace(course.ranks, numbers={**course.ranks.numbers, "active": active})
-    title = rank_figures(report, replace(course, ranks=ranks))[0].title
-    assert title == "Rank 2 works 100 ms a step longer than its peers, above all in steps 12 to 15"
+    for rank in range(4):
+        active[rank, rank] -= 0.01
+    for steps, by_s, said in (
+        (slice(0), 0.0, "No rank works longer than its peers in a mean step"),
+        (slice(11, 15), 0.5, "Rank 2 works 99.5 ms a step longer than its peers, above all in steps 12 to 15"),
+        (slice(11, 12), 2.0, "Rank 2 works 99.5 ms a step longer than its peers, above all in step 12"),
+    ):
+        slow = active.copy()
+        slow[2, steps] += by_s
+        ranks = replace(course.ranks, numbers={**course.ranks.numbers, "active": slow})
+        assert rank_figures(report, replace(course, ranks=ranks))[0].title == said
 
 
 def test_the_panel_of_telemetry_counts_what_is_on_disk(tmp_path: Path) -> None:
@@ -153,6 +163,30 @@ def test_a_step_that_a_finding_names_is_marked(tmp_path: Path) -> None:
     assert all(not one.marks for name, one in figures(page).items() if name != "loss")
 
 
+@pytest.mark.parametrize("ranks", [2, 9])
+def test_the_activation_peak_of_each_step_is_that_of_its_metric(
+    ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By rank, of many ranks the lowest, the median and the highest; their highest is in the report, too."""
+    points = made_runs._points
+
+    def with_peak(plan: Plan, rank: int, number: int, time_ns: int, step_s: float) -> list[MetricPoints]:
+        peak = Number(time_ns, (number + 10 * rank) * MIB, {})
+        found = points(plan, rank, number, time_ns, step_s)
+        return [*found, MetricPoints(v.ACTIVATION, "gauge", "By", "", [peak], BEGIN_NS)]
+
+    monkeypatch.setattr(made_runs, "_points", with_peak)
+    _, _, page = page_of(write_run(tmp_path, Plan(ranks=ranks, steps=6)))
+    figure = figures(page)["memory-activation-peak"]
+    assert isinstance(figure.content, Curves)
+    shown = {one.label: [value / MIB for value in one.y] for one in figure.content.curves}
+    of_rank = {rank: [number + 10 * rank for number in range(1, 7)] for rank in range(ranks)}
+    few = {f"rank {rank}": of_rank[rank] for rank in range(ranks)}
+    assert shown == (few if ranks == 2 else {"lowest": of_rank[0], "median": of_rank[4], "highest": of_rank[8]})
+    assert figure.title == f"Activation peak is at most {10 * ranks - 4}.0 MiB; rank 0 grows by 5.00 MiB"
+    assert figure.name in {one.name for panel in page.panels if panel.name == "memory" for one in panel.figures}
+
+
 def test_panels_without_data_are_left_out(tmp_path: Path) -> None:
     """One rank is compared with none, it has a table only; without metrics nothing is said of learning."""
     _, _, page = page_of(write_run(tmp_path, Plan(ranks=1, metrics=False)))
@@ -170,6 +204,7 @@ def test_panels_without_data_are_left_out(tmp_path: Path) -> None:
         ([1.0, 2.0, 3.0, 4.0], "X rises from 1 to 4"),
         ([4.0, None, 2.0, 1.0], "X falls from 4 to 1"),
         ([1.0, 5.0, 3.0, 1.5], "X stays between 1 and 5"),
+        ([1.0, 2.0, 3.0, None], "X rises from 1 to 3, and is not finite at the end"),
     ],
 )
 def test_titles_say_how_a_number_goes(values: list[float | None], said: str) -> None:

@@ -30,7 +30,7 @@ def settings(**changes: Any) -> SimpleNamespace:
         world_size=1,
         model_args=model,
         strategy_args=SimpleNamespace(strategy_name="vllm"),
-        generating_args=SimpleNamespace(num_return_sequences=2, max_new_tokens=2),
+        generating_args=SimpleNamespace(num_return_sequences=2, max_new_tokens=changes.pop("max_new_tokens", 2)),
     )
     config = {
         "pretrain": "/models/tiny", "adv_estimator": "grpo", "output_dir": "output", "track_with": "stdout",

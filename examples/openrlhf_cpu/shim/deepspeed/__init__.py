@@ -9,7 +9,9 @@ from torch import distributed
 from .runtime.engine import DeepSpeedEngine
 
 __version__ = version = "0.19.6"
-zero = SimpleNamespace(GatheredParameters=lambda *args, **kwargs: nullcontext(), Init=lambda *args, **kwargs: nullcontext())
+zero = SimpleNamespace(
+    GatheredParameters=lambda *args, **kwargs: nullcontext(), Init=lambda *args, **kwargs: nullcontext()
+)
 
 
 def init_distributed(dist_backend=None, timeout=None, **kwargs):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -108,7 +108,7 @@ class TrajectorySpans:
         self._unplaced: list[tuple[Trajectory, WorkSums, str, str]] = []
         """Those that ended in no step that is known, each with its attempt and host."""
         self._begins: defaultdict[str, list[tuple[int, int, StepKey]]] = defaultdict(list)
-        """By attempt: begin and end of the driver's steps."""
+        """By attempt: begin and end of the driver's steps, in order of time."""
         self._traces: dict[bytes, StepKey] = {}
         self._hosts: dict[str, str] = {}
         """By attempt: that of its driver."""
@@ -118,7 +118,7 @@ class TrajectorySpans:
         attempt, number = text(container.resource, v.ATTEMPT_ID), iteration_of(container.attributes)
         if number is not None:
             key = attempt, text(container.attributes, v.LOOP_NAME), number
-            self._begins[attempt].append((container.start_ns, container.end_ns, key))
+            insort(self._begins[attempt], (container.start_ns, container.end_ns, key))  # journals have any order
             self._traces[container.trace_id] = key
             self._hosts[attempt] = text(container.resource, v.HOST_NAME)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, Hook, Kwargs, StageHook
-from otel_rl.integrations.openrlhf.trainer import MAKER, progress
+from otel_rl.integrations.openrlhf.ppo_trainer import MAKER, progress
 from otel_rl.layers.memory import add_samples
 from otel_rl.probes.host_arrays import of_host
 from otel_rl.process.state import state

@@ -4,7 +4,8 @@ Source: OpenRLHF 0.11.2, ``trainer/ppo_utils/samples_generator.py``, ``trainer/p
 (``GenerateSamplesActor.fit``, 106), ``trainer/ray/vllm_engine.py``, ``utils/agent.py``.
 
 A synchronous trainer generates in its own process. ``GenerateSamplesActor`` of an asynchronous one has no steps: each
-batch that it puts into the queue is a trace of its own, whose key is its place there.
+batch that it puts into the queue is a trace of its own, whose key is its place there. A generation begins when its
+prompts are there: at the end of the data there are none, and so there is no step.
 """
 
 from __future__ import annotations
@@ -13,35 +14,40 @@ from dataclasses import dataclass
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.clock import monotonic_ns
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, StageHook
 from otel_rl.hooks.submitted import SubmittedHook
-from otel_rl.integrations.openrlhf.trainer import BATCH, batch_key, begin_next_step
+from otel_rl.integrations.openrlhf.ppo_trainer import BATCH, batch_key, begin_next_step
 from otel_rl.process.carrier import IN_USE, Carrier
 from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.records import Count, Deferred, Value
 from otel_rl.single_controller.sample_groups import count_dropped, of_sample, sample_counts
 from otel_rl.single_controller.tables import sync_hooks
+from otel_rl.trace.apart import open_apart
+from otel_rl.trace.stage import Stage, innermost
 
-GENERATOR = "openrlhf.trainer.ppo_utils.samples_generator:SamplesGenerator"
+SAMPLES = "openrlhf.trainer.ppo_utils.samples_generator"
+GENERATOR = f"{SAMPLES}:SamplesGenerator"
 AGENT = "openrlhf.utils.agent"
 EXECUTORS = "AgentExecutorBase", "SingleTurnAgentExecutor", "MultiTurnAgentExecutor"
-TRAIN = (vocabulary.MODE, "train")
 
 
 @dataclass(eq=False)
-class Generating(Memory):
+class BatchesMade(Memory):
     """What a process that generates, or serves rollouts, remembers."""
 
     generator: Any = None
     """The ``GenerateSamplesActor`` whose ``fit`` goes on."""
     batches: int = 0
     """How many batches it has put into the queue."""
+    stage: Stage | None = None
+    """The generation that goes on."""
     executor: Any = None
     """The executor of this server, once what its class overrides is hooked."""
 
 
-generating = Generating.keep("generating")
+generating = BatchesMade.keep("generating")
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
@@ -57,21 +63,50 @@ def _put(args: Args, kwargs: Kwargs, result: object) -> None:
     generating.batches += is_ours and isinstance(args[1], tuple) and len(args[1]) == BATCH
 
 
-def _submitted(args: Args, kwargs: Kwargs) -> tuple[Carrier | None, str | None]:
-    """Begin the step of a synchronous batch, or name an asynchronous one."""
+def _collected(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Begin a generation, and the step that it is for: ``_collect_prompt_batch`` returns prompts first.
+
+    Later calls of the same generation replace prompts that were filtered. An evaluation has its stage already.
+    """
+    around = innermost()
+    if not result[0] or generating.stage is not None or (around is not None and around.name == vocabulary.SAMPLE):
+        return
     begin_next_step()
-    return None, None if generating.generator is None else batch_key(generating.batches + 1)
+    stage = generating.stage = Stage(vocabulary.SAMPLE, {vocabulary.MODE: "train"}, coarse=True)
+    if generating.generator is None:
+        stage.open()
+    else:
+        open_apart(stage, batch_key(generating.batches + 1), None)
+
+
+def _generated(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """End a generation, and count prompts that were replaced since their rewards are out of range."""
+    _end_generation()
+    if kwargs.get("dynamic_filtering"):
+        samples, prompts, _ = result
+        group = kwargs.get("n_samples_per_prompt") or args[0].args.rollout.n_samples_per_prompt
+        count_dropped(prompts - len(samples) // int(group), "filtered", "train")
+
+
+def _failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
+    _end_generation(error)
+
+
+def _end_generation(error: BaseException | None = None) -> None:
+    stage, generating.stage = generating.stage, None
+    if stage is not None:
+        if error is not None:
+            stage.fail(error)
+        stage.close(monotonic_ns())
 
 
 def _evaluated(args: Args, kwargs: Kwargs) -> tuple[Carrier | None, str | None]:
     return None, f"evaluation-{args[0]._last_eval_step}"
 
 
-def _generated(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
-    """Count a batch that is complete: ``generate_samples`` returns its samples first."""
-    samples = result[0]
-    state.add(Deferred(_count, ([(one.action_mask, one.attention_mask) for one in samples],)))
-    return {vocabulary.SAMPLE_BATCH_SIZE: len(samples)}
+def _taken(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Count the samples that are trained next: ``generate_samples`` returns them first; others wait for later steps."""
+    state.add(Deferred(_count, ([(one.action_mask, one.attention_mask) for one in result[0]],)))
 
 
 def _count(masks: list[tuple[Any, Any]]) -> tuple[Count, ...]:
@@ -80,14 +115,6 @@ def _count(masks: list[tuple[Any, Any]]) -> tuple[Count, ...]:
     begun = sum(int(action.flatten().nonzero()[0]) + 1 for action, _ in masks if action.any())
     whole = sum(int(attended.sum()) for action, attended in masks if action.any())
     return sample_counts(len(masks), begun, written, whole - begun - written)
-
-
-def _filtered(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """Count prompts whose rewards are out of range: ``_generate_vllm(self, ...)`` replaces them by others."""
-    if kwargs.get("dynamic_filtering"):
-        samples, prompts, _ = result
-        group = kwargs.get("n_samples_per_prompt") or args[0].args.rollout.n_samples_per_prompt
-        count_dropped(prompts - len(samples) // int(group), "filtered", "train")
 
 
 # --- a group, its trajectories and turns, in a server -----------------------------------------------------------------
@@ -107,7 +134,7 @@ def _say_mode(args: Args, kwargs: Kwargs) -> dict[str, Value]:
 
 
 def _describe_trajectory(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
-    """Say what became of a conversation, whose tokens and ranges of the policy's own ``execute`` returns."""
+    """Describe a conversation: ``execute`` returns its tokens, and the ranges that the policy wrote."""
     ranges = result["action_ranges"]
     written, whole = sum(end - begin for begin, end in ranges), len(result["observation_tokens"])
     prompt = ranges[0][0] if ranges else whole
@@ -137,18 +164,12 @@ def _say_reward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
 
 HOOKS: tuple[Hook, ...] = (
     CallbackHook(target="ray.util.queue:Queue.put", after=_put),
-    SubmittedHook(
-        target=f"{GENERATOR}.generate_samples",
-        stage=vocabulary.SAMPLE,
-        attributes=(TRAIN,),
-        submitted=_submitted,
-        capture=_generated,
-    ),
+    CallbackHook(target=f"{GENERATOR}.generate_samples", after=_taken),
     StageHook(
         target=f"{GENERATOR}.generate_eval_samples", stage=vocabulary.SAMPLE, attributes=((vocabulary.MODE, "eval"),)
     ),
-    CallbackHook(target=f"{GENERATOR}._generate_vllm", after=_filtered),
-    StageHook(target=f"{GENERATOR}._dispatch_prompts_to_vllm", stage=vocabulary.SAMPLE_SUBMIT),
+    CallbackHook(target=f"{SAMPLES}:_collect_prompt_batch", after=_collected),
+    CallbackHook(target=f"{GENERATOR}._generate_vllm", after=_generated, failed=_failed),
     *(
         StageHook(
             target=f"{AGENT}:{kind}.execute",

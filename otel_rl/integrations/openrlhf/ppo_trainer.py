@@ -3,9 +3,9 @@
 Source: OpenRLHF 0.11.2, ``trainer/ppo_trainer.py`` (``fit``, 501; ``train_step``, 213),
 ``trainer/ppo_trainer_async.py`` (``TrainingActor.fit``, 208), ``trainer/ppo_utils/experience_maker.py``.
 
-Step N is the one that OpenRLHF logs as global step N. A synchronous step begins with its generation. An asynchronous
-one begins when its batch has arrived: the wait for the next batch is the end of the step before. Its batches are traces
-of their own (``rollouts.py``).
+Step N is the one that OpenRLHF logs as global step N. A synchronous step begins when its prompts are there, an
+asynchronous one when its batch has arrived: the wait for them is the end of the step before. Asynchronous batches are
+traces of their own (``generation.py``).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, StageHook
-from otel_rl.integrations.openrlhf.numbers import log_metrics, record_evaluation
-from otel_rl.integrations.openrlhf.workers import COMPUTED
+from otel_rl.integrations.openrlhf.actors import COMPUTED
+from otel_rl.integrations.openrlhf.logged_numbers import log_metrics, record_evaluation
 from otel_rl.records import Value
 from otel_rl.single_controller.driver import become_driver, begin_loop, begin_step, driver, end_loop, loop_failed
 from otel_rl.single_controller.sample_groups import QUEUE, link_groups
@@ -32,7 +32,7 @@ BATCH = 4
 
 
 @dataclass(eq=False)
-class Progress(Memory):
+class StepsDone(Memory):
     """How far the training has come."""
 
     done: int = 0
@@ -43,7 +43,7 @@ class Progress(Memory):
     """How many batches were taken."""
 
 
-progress = Progress.keep("progress")
+progress = StepsDone.keep("progress")
 
 
 # --- loop and steps ---------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def _resumed(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 def begin_next_step() -> None:
-    """Begin the step that a generation is for; it may generate several times."""
+    """Begin the step that a generation is for."""
     if driver.trainer is not None:
         begin_step(progress.done + 1)
 

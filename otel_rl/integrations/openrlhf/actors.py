@@ -23,7 +23,6 @@ from otel_rl.single_controller.micro_batches import (
 from otel_rl.single_controller.tables import sync_hooks
 from otel_rl.trace.stage import innermost
 
-LAUNCHER = "openrlhf.trainer.ray.launcher:BaseModelActor"
 COMPUTED: Final[dict[str, tuple[str, dict[str, Value]]]] = {
     "PolicyModelActor": (vocabulary.LOGPROB, {vocabulary.LOGPROB_KIND: "old"}),
     "ReferenceModelActor": (vocabulary.LOGPROB, {vocabulary.LOGPROB_KIND: "ref"}),
@@ -98,8 +97,6 @@ def _show_forward(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 HOOKS: tuple[Hook, ...] = (
-    CallbackHook(target=f"{LAUNCHER}._setup_distributed", before=_joined),
-    StageHook(target=f"{LAUNCHER}.execute_batch", stage=_batch_stage, attributes=_say_batch),
     StageHook(
         target="openrlhf.models.actor:Actor.forward",
         stage=_forward_stage,
@@ -110,6 +107,9 @@ HOOKS: tuple[Hook, ...] = (
     *sync_hooks("openrlhf.trainer.ray.ppo_actor:ActorPPOTrainer", "broadcast_to_vllm"),
 )
 ARRIVING: tuple[Hook, ...] = (
+    # Ray copies what an actor's class inherits when it is decorated, which is before its module can be hooked.
+    CallbackHook(target="BaseModelActor._setup_distributed", before=_joined),
+    StageHook(target="BaseModelActor.execute_batch", stage=_batch_stage, attributes=_say_batch),
     *(StageHook(target=f"{kind}.init_model_from_pretrained", stage=vocabulary.SETUP_MODEL) for kind in COMPUTED),
     StageHook(target="PolicyModelActor.fit", stage=vocabulary.TRAIN, attributes=((vocabulary.TRAIN_MODEL, "actor"),)),
     StageHook(target="CriticModelActor.fit", stage=vocabulary.TRAIN, attributes=((vocabulary.TRAIN_MODEL, "critic"),)),
