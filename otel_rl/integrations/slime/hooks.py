@@ -7,7 +7,7 @@ caller's span along (``integrations/ray``); requests are SGLang's, forwards, bac
 from __future__ import annotations
 
 from otel_rl.hooks import Integration, Verified
-from otel_rl.integrations.slime import logged_numbers, megatron_ranks, rollout_manager, train_script
+from otel_rl.integrations.slime import megatron_ranks, own_numbers, rollout_manager, train_script
 from otel_rl.integrations.slime.checkout import version_of_slime
 from otel_rl.single_controller.driver import driver
 
@@ -19,7 +19,7 @@ INTEGRATION = Integration(
     verified=Verified.PACKAGE,
     version=version_of_slime,
     needs=("ray", "torch"),
-    hooks=(*train_script.SLIME, *megatron_ranks.SLIME, *rollout_manager.SLIME, *logged_numbers.SLIME),
+    hooks=(*train_script.SLIME, *megatron_ranks.SLIME, *rollout_manager.SLIME, *own_numbers.SLIME),
     arriving=rollout_manager.ARRIVING,
     roles=megatron_ranks.ROLES,
     memory=driver,
