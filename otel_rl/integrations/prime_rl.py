@@ -114,8 +114,9 @@ def _configured(args: Args, kwargs: Kwargs) -> None:
         system="prime_rl",
         system_version=attempt("read", "the version of prime-rl", _version) or "",
         model_name=attempt("read", "what prime-rl trains", _model_name, config) or "",
-        role=ORCHESTRATOR if is_orchestrator else "",
     )
+    if is_orchestrator:  # it holds no steps
+        state.inherit(kind="worker", role=ORCHESTRATOR)
 
 
 def _version() -> str:
