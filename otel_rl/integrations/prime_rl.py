@@ -54,6 +54,8 @@ BROADCASTS = (
 )
 ORCHESTRATOR: Final = "orchestrator"
 """The role, and what precedes the names of its own numbers: those of the trainer may have the same."""
+PROGRAMS: Final = {"Orchestrator": ORCHESTRATOR, "EnvServer": "environment", "Inference": "rollout"}
+"""The roles of programs without steps, by their titles: they must not pass for rank 0 of the trainer."""
 DROPPED = {"stale": "stale", "overload": "surplus"}
 CANONICAL: Final[dict[str, Series]] = {
     "optim/lr": (vocabulary.LEARNING_RATE, ()),
@@ -94,6 +96,7 @@ def batch_key(step: int) -> str:
 def _launch(args: Args, kwargs: Kwargs) -> None:
     """Let all programs of a launch be of one attempt: ``rl_local(config)`` starts them with its environment."""
     if state.identity.known:
+        state.inherit(role="launcher")
         known = {"OTEL_RL_RUN_ID": state.identity.run_id, "OTEL_RL_ATTEMPT_ID": state.identity.attempt_id}
         missing = {name: value for name, value in known.items() if name not in os.environ}
         os.environ.update(missing)
@@ -106,17 +109,23 @@ def _launched(args: Args, kwargs: Kwargs, result: object) -> None:
     prime.named = ()
 
 
+def _titled(args: Args, kwargs: Kwargs) -> None:
+    """Learn which program this is: each calls ``set_proc_title(name)`` first."""
+    role = PROGRAMS.get(str(args[0]))
+    if role is not None:
+        state.inherit(kind="worker", role=role)
+    if role == "environment":  # its workers inherit the attempt, and have no title
+        os.environ.setdefault("OTEL_RL_PROCESS_KIND", "worker")
+
+
 def _configured(args: Args, kwargs: Kwargs) -> None:
-    """Learn which program this is: ``monitors.setup(..., run_config)`` is called first in each."""
+    """Learn what is trained: ``monitors.setup(..., run_config)``."""
     prime.config = config = kwargs.get("run_config")
-    is_orchestrator = type(config).__name__ == "OrchestratorConfig"
     state.identify(
         system="prime_rl",
         system_version=attempt("read", "the version of prime-rl", _version) or "",
         model_name=attempt("read", "what prime-rl trains", _model_name, config) or "",
     )
-    if is_orchestrator:  # it holds no steps
-        state.inherit(kind="worker", role=ORCHESTRATOR)
 
 
 def _version() -> str:
@@ -302,6 +311,7 @@ HOOKS: tuple[Hook, ...] = (
         after=_launched,
         failed=_launched,
     ),
+    CallbackHook(target="prime_rl.utils.process:set_proc_title", before=_titled),
     CallbackHook(target="prime_rl.monitors:setup", before=_configured, by_name=True),
     StageHook(target="prime_rl.monitors:log", stage=_log_stage, before=_log),
     # --- the ranks of the trainer ---

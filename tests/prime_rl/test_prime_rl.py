@@ -20,6 +20,7 @@ from otel_rl import vocabulary as v
 from otel_rl.integrations import prime_rl
 from otel_rl.journal.read import Run
 from otel_rl.journal.views import SpanView
+from otel_rl.process.state import state
 from tests.fixtures import ATTEMPT, Recording, described
 from tests.prime_rl import world
 from tests.programs.signatures import script
@@ -135,6 +136,7 @@ def test_numbers_of_other_ranks(recorded: Recording, monkeypatch: pytest.MonkeyP
 
 async def orchestrate(error: str = "") -> None:
     """Make two groups at once, drop a third one, ship a batch of the first two, and update the engines."""
+    part("utils.process").set_proc_title("Orchestrator")
     await part("monitors").setup(output_dir="outputs", run_config=world.orchestrator_config())
     dispatcher = part("orchestrator.dispatcher").Dispatcher(part("orchestrator.envs").Env(error))
     groups = {"a": world.group(), "b": world.group(version=1), "c": world.group()}
@@ -223,6 +225,25 @@ def test_programs_of_one_launch(recorded: Recording) -> None:
     (found,) = seen
     assert ("run", ATTEMPT) == (found["OTEL_RL_RUN_ID"], found["OTEL_RL_ATTEMPT_ID"])
     assert before == dict(os.environ)
+
+
+@pytest.mark.parametrize(
+    ("title", "role", "kind"),
+    [
+        ("Trainer", "trainer", None),
+        ("Orchestrator", "orchestrator", None),
+        ("EnvServer", "environment", "worker"),
+        ("Inference", "rollout", None),
+    ],
+)
+def test_roles_of_programs(
+    title: str, role: str, kind: str | None, recorded: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those without steps are workers, and so is what an environment's server starts."""
+    monkeypatch.setenv("OTEL_RL_PROCESS_KIND", "")
+    monkeypatch.delenv("OTEL_RL_PROCESS_KIND")
+    part("utils.process").set_proc_title(title)
+    assert (role, kind) == (state.identity.role, os.environ.get("OTEL_RL_PROCESS_KIND"))
 
 
 def test_every_target_is_in_prime_rl() -> None:
