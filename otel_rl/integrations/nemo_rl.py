@@ -169,7 +169,7 @@ def _settings(config: Any) -> dict[str, Value]:
     return {
         vocabulary.SETTINGS_SAMPLES: samples // ranks,
         vocabulary.SETTINGS_GROUP: group,
-        vocabulary.SETTINGS_UPDATES: samples / int(policy["train_global_batch_size"]),
+        vocabulary.SETTINGS_UPDATES: samples / int(policy["train_global_batch_size"]) * rollout.get("ppo_epochs", 1),
         **{name: value for name, value in known.items() if value is not None},
     }
 
