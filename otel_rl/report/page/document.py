@@ -135,7 +135,8 @@ def _head(report: Report) -> str:
     return (
         f'<header id="head">{html_of(HEADER.blocks(report))}'
         '<form role="search"><label>Go to <input name="to" placeholder="step 17, rank 3, a stage" autocomplete="off">'
-        '</label><button type="button" id="whole">whole run</button></form></header>'
+        '</label><button type="button" id="whole">whole run</button>'
+        "<small>keys: ← → step, j k panel, / go to, 0 whole run, Esc nothing chosen</small></form></header>"
     )
 
 
@@ -145,7 +146,8 @@ def _links(page: PageContent) -> str:
 
 
 def _findings(page: PageContent) -> str:
-    items = [_finding(finding, where) for finding, where in page.evidence]
+    worst_first = sorted(page.evidence, key=lambda one: [*SEVERITIES].index(one[0].severity))
+    items = [_finding(finding, where) for finding, where in worst_first]
     return f'<section id="findings"><h2>Findings</h2><dl>{"".join(items)}</dl></section>'
 
 

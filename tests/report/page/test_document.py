@@ -144,13 +144,17 @@ def test_drawn_numbers_are_those_of_the_report(trained: tuple[Report, Course], p
 
 
 def test_every_finding_is_at_the_top_with_its_advice(tmp_path: Path) -> None:
-    plan = Plan(steps=20, slow_rank=1, nan_loss_step=7, dropped=5)
+    plan = Plan(steps=20, nan_loss_step=7, dropped=5)
     report, course = build_with_course(open_run(write_run(tmp_path, plan)), NOW_NS)
     text = " ".join("".join(Tags(to_html(report, course)).text).split())
-    for one in (*report.findings.time, *report.findings.learn, *report.findings.health):
+    found = [*report.findings.time, *report.findings.learn, *report.findings.health]
+    for one in found:
         assert one.sentence in text
         assert not one.advice or f"Next: {one.advice}" in text
-    assert text.index(report.findings.time[0].sentence) < text.index("Reward rises")
+    worst_first = sorted(found, key=lambda one: ("alarm", "warning", "note").index(one.severity))
+    assert worst_first != found
+    assert worst_first == sorted(found, key=lambda one: text.index(one.sentence))
+    assert text.index(found[0].sentence) < text.index("Reward rises")
 
 
 def test_a_run_without_steps_has_a_page(tmp_path: Path) -> None:
