@@ -332,7 +332,9 @@ def _finish(*, rests: bool = False) -> None:
             elsewhere.container.set_attribute(vocabulary.TRUNCATED, True)
             loop.close(monotonic_ns(), _uncaught() or SystemExit())  # without tear-down: the loop is not over
         elif loop is not None:
-            loop.end()
+            raised = None if loop.tree is None or loop.left else _uncaught()  # inside a step that has no block of ours
+            has_failed = has_failed or raised is not None
+            loop.end(raised)
         end_guest_step()
         _meet()
         if state.awake:

@@ -194,3 +194,31 @@ def test_a_process_that_was_killed_is_still_killed(tmp_path: Path) -> None:
     more = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     run(tmp_path, "-c", SLOW.format(more=more), OTEL_RL_RUN_ID=RUN, code=-9)
     assert "killed" == report(tmp_path)["state"]
+
+
+RAISES = """
+import otel_rl
+from otel_rl.single_controller.driver import begin_loop, begin_step
+otel_rl.instrument([])
+
+class Script:
+    pass
+
+begin_loop(Script(), "output", None)
+for number in range(2):
+    begin_step(number)
+    {error}
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "expected"),
+    [("1 / number", 1, {0: "ZeroDivisionError"}), ("number / 1", 0, {0: None, 1: None})],
+)
+def test_a_script_that_raises_inside_a_step(
+    error: str, code: int, expected: dict[int, str | None], tmp_path: Path
+) -> None:
+    """The step failed, though no function of ours saw the exception: a driver may be a script."""
+    run(tmp_path, "-c", RAISES.format(error=error), OTEL_RL_RUN_ID=RUN, code=code)
+    loops = [span.attributes for span in open_run(tmp_path / "runs" / RUN).spans(None) if span.name == v.LOOP]
+    assert expected == {one[v.ITERATION]: one.get(v.ERROR_TYPE) for one in loops}

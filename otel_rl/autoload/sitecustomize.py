@@ -19,8 +19,9 @@ else:
     Any = object
 
 FRAMEWORKS = frozenset((
-    "accelerate", "areal", "codetiming", "deepspeed", "megatron", "openai", "openrlhf", "ray", "rl_insight", "roll",
-    "sglang", "skyrl", "torch", "torch_npu", "transformers", "trl", "verl", "vllm",
+    "accelerate", "areal", "codetiming", "deepspeed", "megatron", "miles", "nemo_rl", "openai", "openrlhf",
+    "prime_rl", "ray", "rl_insight", "roll", "sglang", "skyrl", "slime", "torch", "torch_npu", "transformers", "trl",
+    "verl", "vllm",
 ))  # fmt: skip
 """Packages that integrations hook: otel_rl starts before the first of them runs."""
 PARTS = frozenset(("opentelemetry", "otel_rl"))

@@ -42,6 +42,7 @@ ELSEWHERE: Final = """\
 | `trl_*` | TRL's own numbers, one point per step | `rl_scope`, `rl_mode` |
 | `verl_*` | verl's own numbers, one point per step ([what they mean](verl.md)) | `rl_scope`, `rl_mode` |
 | `roll_*` | ROLL's own numbers, one point per step; times and memory around loading from each rank ([what they mean](roll.md)) | `rl_scope`, `rl_mode` |
+| `openrlhf_*`, `slime_*`, `miles_*`, `nemo_rl_*`, `prime_rl_*` | numbers of that framework's own, one point each time it logs | `rl_scope`, `rl_mode` |
 | `otelcol_*` | every Collector, about itself: records received, refused, queued, sent and filtered | `host_name`, `exporter`, `receiver`, `filter` |
 | `system_*` with other names than above | the agent's `host_metrics` receiver | `host_name` and those of the receiver |
 | `DCGM_*`, `vllm:*`, `sglang:*` and others | exporters that the agent scrapes, under their own names | `host_name`, `job` and their own |

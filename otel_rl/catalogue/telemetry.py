@@ -19,8 +19,8 @@ Units are UCUM: `s` seconds, `By` bytes, `1` a ratio, `{{token}}` a count of tok
 another source than `otel_rl` are defined there and mean the same here.
 
 A number that you record with `otel_rl.record("loss/policy", 0.5)` is the metric `user.loss/policy`, in Prometheus
-`user_loss_policy`. A number of TRL without a name here is `trl.<name>`, one of verl `verl.<name>`, one of ROLL
-`roll.<name>`; [metrics.md](metrics.md) has them all. If Prometheus writes two names alike, the points of the second
+`user_loss_policy`. A number of TRL without a name here is `trl.<name>`, one of verl `verl.<name>`, and so on;
+[metrics.md](metrics.md) has those of TRL, verl and ROLL. If Prometheus writes two names alike, the points of the second
 carry its name as `rl.metric.name`. `otel_rl.record` refuses names that begin with
 {", ".join(f"`{name}`" for name in NAMESPACES)}, except these, which a loop without a framework sets itself:
 {", ".join(f"`{name}`" for name in SETTABLE)}.

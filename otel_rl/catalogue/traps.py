@@ -225,5 +225,26 @@ TRAPS: Final = (
     Trap("NaN and Inf counts", "miles before #2526", "What was not measured was logged as 0."),
     Trap("GPU utilisation", "SkyRL asynchronous, before #1922", "The monitor of the devices was never started."),
     Trap("validation score mean", "SkyRL asynchronous, before #1929", "An evaluation stood under the next step."),
+    Trap("reward mean", "slime, miles", "`rollout/rewards` is normalized by group: its mean is about 0."),
+    Trap(
+        "entropy",
+        "miles",
+        "`train/entropy_loss` is 0 where no entropy is computed; ours is there only with `--entropy-coef`.",
+    ),
+    Trap(
+        "entropy",
+        "NeMo-RL",
+        "`train/approx_entropy` is weighted by the ratio of policy and engine, and strays with their mismatch.",
+    ),
+    Trap("KL to the reference", "NeMo-RL", "`train/kl_penalty` is 0 if the loss has none. Ours is missing then."),
+    Trap(
+        "loss: policy",
+        "prime-rl",
+        "`loss/mean` is a mean over micro-batches of their shares of the loss: it falls with their number.",
+    ),
+    Trap(
+        "MFU",
+        "prime-rl",
+        "`perf/mfu` is in percent; its time has clipping and the optimizer in it, its tokens the padding.",
+    ),
 )
-"""References are issues and pull requests of the project that is named."""

@@ -24,6 +24,8 @@ from otel_rl.trace.training import training
 SCHEDULES = "megatron.core.pipeline_parallel.schedules"
 OPTIMIZER = "megatron.core.optimizer.optimizer"
 P2P = "megatron.core.pipeline_parallel.p2p_communication"
+FORWARDS = {vocabulary.LOGPROB: vocabulary.LOGPROB_FORWARD, vocabulary.VALUE: None}
+"""The stage of a forward that is not trained, by the stage around it."""
 REASONS = {
     "batch-generator": "data",
     **dict.fromkeys(
@@ -65,6 +67,12 @@ def _receiving(args: Args, kwargs: Kwargs) -> str | None:
     return vocabulary.IDLE if is_receiving and kwargs.get("wait_on_reqs", True) else None
 
 
+def _forward_stage(args: Args, kwargs: Kwargs) -> str | None:
+    """Name a forward by what it is for: one of values is part of its stage."""
+    around = current_stage()
+    return FORWARDS.get(around.name if around is not None else "", vocabulary.FORWARD)
+
+
 INTEGRATION = Integration(
     name="megatron",
     package="megatron-core",
@@ -82,7 +90,7 @@ INTEGRATION = Integration(
             )
             for name in ("_communicate", "P2PCommunicator._communicate")
         ),
-        StageHook(target=f"{SCHEDULES}:forward_step", stage=vocabulary.FORWARD),
+        StageHook(target=f"{SCHEDULES}:forward_step", stage=_forward_stage),
         StageHook(target=f"{SCHEDULES}:backward_step", stage=vocabulary.BACKWARD),
         *(
             StageHook(target=f"{OPTIMIZER}:{name}.step", stage=vocabulary.OPTIMIZER, capture=_describe_step)

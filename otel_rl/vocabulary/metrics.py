@@ -119,6 +119,14 @@ SKYRL: Final = "skyrl."
 """How metrics begin that SkyRL named."""
 AREAL: Final = "areal."
 """How metrics begin that AReaL named."""
+SLIME: Final = "slime."
+"""How metrics begin that slime named."""
+MILES: Final = "miles."
+"""How metrics begin that miles named."""
+NEMO_RL: Final = "nemo_rl."
+"""How metrics begin that NeMo-RL named."""
+PRIME_RL: Final = "prime_rl."
+"""How metrics begin that prime-rl named."""
 NONFINITE: Final = counter("rl.metric.nonfinite", "{value}", "per-step values that were NaN or infinite")
 RSS: Final = gauge("rl.memory.host.rss", "By", "resident bytes at step end; of a process without steps every 10 s")
 VMS: Final = gauge("rl.memory.host.vms", "By", "virtual bytes likewise")

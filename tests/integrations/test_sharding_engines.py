@@ -121,6 +121,21 @@ def test_megatron_trains(recording: Recording) -> None:
     assert 1 == run.last_points(v.TRAIN_STEPS)[0].value
 
 
+@pytest.mark.parametrize(
+    ("around", "expected"),
+    [(v.LOGPROB, [v.LOGPROB, v.LOGPROB_FORWARD]), (v.VALUE, [v.VALUE]), (v.TRAIN, [v.TRAIN, v.FORWARD])],
+)
+def test_megatrons_forward_has_the_name_of_what_it_is_for(
+    around: str, expected: list[str], recording: Recording
+) -> None:
+    """Log-probabilities and values run through the same schedules as training."""
+    forward = hooked(megatron, "forward_step", lambda: recording.tick(1))
+    with otel_rl.step(1), otel_rl.stage(around.removeprefix("rl.")):
+        forward()
+    found = sorted(recording.stop().spans(None), key=lambda span: (span.start_ns, -span.end_ns, span.span_id))
+    assert sorted(expected) == sorted(span.name for span in found if span.name.startswith(around))
+
+
 def test_megatrons_timers_become_stages(recording: Recording) -> None:
     """By the drop-in: those that the vocabulary knows by its name, the others by Megatron's own, nested as they are."""
     config = SimpleNamespace(timers=megatron.Timers())

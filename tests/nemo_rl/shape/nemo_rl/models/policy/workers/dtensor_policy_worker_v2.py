@@ -1,0 +1,45 @@
+"""A rank."""
+
+from typing import Any
+
+from nemo_rl.models.automodel.train import forward_with_post_processing_fn
+from nemo_rl.models.policy.workers.base_policy_worker import AbstractPolicyWorker
+
+
+class DTensorPolicyWorkerV2Impl(AbstractPolicyWorker):
+    def train(
+        self,
+        data: Any,
+        loss_fn: Any,
+        eval_mode: Any = False,
+        gbs: Any = None,
+        mbs: Any = None,
+        check_dim_skip_keys: Any = None,
+    ) -> Any:
+        forward_with_post_processing_fn(None, None, data)
+
+    def get_logprobs(self, data: Any, micro_batch_size: Any = None) -> Any:
+        forward_with_post_processing_fn(None, None, data)
+
+    def save_checkpoint(
+        self, weights_path: Any, optimizer_path: Any = None, tokenizer_path: Any = None, checkpointing_cfg: Any = None
+    ) -> Any:
+        pass
+
+    def prepare_for_lp_inference(self) -> Any:
+        pass
+
+    def prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        pass
+
+    def offload_before_refit(self) -> Any:
+        pass
+
+    def offload_after_refit(self) -> Any:
+        pass
+
+    def stream_weights_via_ipc_zmq(self, buffer_size_bytes: Any = 0, kv_scales: Any = None) -> Any:
+        pass
+
+    def broadcast_weights_for_collective(self, kv_scales: Any = None) -> Any:
+        pass

@@ -1,0 +1,10 @@
+"""One of the ways of the weights."""
+
+from typing import Any
+
+from tests.prime_rl.world import tick
+
+
+class FileSystemWeightBroadcast:
+    def broadcast_weights(self, model: Any, step: Any) -> None:
+        tick(1)

@@ -1,0 +1,25 @@
+"""Groups and trajectories."""
+
+import asyncio
+from typing import Any
+
+from miles.rollout.rm_hub import async_rm
+from miles.utils.http_utils import post
+from tests.slime.world import Sample
+
+
+async def generate_and_rm(args: Any, sample: Any, sampling_params: Any, evaluation: Any = False) -> Any:
+    output = await post("http://router:1/generate", {"input_ids": sample.tokens, "version": args.version})
+    sample.tokens, sample.response_length = [*sample.tokens, 3, 4], output["meta_info"]["completion_tokens"]
+    sample.weight_versions.append(output["meta_info"]["weight_version"])
+    sample.status = Sample.Status.COMPLETED
+    sample.reward = await async_rm(args, sample)
+    return sample
+
+
+async def generate_and_rm_group(args: Any, group: Any, sampling_params: Any, evaluation: Any = False) -> Any:
+    tasks = [
+        asyncio.create_task(generate_and_rm(args, sample, sampling_params.copy(), evaluation=evaluation))
+        for sample in group
+    ]
+    return await asyncio.gather(*tasks)

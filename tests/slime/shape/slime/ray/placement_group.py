@@ -1,0 +1,19 @@
+"""Makes the actors."""
+
+from typing import Any
+
+from slime.ray.actor_group import RayTrainGroup
+from slime.ray.rollout import RolloutManager
+from tests.slime.world import Handle
+
+
+def create_placement_groups(args: Any) -> Any:
+    return {}
+
+
+def create_rollout_manager(args: Any, pg: Any) -> Any:
+    return Handle(RolloutManager(args)), None
+
+
+def create_training_models(args: Any, pgs: Any, rollout_manager: Any, actor_cls: Any = None) -> Any:
+    return RayTrainGroup(args, rollout_manager), None

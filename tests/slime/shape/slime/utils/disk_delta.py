@@ -1,0 +1,1 @@
+"""Says which version this is the shape of."""
