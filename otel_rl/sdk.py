@@ -340,7 +340,7 @@ def _spans_request(spans: list[ReadableSpan], resource: Attributes) -> OtlpReque
     message = encode_spans(spans)
     for part in message.resource_spans:
         part.resource.CopyFrom(_resource(resource))
-    if not state.config.capture_content:
+    if not state.config.captures_errors:
         _leave_out_content(message)
     first_ns = min(span.start_time or 0 for span in spans)
     last_ns = max(span.end_time or 0 for span in spans)

@@ -54,8 +54,7 @@ healthy_to = 0.1
 aggressive = 0.3
 ```
 
-- A rule that is switched off is not shown, and a table without other findings says that nothing is wrong. What it would
-  silence stays silent.
+- A rule that is switched off is not shown. What it would silence stays silent.
 - `holds if` names the defaults of bounds, also where yours are others. Shares are 0 to 1, times are seconds.
 - A name that nothing has is ignored, and the nearest right one is named. A file that cannot be read changes nothing.
   Both stand in the report and in `otel-rl doctor`, which also lists what is changed.

@@ -95,7 +95,9 @@ class Config:
     capture_content: bool = _setting(
         "OTEL_RL_CAPTURE_CONTENT", parsers.boolean, False, "true: record texts of exceptions, stack traces and samples"
     )
-    redact: str = _setting("OTEL_RL_REDACT", parsers.function, "", "`module:function` that texts of samples pass first")
+    redact: str = _setting(
+        "OTEL_RL_REDACT", parsers.function, "", "`module:function` that texts of samples pass; other texts are left out"
+    )
     sample_records: int = _setting(
         "OTEL_RL_SAMPLE_RECORDS", parsers.count, 256, "most log records of samples of a step on one process; 0: none"
     )
@@ -219,6 +221,11 @@ class Config:
             if text and field.metadata["variable"] not in wrong:
                 values[field.name] = field.metadata["parse"](text)
         return cls(**values)
+
+    @property
+    def captures_errors(self) -> bool:
+        """Whether texts of exceptions are recorded: they pass no redaction, so with one they are left out."""
+        return self.capture_content and not self.redact
 
     @property
     def is_exponential(self) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from math import isfinite
 from typing import Any
 
@@ -11,13 +13,15 @@ from otel_rl.clock import monotonic_ns
 from otel_rl.guard import attempt
 from otel_rl.layers.kept_samples import FinishedSample
 from otel_rl.layers.memory import add_samples
+from otel_rl.layers.sample_records import DEEPEST
+from otel_rl.metrics.naming import refuse
 from otel_rl.metrics.record import as_number
 from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.records import Count, Deferred
 from otel_rl.trace.current import CURRENT
 from otel_rl.trace.stage import current_stage
-from otel_rl.trace.values import clean_key
+from otel_rl.trace.values import MAX_ITEMS, MAX_LENGTH, clean_key
 
 MOST_FUNCTIONS = 64
 """Reward functions of a sample that are recorded."""
@@ -26,6 +30,13 @@ WORDS = ("id", "group", "finish", "discarded")
 LARGEST = 1 << 53
 LONGEST = 1024
 """Characters of a word."""
+NUMBERS = frozenset((int, float, bool))
+UNREADABLE = object()
+"""Stands for a number that cannot be read."""
+NAME = re.compile(r"[A-Za-z_][\w.<>]*")
+"""What the name of a class looks like."""
+OTHER = "_OTHER"
+"""Stands for an error that was given as a text."""
 
 
 def sample(  # noqa: PLR0913  a sample has that many properties, all by keyword
@@ -80,31 +91,84 @@ def sample(  # noqa: PLR0913  a sample has that many properties, all by keyword
         return
     if error is not None and isinstance(error, BaseException):
         error = type(error)  # itself it would keep its frames alive, and their tensors, until it is read
-    texts = (prompt, response) if state.config.capture_content else (None, None)
+    texts = (_as_now(prompt), _as_now(response)) if state.config.capture_content else (None, None)
     given = (
-        id, group, reward, rewards, advantage, prompt_tokens, response_tokens, environment_tokens, turns, tool_calls,
-        finish, error, policy_version, discarded, *texts, monotonic_ns() + state.clock.anchor,
+        id, group, _value(reward), _values(rewards), _value(advantage), _value(prompt_tokens), _value(response_tokens),
+        _value(environment_tokens), _value(turns), _value(tool_calls), finish, error, _value(policy_version), discarded,
+        *texts, monotonic_ns() + state.clock.anchor,
     )  # fmt: skip
     state.add(Deferred(_take, (CURRENT.get() or current_stage(), given)))
 
 
+# --- at the call: the program may change what it gave ----------------------------------------------------------------
+
+
+def _value(value: Any) -> Any:
+    """Return a number as it is now; what cannot be read stands for one that is left out."""
+    if value is None or type(value) in NUMBERS:
+        return value
+    number = attempt("read", "a number of a sample", _read, value)
+    return UNREADABLE if number is None else number
+
+
+def _read(value: Any) -> int | float | None:
+    try:
+        return as_number(value)
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+        raise RuntimeError(f"its value raised {type(error).__name__}") from error
+
+
+def _values(rewards: Any) -> Any:
+    if not isinstance(rewards, Mapping):
+        return rewards
+    read = attempt("read", "the rewards of a sample", _read_all, rewards)
+    return {} if read is None else read
+
+
+def _read_all(rewards: Mapping[str, float]) -> dict[str, Any]:
+    return {key: _value(value) for key, value in rewards.items()}
+
+
+def _as_now(given: Any) -> Any:
+    """Return a text, or messages whose lists and mappings nobody else has; no more of a text than is kept of it."""
+    return attempt("read", "a text of a sample", _copy, given, DEEPEST) if given is not None else None
+
+
+def _copy(given: Any, depth: int) -> Any:
+    if isinstance(given, Mapping):
+        items = islice(given.items(), MAX_ITEMS) if depth else ()
+        return {key: _copy(item, depth - 1) for key, item in items}
+    if isinstance(given, list | tuple):
+        return [_copy(item, depth - 1) for item in given[:MAX_ITEMS]] if depth else []
+    if isinstance(given, str) and not state.config.redact:
+        return given[:MAX_LENGTH]
+    return given
+
+
+# --- in the flusher ---------------------------------------------------------------------------------------------------
+
+
 def _take(parent: Any, given: tuple[Any, ...]) -> Iterator[Count]:
-    """Make the sample of what was given, on the flusher's thread."""
+    """Make the sample of what was given."""
     made = FinishedSample(*given)
     left_out = sum([_clean_words(made), _clean_counts(made), _clean_numbers(made)])
-    add_samples(parent, (made,))
+    if not add_samples(parent, (made,)):
+        refuse("sample_outside_step", "otel_rl.sample: a sample outside of a step is ignored; call it inside of one")
     if left_out:
         yield Count(vocabulary.SELF_CHANGED, left_out, ((vocabulary.REASON, "sample_value_left_out"),))
 
 
 def _clean_words(made: FinishedSample) -> int:
+    """Clean the words; leave out what is no name of an error, but a text. Return how many were."""
     for name in WORDS:
         if getattr(made, name) is None:
             continue
         setattr(made, name, clean_key(getattr(made, name))[:LONGEST])
     error: Any = made.error
-    made.error = error.__qualname__ if isinstance(error, type) else clean_key(error)[:LONGEST]
-    return 0
+    word = error.__qualname__ if isinstance(error, type) else clean_key(error)
+    is_name = not word or NAME.fullmatch(word) is not None
+    made.error = word[:LONGEST] if is_name else OTHER
+    return not is_name
 
 
 def _clean_counts(made: FinishedSample) -> int:

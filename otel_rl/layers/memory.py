@@ -25,11 +25,11 @@ class Layering(Memory):
 layering = Layering.keep("layering")
 
 
-def add_samples(parent: Any, samples: Iterable[FinishedSample]) -> None:
-    """Add finished samples that a stage made; used by the flusher only."""
+def add_samples(parent: Any, samples: Iterable[FinishedSample]) -> bool:
+    """Add finished samples that a stage made; return whether it belongs to a trace. Used by the flusher only."""
     trace: Trace | None = getattr(parent, "trace", None)
     if trace is None:
-        return
+        return False
     found = layering.samples.get(trace)
     if found is None:
         limit = state.config.sample_records
@@ -39,6 +39,7 @@ def add_samples(parent: Any, samples: Iterable[FinishedSample]) -> None:
     for sample in listed:
         sample.span_id = sample.span_id or parent.span_id
     found.add(listed)
+    return True
 
 
 def say_of_step(parent: Any, said: dict[str, Value]) -> tuple[()]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from itertools import islice
 from typing import Any, Final
 
 from otel_rl import vocabulary as v
-from otel_rl.guard import attempt, say
+from otel_rl.clock import monotonic_ns
+from otel_rl.guard import attempt, error_of, say
 from otel_rl.layers.kept_samples import FinishedSample, StepSamples
 from otel_rl.process.state import Trace
 from otel_rl.records import Attributes, Count, Log, Value
@@ -28,13 +30,21 @@ FIELDS: Final[Mapping[str, str]] = {
     "finish": v.SAMPLE_FINISH,
     "error": v.ERROR_TYPE,
 }
+LIMIT_S: Final = 1.0
+"""How long the texts of a sample may take."""
+SHARE: Final = 0.1
+BURST_S: Final = 0.5
+"""How long it may run at once, when it has rested."""
 DEEPEST: Final = 4
 """Collections inside collections whose texts are redacted; what lies deeper is left out."""
 TEXTS: Final = {"prompt": v.SAMPLE_PROMPT, "response": v.SAMPLE_RESPONSE}
 
 
 class Redaction:
-    """The user's function that takes out of a text what must not be recorded; without it no text is recorded.
+    """The user's function that takes out of a text what must not be recorded; what it cannot take is not recorded.
+
+    It runs on a thread of its own, for a tenth of the time at most, and for ``LIMIT_S`` at once: the flusher, which
+    waits for it, has everything else to journal.
 
     Args:
         name: of the function, as ``package.module:function``; empty: texts stay as they are.
@@ -43,6 +53,10 @@ class Redaction:
     def __init__(self, name: str) -> None:
         self._name = name
         self._function: Callable[[str], Any] | None = None if name else _unchanged
+        self._said: set[str] = set()
+        self._left_s = BURST_S
+        """How long it may still run."""
+        self._refilled_ns = monotonic_ns()
 
     def texts_of(self, sample: FinishedSample) -> dict[str, Value] | None:
         """Return the texts of a sample, None if they cannot be redacted: then none of them is recorded."""
@@ -50,16 +64,48 @@ class Redaction:
             self._function = attempt("import", f"OTEL_RL_REDACT={self._name}", _import, self._name) or _refuse
             if self._function is _refuse:
                 say("otel_rl: OTEL_RL_REDACT=%s cannot be imported: no text of a sample is recorded", self._name)
-        found: dict[str, Value] = {}
-        for field, key in TEXTS.items():
-            given = getattr(sample, field)
-            if given is None:
-                continue
-            text = attempt("redact", "a text", self._text, given)
-            if text is None:
-                return None
-            found[key] = text
-        return found
+        if self._function is _unchanged:
+            return attempt("read", "the texts of a sample", self._texts, sample)
+        if self._function is _refuse or not self._has_time():
+            return None
+        made: list[dict[str, Value]] = []
+        error = self._in_time(sample, made)
+        if error:
+            self._say(error)
+        return made[0] if made and not error else None
+
+    def _has_time(self) -> bool:
+        now = monotonic_ns()
+        self._left_s = min(BURST_S, self._left_s + (now - self._refilled_ns) / 1e9 * SHARE)
+        self._refilled_ns = now
+        if self._left_s <= 0:
+            self._say("takes too long: most samples have no text")
+        return self._left_s > 0
+
+    def _in_time(self, sample: FinishedSample, made: list[dict[str, Value]]) -> str:
+        """Let the function make the texts of a sample; return what is wrong with it."""
+        errors: list[BaseException | None] = []
+        thread = threading.Thread(
+            target=lambda: errors.append(error_of(lambda: made.append(self._texts(sample)))), daemon=True
+        )
+        began = monotonic_ns()
+        thread.start()
+        thread.join(LIMIT_S)
+        self._left_s -= (monotonic_ns() - began) / 1e9
+        if not errors:
+            self._function = _refuse
+            return f"did not return within {LIMIT_S:g} s: no further sample has a text"
+        return "" if errors[0] is None else f"failed with {type(errors[0]).__name__}: such samples have no text"
+
+    def _say(self, what: str) -> None:
+        """Log once what is wrong; the error's text may be that of a sample."""
+        if what not in self._said:
+            self._said.add(what)
+            say("otel_rl: OTEL_RL_REDACT=%s %s", self._name, what)
+
+    def _texts(self, sample: FinishedSample) -> dict[str, Value]:
+        given = ((key, getattr(sample, field)) for field, key in TEXTS.items())
+        return {key: self._text(text) for key, text in given if text is not None}
 
     def _text(self, given: Any) -> str:
         """Return a text, or messages as one; every text inside is redacted while it is whole, then cut."""
@@ -136,7 +182,7 @@ def _redact(function: Callable[[str], Any] | None, text: str) -> str:
         raise RuntimeError(f"the function raised {type(error).__name__}") from error
     if not isinstance(redacted, str):
         raise TypeError(f"the function returned {type(redacted).__name__}, no text")
-    return redacted
+    return str.__str__(redacted)  # of a derived class it may be another
 
 
 def _unchanged(text: str) -> str:

@@ -11,7 +11,7 @@ from otel_rl.report.data.finding import Unmade
 from otel_rl.report.data.report import Report
 from otel_rl.report.findings.unmade import Making
 from otel_rl.report.section import Block, Line, Section, more, notes
-from otel_rl.report.sections.caveats import CAVEATS, DISAGREEMENTS, FAILURES, UNSEEN_STEPS
+from otel_rl.report.sections.caveats import CAVEATS, DISAGREEMENTS, FAILURES, LOST, UNSEEN_STEPS
 from otel_rl.report.sections.flops_rates import FLOPS
 from otel_rl.report.sections.header import DETAILS, HEADER, RATES
 from otel_rl.report.sections.learning_table import LEARNING
@@ -76,7 +76,8 @@ TROUBLE: Final = (
     Trouble(DISAGREEMENTS, ("steps_disagree",)),
     Trouble(OPEN_STAGES, ("killed",), is_by_rank=True),
     Trouble(PENDING),
-    Trouble(CAVEATS, ("telemetry_lost",)),
+    Trouble(LOST, ("telemetry_lost",)),
+    Trouble(CAVEATS),
 )
 SCREEN: Final = (HEADER, FINDINGS, *(one.on_screen() for one in TROUBLE), LEARNING, STEP)
 BELOW: Final[dict[Part, tuple[Section, ...]]] = {

@@ -101,7 +101,7 @@ class Settable(Span):
     ) -> None:
         """Add an exception event; text and traceback are content, so only with ``OTEL_RL_CAPTURE_CONTENT``."""
         values: dict[str, Any] = {vocabulary.EXCEPTION_TYPE: type(exception).__qualname__, **(attributes or {})}
-        if state.config.capture_content:
+        if state.config.captures_errors:
             import traceback
 
             values[vocabulary.EXCEPTION_MESSAGE] = text_of(exception)
@@ -128,5 +128,5 @@ def text_of(error: BaseException) -> str:
 def is_content(description: str) -> bool:
     """Return whether a description repeats the text of the exception being handled, and texts are not to be kept."""
     error = sys.exc_info()[1]
-    text = "" if error is None or state.config.capture_content else text_of(error)
+    text = "" if error is None or state.config.captures_errors else text_of(error)
     return bool(text) and text in description

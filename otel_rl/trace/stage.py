@@ -256,7 +256,7 @@ class Stage(Settable):
             return
         self.set_attribute(vocabulary.ERROR_TYPE, type(error).__qualname__)
         if self.status is None:
-            self.status = (2, text_of(error) if state.config.capture_content else "")
+            self.status = (2, text_of(error) if state.config.captures_errors else "")
         self.record_exception(error)
         if is_out_of_memory(error) and tracing.exhausted != id(error):
             tracing.exhausted = id(error)  # never the error itself: it would keep every tensor of its frames alive

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 import re
+from contextlib import suppress
+from threading import Event
 from typing import Any
 
 import pytest
 
 import otel_rl
 from otel_rl import vocabulary as v
+from otel_rl.layers import sample_records
 from otel_rl.runs import otlp_json
 from tests.fixtures import WALL_NS, Recording
 from tests.layers.records import Record, layered, records
@@ -315,6 +318,28 @@ def forget(text: str) -> None:
     """Return nothing, as a function does that was not finished."""
 
 
+HELD = Event()
+"""Lets a function go on that hangs."""
+
+
+def hang(text: str) -> str:
+    """Do not return until the test is over."""
+    HELD.wait()
+    return text
+
+
+class Derived(str):
+    """A text that says something else of itself."""
+
+    def __str__(self) -> str:
+        return "Ada"
+
+
+def derive(text: str) -> str:
+    """Return a text of a derived class."""
+    return Derived("***")
+
+
 def texts(run: Any) -> list[tuple[Any, Any]]:
     """Return the texts of the samples."""
     return [
@@ -399,3 +424,88 @@ def test_a_text_that_cannot_be_redacted_is_left_out(told: Any, name: str, left_o
     found = texts(run)
     assert 3 == len(found)
     assert left_out == found.count((None, None)) == counted(run, v.SELF_CHANGED, "text_not_redacted")
+
+
+@pytest.mark.guarded
+def test_a_function_that_hangs_costs_the_texts_alone(told: Any, monkeypatch: Any, caplog: Any) -> None:
+    """Of all that follow; one line says so."""
+    monkeypatch.setattr(sample_records, "LIMIT_S", 0.05)
+    run = told("hang")
+    HELD.set()
+    assert [(None, None)] * 3 == texts(run)
+    assert 3 == counted(run, v.SELF_CHANGED, "text_not_redacted")
+    assert 1 == sum("did not return" in message for message in caplog.messages)
+
+
+def test_a_slow_function_rests(told: Any, monkeypatch: Any) -> None:
+    """Samples have no text meanwhile."""
+    monkeypatch.setattr(sample_records, "BURST_S", 0.0)
+    run = told("hide")
+    assert [(None, None)] * 3 == texts(run)
+    assert 3 == counted(run, v.SELF_CHANGED, "text_not_redacted")
+
+
+@pytest.mark.guarded
+def test_what_a_failing_function_says_stays_out_of_the_log(told: Any, caplog: Any) -> None:
+    """Its error may repeat the text."""
+    told("fail")
+    assert "secret" not in caplog.text
+    assert "ValueError" in caplog.text
+
+
+def test_a_derived_text_is_what_it_holds(told: Any) -> None:
+    """Not what it says of itself."""
+    assert [("***", "***")] * 2 == texts(told("derive"))[:2]
+
+
+def test_texts_of_exceptions_do_not_pass_the_function(stubbed: Recording, monkeypatch: Any) -> None:
+    """So with one they are left out."""
+    monkeypatch.setenv("OTEL_RL_CAPTURE_CONTENT", "true")
+    monkeypatch.setenv("OTEL_RL_REDACT", f"{__name__}:hide")
+    stubbed.start()
+    with suppress(ValueError), otel_rl.step(7), otel_rl.stage("reward"):
+        raise ValueError("Ada")
+    run = stubbed.stop()
+    assert not any(b"Ada" in file.read_bytes() for file in run.path.iterdir() if file.is_file())
+
+
+def test_a_sample_is_as_it_was_at_the_call(stubbed: Recording, monkeypatch: Any) -> None:
+    """The program may change what it gave."""
+    np = pytest.importorskip("numpy")
+    monkeypatch.setenv("OTEL_RL_CAPTURE_CONTENT", "true")
+    stubbed.start()
+    rewards, parts, messages = np.array([1.0, 2.0]), {"exact": 1.0}, ["first"]
+    with otel_rl.step(7):
+        for index in range(2):
+            otel_rl.sample(id=str(index), reward=rewards[index : index + 1], rewards=parts, prompt=messages)
+            parts["exact"] += 1
+            messages.append("later")
+        rewards -= 10
+    found = [one.attributes for one in records(stubbed.stop(), v.SAMPLE_RECORD)]
+    assert [1.0, 2.0] == [one[v.SAMPLE_REWARD] for one in found]
+    assert [1.0, 2.0] == [one[f"{v.SAMPLE_REWARD}.exact"] for one in found]
+    assert "later" not in found[0][v.SAMPLE_PROMPT]
+
+
+@pytest.mark.guarded
+def test_what_is_no_name_of_an_error_is_left_out(stubbed: Recording) -> None:
+    """It is a text, and may be content."""
+    stubbed.start()
+    with otel_rl.step(7):
+        otel_rl.sample(id="a", error="Ada's answer cannot be parsed")
+        otel_rl.sample(id="b", error="ParseError")
+    run = stubbed.stop()
+    assert ["_OTHER", "ParseError"] == [one.attributes[v.ERROR_TYPE] for one in records(run, v.SAMPLE_RECORD)]
+    assert 1 == counted(run, v.SELF_CHANGED, "sample_value_left_out")
+
+
+@pytest.mark.guarded
+def test_a_sample_outside_of_a_step_is_counted(stubbed: Recording, caplog: Any) -> None:
+    """It belongs nowhere."""
+    stubbed.start()
+    with otel_rl.step(7):
+        otel_rl.sample(id="b")
+    otel_rl.sample(id="a")
+    run = stubbed.stop()
+    assert ["b"] == [one.attributes[v.SAMPLE_ID] for one in records(run, v.SAMPLE_RECORD)]
+    assert any("outside of a step" in message for message in caplog.messages)

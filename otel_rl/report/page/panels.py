@@ -19,7 +19,7 @@ from otel_rl.report.page.figure import Figure, Foldouts, Heat, Mark, Panel, Time
 from otel_rl.report.page.recorded_amounts import recorded
 from otel_rl.report.page.sample_foldouts import sample_foldouts
 from otel_rl.report.section import Section, rank_name
-from otel_rl.report.sections.caveats import CAVEATS, DISAGREEMENTS, FAILURES, UNSEEN_STEPS
+from otel_rl.report.sections.caveats import CAVEATS, DISAGREEMENTS, FAILURES, LOST, UNSEEN_STEPS
 from otel_rl.report.sections.flops_rates import FLOPS
 from otel_rl.report.sections.header import DETAILS, RATES
 from otel_rl.report.sections.learning_table import READS, named_series, reads_of
@@ -62,7 +62,11 @@ PANELS: Final = (
         "goodput", "Goodput and compute", lambda report, _: time_figures.goodput_figures(report), (GOODPUT, FLOPS, WORK)
     ),
     _Planned(
-        "telemetry", "Telemetry", lambda *_: [], (DETAILS, UNSEEN_STEPS, DISAGREEMENTS, CAVEATS), makes_folds=recorded
+        "telemetry",
+        "Telemetry",
+        lambda *_: [],
+        (DETAILS, UNSEEN_STEPS, DISAGREEMENTS, LOST, CAVEATS),
+        makes_folds=recorded,
     ),
 )
 PANEL_OF: Final = {"time": ("steps",), "learn": ("learning",), "health": ("trouble", "telemetry")}

@@ -71,7 +71,7 @@ def _loss(loss: Loss) -> str:
     return f"{plural(loss.count, 'value')} cut, replaced or left out ({loss.reason})"
 
 
-def _caveats(report: Report) -> list[Block]:
+def _lost(report: Report) -> list[Block]:
     order = list(COUNTED.values())
     lines = [_loss(loss) for loss in sorted(report.losses, key=lambda loss: order.index(loss.what))]
     lines += [
@@ -80,7 +80,11 @@ def _caveats(report: Report) -> list[Block]:
     ]
     if len(report.damage) > MOST_DAMAGED:
         lines.append(f"and {plural(len(report.damage) - MOST_DAMAGED, 'journal')} more with unreadable bytes")
-    lines += [f"{report.rules.file}: {problem}" for problem in report.rules.problems]
+    return [Line(line, "warning") for line in lines]
+
+
+def _settings(report: Report) -> list[Block]:
+    lines = [f"{report.rules.file}: {problem}" for problem in report.rules.problems]
     return [Line(line, "warning") for line in (*lines, *_clock_lines(report))]
 
 
@@ -90,7 +94,5 @@ DISAGREEMENTS: Final = Section(
     title="Numbers of steps",
     blocks=lambda report: [Line(_disagreement(report, row), "warning") for row in report.disagreements],
 )
-CAVEATS: Final = Section(
-    title="Lost, changed or damaged",
-    blocks=_caveats,
-)
+LOST: Final = Section(title="Lost, changed or damaged", blocks=_lost)
+CAVEATS: Final = Section(title="Rules and clocks", blocks=_settings)
