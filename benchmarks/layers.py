@@ -75,7 +75,7 @@ def rollout(samples: int) -> Callable[[], None]:
     rewards, advantages, trainer = torch.zeros(samples, 1), torch.zeros(samples), Trainer(torch.ones(1))
 
     def record() -> None:
-        rollouts.scored["train"] = [Scores(rewards, ("digits",), {})]
+        rollouts.scored["train"] = [Scores(rewards, samples, trainer.reward_weights, ("digits",), {})]
         scored.keep_generated(current_stage(), None, (responses, responses, None, None))
         scored.keep_texts((trainer, None, texts, texts))
         scored.record_samples(trainer, {"advantages": advantages})
