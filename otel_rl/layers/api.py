@@ -30,7 +30,11 @@ WORDS = ("id", "group", "finish", "discarded")
 LARGEST = 1 << 53
 LONGEST = 1024
 """Characters of a word."""
-NUMBERS = frozenset((int, float, bool))
+NUMBERS = frozenset((int, float, bool, type(None)))
+"""Types of numbers that nothing changes, and of one that is not given."""
+READ = ("reward", "advantage", *COUNTS)
+GIVEN = (*READ, "id", "group", "rewards", "finish", "error", "discarded", "prompt", "response", "time_ns")
+"""In the order in which a call hands them on."""
 UNREADABLE = object()
 """Stands for a number that cannot be read."""
 NAME = re.compile(r"[A-Za-z_][\w.<>]*")
@@ -85,18 +89,29 @@ def sample(  # noqa: PLR0913  a sample has that many properties, all by keyword
         response: likewise.
 
     Emits: ``rl.log.sample``, ``rl.sample.records.omitted``; lengths and rewards in ``rl.log.rollout`` of the step.
-    Cost: 0.9 of a call of ``record`` (``benchmarks/layers.py``).
+    Cost: 1.5 of a call of ``record`` (``benchmarks/layers.py``).
     """
     if not state.on or hooking.is_compiling():
         return
     if error is not None and isinstance(error, BaseException):
         error = type(error)  # itself it would keep its frames alive, and their tensors, until it is read
-    texts = (_as_now(prompt), _as_now(response)) if state.config.capture_content else (None, None)
-    given = (
-        id, group, _value(reward), _values(rewards), _value(advantage), _value(prompt_tokens), _value(response_tokens),
-        _value(environment_tokens), _value(turns), _value(tool_calls), finish, error, _value(policy_version), discarded,
-        *texts, monotonic_ns() + state.clock.anchor,
+    if not state.config.capture_content:
+        prompt = response = None
+    elif prompt is not None or response is not None:
+        prompt, response = _as_now(prompt), _as_now(response)
+    if rewards is not None:
+        is_plain = type(rewards) is dict and NUMBERS.issuperset(map(type, rewards.values()))
+        rewards = dict(rewards) if is_plain else _values(rewards)
+    given: tuple[Any, ...] = (
+        reward, advantage, prompt_tokens, response_tokens, environment_tokens, turns, tool_calls, policy_version,
+        id, group, rewards, finish, error, discarded, prompt, response, monotonic_ns() + state.clock.anchor,
     )  # fmt: skip
+    if not (
+        type(reward) in NUMBERS and type(advantage) in NUMBERS and type(prompt_tokens) in NUMBERS
+        and type(response_tokens) in NUMBERS and type(environment_tokens) in NUMBERS and type(turns) in NUMBERS
+        and type(tool_calls) in NUMBERS and type(policy_version) in NUMBERS
+    ):  # fmt: skip
+        given = (*map(_value, given[: len(READ)]), *given[len(READ) :])
     state.add(Deferred(_take, (CURRENT.get() or current_stage(), given)))
 
 
@@ -105,7 +120,7 @@ def sample(  # noqa: PLR0913  a sample has that many properties, all by keyword
 
 def _value(value: Any) -> Any:
     """Return a number as it is now; what cannot be read stands for one that is left out."""
-    if value is None or type(value) in NUMBERS:
+    if type(value) in NUMBERS:
         return value
     number = attempt("read", "a number of a sample", _read, value)
     return UNREADABLE if number is None else number
@@ -150,7 +165,7 @@ def _copy(given: Any, depth: int) -> Any:
 
 def _take(parent: Any, given: tuple[Any, ...]) -> Iterator[Count]:
     """Make the sample of what was given."""
-    made = FinishedSample(*given)
+    made = FinishedSample(**dict(zip(GIVEN, given, strict=True)))
     left_out = sum([_clean_words(made), _clean_counts(made), _clean_numbers(made)])
     if not add_samples(parent, (made,)):
         refuse("sample_outside_step", "otel_rl.sample: a sample outside of a step is ignored; call it inside of one")
