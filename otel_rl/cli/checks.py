@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Final, Literal
@@ -20,8 +21,9 @@ from typing import Final, Literal
 from google.protobuf.internal import api_implementation
 
 from otel_rl import vocabulary as v
-from otel_rl.config import LIMITS, OF_COLLECTOR, ON_FINDING, ignored, may_be_key, settings, unknown_variables
+from otel_rl.config import LIMITS, OF_COLLECTOR, ON_FINDING, Config, ignored, may_be_key, settings, unknown_variables
 from otel_rl.config.parsers import is_address
+from otel_rl.guard import error_of
 from otel_rl.integrations import AUTO, registered
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.otlp import encode
@@ -63,6 +65,8 @@ SPOILED: Final = {v.SELF_DROPPED: "dropped", v.SELF_CHANGED: "changed", v.SELF_E
 COUNTED: Final = {v.SELF_RECORDED: "recorded", v.SELF_ENCODED: "encoded", v.SELF_JOURNALED: "journaled"}
 """Counts of the same records on their way; they are points themselves, so of points they lack the last ones."""
 RECORDS: Final[Mapping[Signal, str]] = {"traces": "span", "metrics": "point", "logs": "log record"}
+REDACT: Final = "OTEL_RL_REDACT"
+CAPTURE: Final = "OTEL_RL_CAPTURE_CONTENT"
 NO_FRAMEWORK: Final = "no framework"
 WHERE: Final = (
     "checkpoints are saved in TRL and other trainers of transformers, stops work there and in verl; in ROLL and in "
@@ -191,6 +195,19 @@ def hook(environ: Mapping[str, str] = os.environ) -> list[Check]:
             name = Path(command).name  # a path may hold a secret
             return [Check("wrong", ON_FINDING, f"its command ({name}) does not exist, or is not executable")]
     return []
+
+
+def redaction(environ: Mapping[str, str] = os.environ) -> list[Check]:
+    """Return whether the function that texts pass can be imported here, and whether there are any."""
+    name = environ.get(REDACT, "").strip()
+    module, _, function = name.partition(":")
+    if not function:  # settings_rows has what is wrong with it
+        return []
+    if not Config.from_env(environ).capture_content:
+        return [Check("note", REDACT, f"without effect: no text is recorded without {CAPTURE}=true")]
+    failed = error_of(lambda: getattr(import_module(module), function))
+    problem = f"cannot be imported here ({type(failed).__name__}): no text of a sample is recorded"
+    return [Check("wrong", REDACT, problem)] if failed else []
 
 
 def standard_variables(honoured: Collection[str]) -> list[Check]:

@@ -25,6 +25,7 @@ from otel_rl.cli.checks import (
     integrations,
     journal_root,
     protobuf,
+    redaction,
     recorded,
     shown,
     standard_variables,
@@ -540,6 +541,22 @@ def test_marks_differ_in_any_encoding() -> None:
 def test_a_hook_that_may_work_has_no_line(target: str) -> None:
     """An address is not tried; quotes that are open are a matter of the settings."""
     assert [] == hook({"OTEL_RL_ON_FINDING": target})
+
+
+@pytest.mark.parametrize(
+    ("name", "capture", "expected"),
+    [
+        ("", "true", []),
+        ("textwrap:dedent", "true", []),
+        ("textwrap:dedent", "", ["without effect: no text is recorded without OTEL_RL_CAPTURE_CONTENT=true"]),
+        ("textwrap:no", "true", ["cannot be imported here (AttributeError): no text of a sample is recorded"]),
+        ("no_such:f", "true", ["cannot be imported here (ModuleNotFoundError): no text of a sample is recorded"]),
+    ],
+)
+def test_a_redaction_is_tried(name: str, capture: str, expected: list[str]) -> None:
+    """It is imported, and not called."""
+    environ = {"OTEL_RL_REDACT": name, "OTEL_RL_CAPTURE_CONTENT": capture}
+    assert expected == [one.detail for one in redaction(environ)]
 
 
 def test_rules_that_were_changed_are_listed(root: Path) -> None:

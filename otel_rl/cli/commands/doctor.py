@@ -19,6 +19,7 @@ from otel_rl.cli.checks import (
     journal_root,
     protobuf,
     recorded,
+    redaction,
     rules_changed,
     settings_rows,
     standard_variables,
@@ -56,7 +57,7 @@ def doctor(
     sections = {
         "installed": installed(),
         "integrations": integrations(),
-        "settings": [*settings_rows(), *hook()],
+        "settings": [*settings_rows(), *hook(), *redaction()],
         "OpenTelemetry variables": standard_variables(HONOURED),
         "rules": rules_changed(runs),
         "sending": [*sending(), *collectors()],
