@@ -25,8 +25,8 @@ from otel_rl.cli.checks import (
     integrations,
     journal_root,
     protobuf,
-    redaction,
     recorded,
+    redaction,
     shown,
     standard_variables,
 )
