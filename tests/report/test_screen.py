@@ -28,6 +28,7 @@ from otel_rl.report.screen import PARTS, Part
 from otel_rl.report.sections import learning_table
 from otel_rl.report.terminal import render
 from otel_rl.report.to_markdown import to_markdown
+from otel_rl.runs.settings_file import FILE
 from tests.made_runs import BEGIN_NS, Plan, write_run
 
 SCREENS = Path(__file__).parent / "screens"
@@ -199,6 +200,14 @@ def test_what_has_no_room_is_counted(tmp_path: Path) -> None:
     assert (4, "and 3 more: --all") == (end - begin, lines[end - 1].strip().split(". ")[-1])
     text = "\n".join(shown(report, ("all",)))
     assert "\n        Sentence 8 of some forty characters ends. (warning: rule_8)\n" in text
+
+
+def test_a_broken_rules_file_is_on_the_screen_whatever_was_lost(tmp_path: Path) -> None:
+    """HEALTH says what was lost, and nothing of the rules."""
+    (tmp_path / FILE).write_text("[rules.unknow_time]\nlimit = 1\n")
+    report = build_report(open_run(write_run(tmp_path, Plan(steps=9, dropped=5))), BEGIN_NS)
+    assert "telemetry_lost" in [one.rule for one in report.findings.health]
+    assert any("did you mean unknown_time" in line for line in shown(report))
 
 
 def test_numbers_stay_with_their_units(tmp_path: Path) -> None:
