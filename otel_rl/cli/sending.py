@@ -6,8 +6,9 @@ is known if the run has a name; otherwise what is left is sent at the end.
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -27,12 +28,21 @@ JOIN_S: Final = 2.0
 
 
 @contextmanager
-def sending(root: Path, run_id: str, config: Config) -> Iterator[Keeper | None]:
-    """Keep a sidecar of a run alive within the block; yields who does it, None if nothing is to be sent."""
+def sending(
+    root: Path, run_id: str, config: Config, environ: Mapping[str, str] = os.environ
+) -> Iterator[Keeper | None]:
+    """Keep a sidecar of a run alive within the block; yields who does it, None if nothing is to be sent.
+
+    Args:
+        root: where runs are recorded.
+        run_id: the run's; empty if it gets its name later.
+        config: of the command.
+        environ: the command's, which the sidecar gets too.
+    """
     keeper = None
     if config.active and config.sidecar:
         with suppress(ConfigurationError), guard("see where to send"):  # the trainer and the doctor say what is wrong
-            keeper = Keeper() if targets() else None
+            keeper = Keeper(environ=environ) if targets() else None
     over = Event()
     thread = Thread(target=_keep, args=(keeper, root / folder_name(run_id), over), name="otel_rl-sidecar", daemon=True)
     if keeper is not None and run_id:

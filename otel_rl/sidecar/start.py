@@ -34,14 +34,22 @@ NOT_INHERITED: Final = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT")
 class Keeper:
     """Keeps a sidecar of this node alive while this process records."""
 
-    def __init__(self, *, is_forbidden: bool = False, only_watches: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        is_forbidden: bool = False,
+        only_watches: bool = False,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
         """Prepare; nothing is started before ``check``.
 
         Args:
             is_forbidden: the user starts the sidecar.
             only_watches: nothing is sent: the sidecar watches for stalls, and short programs need none.
+            environ: what the sidecar gets, by which `otel-rl run` knows it as one of its command.
         """
         self._is_forbidden = is_forbidden
+        self._environ = environ
         self._only_watches = only_watches
         self._gave_up = is_forbidden and only_watches
         self._next_check = monotonic() + WATCH_AFTER_S if only_watches else 0.0
@@ -91,7 +99,7 @@ class Keeper:
 
     def _start(self, directory: Path) -> None:
         try:
-            self._launcher, self._started = start(directory), directory
+            self._launcher, self._started = start(directory, self._environ), directory
         except (OSError, ValueError, TypeError) as error:  # TypeError: an embedded interpreter has no executable
             self._give_up(directory, type(error).__name__)
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from otel_rl.cli.child import FORWARDED, run_child
 from otel_rl.cli.commands.run import child_environment, recorded_since
 from otel_rl.cli.conclusion import conclude
 from otel_rl.cli.sending import sending
-from otel_rl.config import Config
+from otel_rl.config import LAUNCH, Config
 from otel_rl.guard import shortages
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import open_run
@@ -520,6 +521,24 @@ def test_a_signal_passes_by_the_one_who_sends(tmp_path: Path, monkeypatch: pytes
     thread.join(60)  # leaving waits for two seconds
     assert not thread.is_alive()
     assert set() == signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_a_sidecar_that_the_command_starts_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the mark of its processes: the terminal tells what such a sidecar finds."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setattr("otel_rl.cli.sending.CHECK_S", 0.001)
+    given, started = [], threading.Event()
+
+    def start(directory: Path, environ: Mapping[str, str]) -> int:
+        given.append(environ.get(LAUNCH))
+        started.set()
+        return 0
+
+    monkeypatch.setattr("otel_rl.sidecar.start.start", start)
+    (tmp_path / "mine").mkdir()
+    with sending(tmp_path, "mine", Config(), {**os.environ, LAUNCH: "this"}):
+        assert started.wait(60)
+    assert "this" == given[0]
 
 
 @pytest.mark.guarded

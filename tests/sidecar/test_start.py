@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -200,7 +201,7 @@ def test_a_start_that_somebody_killed_is_made_again(
     """A program may end all its children, one that was just started among them: that is no failure of the start."""
     started = []
 
-    def spawn(directory: Path) -> int:
+    def spawn(directory: Path, environ: Mapping[str, str]) -> int:
         started.append(directory)
         pid = os.posix_spawn(sys.executable, [sys.executable, "-c", "import signal; signal.pause()"], dict(os.environ))
         os.kill(pid, number)

@@ -87,7 +87,7 @@ def run(
     if config.active and not quiet:
         complain(_begin(root, config, is_named_by_us=directory is not None))
     try:
-        with sending(root, config.run_id, config) as keeper, shown_stalls(root, launch, time.monotonic()):
+        with sending(root, config.run_id, config, environ) as keeper, shown_stalls(root, launch, time.monotonic()):
             code = run_child(command, environ)
     except FileNotFoundError:
         leave(f"there is no command {command[0]!r}{_how(command)}", COMMAND_NOT_FOUND)
