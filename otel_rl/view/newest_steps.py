@@ -40,7 +40,7 @@ class ReadMark(NamedTuple):
     bytes: int
     steps: int
     points: Mapping[Any, int]
-    """Of each series, at an earlier time: a step's points come after its spans."""
+    """Earlier values of each series: the points of a step come after its spans."""
 
 
 class NewestSteps:

@@ -78,7 +78,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sync(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """Three steps on two ranks; a prompt is filtered; an evaluation and a checkpoint in the second."""
     directory = tmp_path_factory.mktemp("sync")
-    held_out = f"--eval.dataset={directory}/work/held_out.jsonl"
+    held_out = f"--eval.dataset={directory}/files/held_out.jsonl"
     return train(wheel, directory, *EVALUATED, held_out, REWARD, *FILTERED, "--ckpt.save_steps=2")
 
 
@@ -86,7 +86,7 @@ def sync(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
 def asynchronous(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """Three steps; an evaluation after the second."""
     directory = tmp_path_factory.mktemp("async")
-    held_out = f"--eval.dataset={directory}/work/held_out.jsonl"
+    held_out = f"--eval.dataset={directory}/files/held_out.jsonl"
     return train(wheel, directory, "--train.async_enable", *EVALUATED, held_out)
 
 
@@ -193,7 +193,7 @@ def test_the_log_has_its_four_layers(sync: Trained) -> None:
 
 def test_openrlhf_notices_nothing(wheel: Path, sync: Trained, tmp_path: Path) -> None:
     """A plain training samples the same; what it trains depends on the order in which answers arrive."""
-    held_out = f"--eval.dataset={tmp_path}/work/held_out.jsonl"
+    held_out = f"--eval.dataset={tmp_path}/files/held_out.jsonl"
     plain = train(wheel, tmp_path, *EVALUATED, held_out, REWARD, *FILTERED, "--ckpt.save_steps=2", is_recorded=False)
     expected, found = scalars(plain), scalars(sync)
     assert expected.keys() == found.keys()

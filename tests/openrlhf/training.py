@@ -37,7 +37,7 @@ class Plain(Trained):
 
 def train(wheel: Path, directory: Path, *options: str, is_recorded: bool = True) -> Trained:
     """Train three steps; options are OpenRLHF's."""
-    work = directory / "work"
+    work = directory / "files"
     env = environment(directory) | {"PYTHON": sys.executable, "OTEL_RL_SIDECAR": "false", "PYTHONPATH": str(ROOT)}
     if is_recorded:
         env["PREFIX"] = f"{sys.executable} -m otel_rl run -q --"
@@ -57,7 +57,7 @@ def scalars(trained: Trained) -> dict[str, list[float]]:
     """Return what OpenRLHF's TensorBoard logger wrote of each number, but for times."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    (folder,) = (trained.directory / "work" / "tensorboard").iterdir()
+    (folder,) = (trained.directory / "files" / "tensorboard").iterdir()
     events: Any = EventAccumulator(str(folder))
     events.Reload()
     names = [name for name in events.Tags()["scalars"] if "timing/" not in name]

@@ -151,7 +151,7 @@ GROUPS = {
     "critic_model_group": "CriticModelActor",
     "reward_model_group": "RewardModelActor",
 }
-"""Of which class the ranks of a group are."""
+"""The class of the ranks of each group."""
 
 
 def _model(args: Args) -> tuple[str, dict[str, Value]]:

@@ -27,7 +27,7 @@ from otel_rl.trace.stage import innermost
 
 BASE = "DistributedTorchRayActor"
 MODELS: Final = {"PolicyWorkerBase": "policy", "RefWorkerBase": "ref", "CriticWorkerBase": "critic"}
-"""Which model the ranks of a class, or of a base of it, have."""
+"""The model of the ranks of a class, or of a class derived from it."""
 TRAINED: Final = (("PolicyWorkerBase", "actor"), ("CriticWorkerBase", "critic"))
 
 

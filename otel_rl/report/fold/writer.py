@@ -84,7 +84,7 @@ class RunFold:
         self.is_led = is_led
         """Whether the run has a driver."""
         self.has_only_steps = has_only_steps
-        """Whether nobody asks for calls and memory, which take a third of the time."""
+        """Whether to leave out calls and memory, which take a third of the time."""
         self.found = FoldedSpans()
         self.writers: dict[str, WriterFold] = {}
         self.steps = 0

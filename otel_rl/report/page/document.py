@@ -22,11 +22,11 @@ from otel_rl.report.page.figure import Bars, Curves, Figure, Foldout, Foldouts, 
 from otel_rl.report.page.palette import colour_of, colours
 from otel_rl.report.page.panels import Evidence, PageContent, make_page
 from otel_rl.report.screen import counted
-from otel_rl.report.section import Severity, rank_name
+from otel_rl.report.section import rank_name
 from otel_rl.report.sections.header import HEADER
+from otel_rl.report.sections.three_findings import SEVERITIES
 from otel_rl.runs.format import printable, shorten
 
-SEVERITIES: Final[dict[str, Severity]] = {"alarm": "alarm", "warning": "warning", "note": ""}
 KINDS: Final = {"time": "Time", "learn": "Learn", "health": "Health"}
 LONGEST_NAME: Final = 200
 PLACE: Final = "{trace_id}"

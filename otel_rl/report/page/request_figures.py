@@ -59,7 +59,7 @@ GAUGES: Final[Mapping[str, tuple[str, str, Unit, str]]] = {
 OUTCOMES: Final = {"clipped": "cut", "timed_out": "timed out", "error": "failed"}
 MOST_LINES: Final = 8
 Sizes = tuple[str, Sequence[int], Sequence[float]]
-"""Of a process: its name, steps, and bytes."""
+"""Name, steps and bytes of a process."""
 
 
 def request_figures(report: Report, course: Course) -> list[Figure]:

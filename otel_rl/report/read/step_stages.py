@@ -71,7 +71,7 @@ class PackedStages(Mapping[Path, StageTimes]):
 
     @property
     def shape(self) -> Mapping[Path, tuple[int, Clocks]]:
-        """Which stage is where; the same object in all steps that have the same stages."""
+        """The place of each stage; the same object in all steps that have the same stages."""
         return self._places
 
     @property
@@ -84,9 +84,9 @@ class StageInSteps(NamedTuple):
     """One stage in all the steps that have it."""
 
     step: Ints
-    """Which of the steps, in order."""
+    """The places of the steps that have the stage, in order."""
     durations_ns: Ints
-    """Of all its calls, step by step."""
+    """The duration of each of its calls, step by step."""
     busy_ns: Ints
     own_ns: Ints
     comm_count: Ints
