@@ -21,7 +21,17 @@ from typing import Final, Literal
 from google.protobuf.internal import api_implementation
 
 from otel_rl import vocabulary as v
-from otel_rl.config import LIMITS, OF_COLLECTOR, ON_FINDING, Config, ignored, may_be_key, settings, unknown_variables
+from otel_rl.config import (
+    LIMITS,
+    OF_COLLECTOR,
+    ON_FINDING,
+    Config,
+    ConfigurationError,
+    ignored,
+    may_be_key,
+    settings,
+    unknown_variables,
+)
 from otel_rl.config.parsers import is_address
 from otel_rl.guard import error_of
 from otel_rl.integrations import AUTO, registered
@@ -203,7 +213,11 @@ def redaction(environ: Mapping[str, str] = os.environ) -> list[Check]:
     module, _, function = name.partition(":")
     if not function:  # settings_rows has what is wrong with it
         return []
-    if not Config.from_env(environ).capture_content:
+    try:
+        is_captured = Config.from_env(environ).capture_content
+    except ConfigurationError:  # settings_rows has this, too
+        return []
+    if not is_captured:
         return [Check("note", REDACT, f"without effect: no text is recorded without {CAPTURE}=true")]
     failed = error_of(lambda: getattr(import_module(module), function))
     problem = f"cannot be imported here ({type(failed).__name__}): no text of a sample is recorded"

@@ -548,6 +548,7 @@ def test_a_hook_that_may_work_has_no_line(target: str) -> None:
     [
         ("", "true", []),
         ("textwrap:dedent", "true", []),
+        ("no_such:f", "perhaps", []),
         ("textwrap:dedent", "", ["without effect: no text is recorded without OTEL_RL_CAPTURE_CONTENT=true"]),
         ("textwrap:no", "true", ["cannot be imported here (AttributeError): no text of a sample is recorded"]),
         ("no_such:f", "true", ["cannot be imported here (ModuleNotFoundError): no text of a sample is recorded"]),
