@@ -27,6 +27,8 @@ FULL: Final = 0.95
 """A mean length at this part of the limit leaves no room for answers that end by themselves."""
 LOWERED: Final = 0.75
 """Responses that reach a limit are at most this part as long as the longest were before it was lowered."""
+STAYS: Final = 5
+"""Steps with a lower limit until it is one."""
 UNUSED: Final = 0.05
 LONG: Final = 100
 """Below such a limit, tokens, a small part of it says nothing."""
@@ -148,9 +150,9 @@ def cut_rises(learning: Learning, *, limit: float = HALF, rise: float = RISEN) -
 @rule(
     "warning",
     reads=(v.RESPONSE_CLIPPED, v.RESPONSE_MAX),
-    condition=f"from some step on no response has more than {whole(LOWERED)} of the tokens that the longest had before, "
-    f"and {whole(HALF)} of them are cut, {whole(RISEN)} of all more than before",
-    window="all steps; at least 5 at the end",
+    condition=f"from some step on no response has more than {whole(LOWERED)} of the tokens that the longest had "
+    f"before, and {whole(HALF)} of them are cut, {whole(RISEN)} of all more than before",
+    window=f"all steps; at least {STAYS} at the end",
     sentence="The limit of the responses was lowered in step {step}: {after:percent} are cut at {limit:count} tokens "
     "since then. Before, {before:percent} were cut, and the longest had {longest:count}.",
     advice="Find what changed the limit (max_completion_length in TRL): a resume with other settings, or a schedule.",
@@ -159,9 +161,11 @@ def cut_rises(learning: Learning, *, limit: float = HALF, rise: float = RISEN) -
 def limit_lowered(learning: Learning, *, limit: float = HALF, rise: float = RISEN) -> Found | None:
     """Find responses that are cut since one step, and shorter than before: growth would make them longer."""
     cut, longest = same_steps(learning.curve(v.RESPONSE_CLIPPED), learning.curve(v.RESPONSE_MAX))
-    now = median(longest.values[-5:])
+    if len(cut) <= STAYS:
+        return None
+    now = median(longest.values[-STAYS:])
     start = onset([value <= now for value in longest.values])
-    if not start or len(cut) - start < 5:
+    if not start or len(cut) - start < STAYS:
         return None
     before, after, once = mean(cut.values[:start]), mean(cut.values[start:]), max(longest.values[:start])
     if after < max(limit, before + rise) or now > LOWERED * once:
