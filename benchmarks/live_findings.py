@@ -1,12 +1,13 @@
 """How soon a problem is told while a training goes on: on the terminal, by the hook, as a metric, by the alert.
 
     python benchmarks/live_findings.py lr_high nan_reward clean --steps 400
-    .venv-verl/bin/python benchmarks/live_findings.py verl_nan_loss verl_slow_reward verl_late_samples verl_clean
+    python benchmarks/live_findings.py verl_nan_loss verl_slow_reward verl_late_samples verl_clean --steps 60
 
 Each problem of `tests/planted` trains on two ranks under `otel-rl run`, each of verl (`tests/verl/planted`) as in
-`examples/verl_cpu`. They send to a Collector and a Prometheus that `scripts/backends` built, which has the rules of
-`collector/rules`. Meanwhile the report is built anew every few seconds: the first that names the problem is when its
-rule holds. A problem's training is ended once every channel has told it.
+`examples/verl_cpu`, in the environment that `scripts/environment verl` makes. They send to a Collector and a Prometheus
+that `scripts/backends` built, which has the rules of `collector/rules`. Meanwhile the report is built anew every few
+seconds: the first that names the problem is when its rule holds. A problem's training is ended once every channel has
+told it.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ OF_VERL = {
     )
 }
 PROBLEMS = BY_NAME | OF_VERL
+VERL = str(ROOT / ".venv-verl" / "bin" / "python")
 
 
 @dataclass
@@ -114,32 +116,32 @@ class Watched:
                     self.alerts.add(alert["annotations"]["description"])
 
 
-def training(name: str, options: argparse.Namespace, root: Path) -> tuple[list[str], dict[str, str]]:
-    """Return the command that trains with a problem, and the variables that it needs."""
+def training(name: str, options: argparse.Namespace, root: Path) -> tuple[str, list[str], dict[str, str]]:
+    """Return the interpreter and the command that train with a problem, and the variables that they need."""
     if name.startswith("verl_"):
         script = str(ROOT / "examples" / "verl_cpu" / "run.sh")
         settings = [f"trainer.total_training_steps={options.steps}", "trainer.save_freq=-1", "trainer.test_freq=-1"]
-        return [script, str(root / f"{name}.files"), "trainer.total_epochs=1000", *settings], {
-            "PYTHON": sys.executable, "RAY_ADDRESS": "local", "VERL_USE_EXTERNAL_MODULES": "verl_faults",
+        return VERL, [script, str(root / f"{name}.files"), "trainer.total_epochs=1000", *settings], {
+            "PYTHON": VERL, "RAY_ADDRESS": "local", "VERL_USE_EXTERNAL_MODULES": "verl_faults",
             "FAULT": name.removeprefix("verl_").replace("clean", ""),
             "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests" / "verl" / "planted"))),
         }  # fmt: skip
     own = ["-m", "tests.planted.train", name, f"--steps={options.steps}", f"--seed={options.seed}"]
-    return [sys.executable, *launcher(2), *own], {}
+    return sys.executable, [sys.executable, *launcher(2), *own], {}
 
 
 def watch(name: str, options: argparse.Namespace, root: Path) -> Watched:
     """Train with a problem, and return when it held and when it was told."""
     run, watched = root / name, Watched(PROBLEMS.get(name), root / f"{name}.hook")
-    recording = [sys.executable, "-m", "otel_rl", "run", f"--dir={root}", f"--run-id={name}", "--"]
-    command, variables = training(name, options, root)
+    python, command, variables = training(name, options, root)
+    recording = [python, "-m", "otel_rl", "run", f"--dir={root}", f"--run-id={name}", "--"]
     programs = root / f"{name}.programs"
     with prometheus(programs) as store, collector(programs, OTEL_RL_PROMETHEUS=store.url) as found:
         process = subprocess.Popen(
             [*recording, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             start_new_session=True,
             env={
-                **environment(root), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+                **environment(root), "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}",
                 "OTEL_EXPORTER_OTLP_ENDPOINT": found.http, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
                 "OTEL_RL_ON_FINDING": f"tee -a {watched.hook}", "OTEL_RL_ON_FINDING_FROM": "warning", **variables,
             },
