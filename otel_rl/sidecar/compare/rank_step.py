@@ -112,7 +112,7 @@ class ComparedStep:
 
     @property
     def pipeline(self) -> int:
-        """The pipeline stage, which peers share."""
+        """Return the pipeline stage, which peers share."""
         return place(self.resource, v.RANK_PP)
 
 
@@ -294,7 +294,7 @@ class StepCollector:
 
 
 def _is_whole_step(container: SpanView) -> bool:
-    """Whether it holds a step that no exception or death cut short."""
+    """Return whether it holds a step that no exception or death cut short."""
     is_cut = container.status_code == 2 or v.TRUNCATED in container.attributes
     return iteration_of(container.attributes) is not None and not is_cut
 
