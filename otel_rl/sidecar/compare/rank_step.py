@@ -205,7 +205,7 @@ class StepCollector:
         trace.container, trace.ended_at, trace.steps = span, now, self._steps[writer]
 
     def _add(self, spans: SpanTable, writer: Ints, is_container: NDArray[np.bool_]) -> None:
-        """Let spans wait for the end of their traces, those that were touched last behind the others."""
+        """Let spans wait for the end of their traces, those that were touched last after the others."""
         back = spans["trace"][::-1]
         keys, last, of = np.unique(back, return_index=True, return_inverse=True)
         counts = np.bincount(of[~is_container[::-1]], minlength=len(keys))
