@@ -11,6 +11,7 @@ traces of their own (``generation.py``).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import PurePath
 from typing import Any
 
@@ -83,7 +84,7 @@ def _settings(trainer: Any) -> dict[str, Value]:
     known: dict[str, Any] = {
         vocabulary.SETTINGS_LEARNING_RATE: config.actor.adam.lr if config.actor.optim == "adam" else None,
         vocabulary.SETTINGS_LIMIT: config.rollout.max_new_tokens,
-        vocabulary.SETTINGS_STEPS: getattr(trainer, "max_steps", None),
+        vocabulary.SETTINGS_STEPS: _planned_steps(trainer),
         vocabulary.SETTINGS_TEMPERATURE: config.rollout.temperature,
         vocabulary.SETTINGS_KL: config.algo.kl.init_coef if trainer.reference_model_group is not None else None,
         vocabulary.SETTINGS_GRADIENT: config.actor.max_norm or None,
@@ -94,6 +95,14 @@ def _settings(trainer: Any) -> dict[str, Value]:
         vocabulary.SETTINGS_UPDATES: samples / int(config.train.batch_size) * int(config.train.max_epochs),
         **{name: value for name, value in known.items() if value is not None},
     }
+
+
+def _planned_steps(trainer: Any) -> int | None:
+    """Return how many steps there will be, if it is known: ``max_steps`` counts updates, and a filter takes prompts."""
+    config, prompts = trainer.args, getattr(trainer, "prompts_dataloader", None)
+    if prompts is None or config.algo.dynamic_filtering_enable:
+        return None
+    return ceil(len(prompts) / int(config.rollout.batch_size)) * int(config.train.num_episodes)
 
 
 def _resumed(args: Args, kwargs: Kwargs, result: Any) -> None:
