@@ -15,8 +15,7 @@ from otel_rl import vocabulary as v
 from otel_rl.integrations.openrlhf.logged_numbers import CANONICAL
 from otel_rl.report.build import build_report
 from otel_rl.report.data.finding import Findings
-from otel_rl.report.data.ranks import Rank
-from otel_rl.report.read.span_attributes import ERROR
+from otel_rl.report.read.span_attributes import ERROR, rank_of
 from tests.layers.records import LAYERS, layered
 from tests.openrlhf.training import VERSION, download, scalars, train
 from tests.programs.signatures import script
@@ -223,8 +222,8 @@ def test_openrlhf_notices_nothing(wheel: Path, sync: Trained, tmp_path: Path) ->
 def test_a_slow_engine_is_named(planted: Trained) -> None:
     """By its trajectories."""
     calls = (planted.directory / "calls").read_text().split("\n")
-    ranks = {span.resource[v.PROCESS_PID]: span.resource[v.RANK] for span in planted.traces.spans}
-    slow = Rank("rollout", int(ranks[int(calls[0].removeprefix("engine "))]))
+    ranks = {span.resource[v.PROCESS_PID]: rank_of(span.resource) for span in planted.traces.spans}
+    slow = ranks[int(calls[0].removeprefix("engine "))]
     (found,) = [one for one in told(planted).time if one.rank is not None]
     assert ("slow_process", slow, v.TRAJECTORY) == (found.rule, found.rank, found.stage)
 
