@@ -18,7 +18,7 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, StageHook
-from otel_rl.integrations.openrlhf.actors import COMPUTED
+from otel_rl.integrations.openrlhf.actors import COMPUTED, FORMAT
 from otel_rl.integrations.openrlhf.logged_numbers import log_metrics, record_evaluation
 from otel_rl.records import Value
 from otel_rl.single_controller.driver import become_driver, begin_loop, begin_step, driver, end_loop, loop_failed
@@ -27,7 +27,6 @@ from otel_rl.single_controller.tables import sync_hooks
 
 BASE = "openrlhf.trainer.ppo_trainer:BasePPOTrainer"
 MAKER = "openrlhf.trainer.ppo_utils.experience_maker:RemoteExperienceMaker"
-FORMAT = ((vocabulary.CHECKPOINT_FORMAT, "openrlhf"),)
 BATCH = 4
 """So many parts a batch has in the queue; an evaluation has three."""
 
@@ -52,14 +51,9 @@ progress = StepsDone.keep("progress")
 
 def _made(args: Args, kwargs: Kwargs) -> None:
     """Learn what is trained: ``__init__(self, strategy, ...)``."""
-    job = attempt("read", "what OpenRLHF trains", _job, args[1].args)
-    become_driver("openrlhf", _version(), job)
-
-
-def _version() -> str:
     from importlib.metadata import version
 
-    return version("openrlhf")
+    become_driver("openrlhf", version("openrlhf"), attempt("read", "what OpenRLHF trains", _job, args[1].args))
 
 
 def _job(config: Any) -> dict[str, str]:
