@@ -1,4 +1,4 @@
-"""OpenRLHF without OpenRLHF: what is known of a training before its first step, and batches that nobody generates."""
+"""OpenRLHF without OpenRLHF: where a training begins, what is planned, and batches that are left of a generation."""
 
 from __future__ import annotations
 
@@ -50,6 +50,20 @@ def test_planned_steps_are_no_updates(recording: Recording, made: Any, planned: 
         v.SETTINGS_UPDATES: 4, v.SETTINGS_TEMPERATURE: 1.0, v.SETTINGS_GRADIENT: 1.0,
     }  # fmt: skip
     assert expected | planned == {key: value for key, value in said.items() if key.startswith("rl.settings")}
+
+
+@pytest.mark.parametrize(("saved", "begun"), [(6, 7), (0, 1)])
+def test_a_training_that_goes_on_from_a_checkpoint(recording: Recording, saved: int, begun: int) -> None:
+    """It begins with the step after those of its checkpoint, once there are prompts."""
+    made = trainer()
+    HOOKS["PPOTrainer.fit"].before((made,), {})
+    HOOKS["BasePPOTrainer.init_checkpoint_states"].after((made,), {}, {"global_step": saved})
+    HOOKS["_collect_prompt_batch"].after((), {}, ([], [], [], True))
+    HOOKS["_collect_prompt_batch"].after((), {}, collect())
+    recording.tick(1)
+    HOOKS["SamplesGenerator._generate_vllm"].after((), {}, ([], 0, False))
+    HOOKS["PPOTrainer.fit"].after((made,), {}, None)
+    assert [begun] == [span.attributes[v.ITERATION] for span in recording.stop().spans(None) if span.name == v.LOOP]
 
 
 class Generator:
