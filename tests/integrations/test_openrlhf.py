@@ -13,6 +13,7 @@ from otel_rl.hooks.hook import wrap
 from otel_rl.integrations.openrlhf.hooks import INTEGRATION
 from otel_rl.journal.read import links_of
 from tests.fixtures import Recording
+from tests.layers.records import records
 
 HOOKS: Any = {hook.target.rpartition(":")[2]: hook for hook in (*INTEGRATION.hooks, *INTEGRATION.arriving)}
 PROMPTS = 9
@@ -64,6 +65,29 @@ def test_a_training_that_goes_on_from_a_checkpoint(recording: Recording, saved: 
     HOOKS["SamplesGenerator._generate_vllm"].after((), {}, ([], 0, False))
     HOOKS["PPOTrainer.fit"].after((made,), {}, None)
     assert [begun] == [span.attributes[v.ITERATION] for span in recording.stop().spans(None) if span.name == v.LOOP]
+
+
+def test_samples_of_several_turns(recording: Recording) -> None:
+    """What an environment wrote after the last turn is no prompt. A sample is cut if its last answer is."""
+    made = trainer()
+    HOOKS["PPOTrainer.fit"].before((made,), {})
+    HOOKS["_collect_prompt_batch"].after((), {}, collect())
+    scored = SimpleNamespace(
+        index=[0, 1, 2],
+        action_mask=torch.tensor([[0, 1, 1, 0, 1, 0, 0], [0, 0, 1, 1, 0, 0, 0], [0] * 7]),
+        info={"reward": torch.tensor([1.0, 0.5, 0.0])},
+        advantages=torch.ones(3, 7),
+        truncated=torch.tensor([False, True, False]),
+        total_length=torch.tensor([8, 5, 3]),
+    )
+    HOOKS["RemoteExperienceMaker.compute_advantages_and_returns"].after((None, []), {}, [scored])
+    HOOKS["SamplesGenerator._generate_vllm"].after((), {}, ([], 0, False))
+    HOOKS["PPOTrainer.fit"].after((made,), {}, None)
+    keys = v.TOKENS_PROMPT, v.TOKENS_RESPONSE, v.TOKENS_ENVIRONMENT, v.SAMPLE_TURNS, v.SAMPLE_FINISH
+    found = records(recording.stop(), v.SAMPLE_RECORD)
+    assert [(2, 3, 3, 2, None), (3, 2, 0, 1, "length"), (3, 0, 0, 0, "abort")] == [
+        tuple(one.attributes.get(key) for key in keys) for one in found
+    ]
 
 
 class Generator:
