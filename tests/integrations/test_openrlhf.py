@@ -78,6 +78,7 @@ def test_samples_of_several_turns(recording: Recording) -> None:
         info={"reward": torch.tensor([1.0, 0.5, 0.0])},
         advantages=torch.ones(3, 7),
         truncated=torch.tensor([False, True, False]),
+        response_length=torch.tensor([4, 2, 0]),
         total_length=torch.tensor([8, 5, 3]),
     )
     HOOKS["RemoteExperienceMaker.compute_advantages_and_returns"].after((None, []), {}, [scored])
