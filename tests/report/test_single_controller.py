@@ -115,6 +115,28 @@ def test_trajectories_are_those_of_their_steps_in_whatever_order_a_journal_has_t
     assert [list(range(1, 11))] * 2 == [sorted(number for _, _, number in keys) for keys in in_steps]
 
 
+def test_groups_without_a_name_are_told_by_the_spans_around_their_trajectories(tmp_path: Path) -> None:
+    """Else many trajectories were one prompt, and one that is filtered most of the prompts."""
+    spans = list(open_run(write_driven(tmp_path)).spans((v.ITERATION, v.GROUP_ID)))
+    groups = []
+    for kept in ({v.GROUP_ID}, set()):
+        read = TrajectorySpans()
+        for one in spans:
+            if one.name == v.TRAJECTORY:
+                read.add(one._replace(attributes={key: one.attributes[key] for key in kept}))
+        groups.append(len(read.groups))
+    assert [20, 10] == groups  # the span around two groups is that of their step
+
+
+def test_a_step_that_fails_in_the_driver_is_averaged_on_no_rank(tmp_path: Path) -> None:
+    """Its time and its tokens would be in the mean of the ranks, and in no other."""
+    report = report_of(tmp_path, DrivenPlan(ends="lost"))
+    assert (7, [(rank, 7, 2.87) for rank in (0, 1)]) == (
+        report.steps.averaged,
+        [(row.rank, row.steps, row.step_s) for row in report.efficiency.ranks],
+    )
+
+
 def test_tokens_of_tools_are_not_trained(tmp_path: Path) -> None:
     """The driver knows only how long responses are; of its ranks it is known what the loss uses."""
     plain, with_tool = (report_of(tmp_path / str(tool), DrivenPlan(tool=tool)) for tool in (0, 3))
