@@ -84,6 +84,21 @@ def test_an_engine_that_fails(train: Program) -> None:
     assert "TimeoutError inside rl.sample.turn, step 1" in one.sentence
 
 
+def test_a_failed_group_is_not_what_stopped_a_run(
+    train: Program, stubbed: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its user did, in the same step."""
+
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(import_module("nemo_rl.models.policy.lm_policy").Policy, "train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train("async_grpo_train", world.config(rewards=[True, *[False] * 4]))
+    found = {one.rule: (one.stage, one.step) for one in report_of(stubbed.stop()).findings.health}
+    assert {"call_failed": (v.REWARD, 1), "stopped": (v.TRAIN, 1)} == found
+
+
 def test_an_asynchronous_training_that_fails(train: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """NeMo-RL prints the exception and returns; its step has failed all the same."""
     calls = iter([None, ValueError("theirs")])
