@@ -28,6 +28,7 @@ def train(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> Iterator[Progr
     stubbed.start("nemo_rl")
     grpo = import_module("nemo_rl.algorithms.grpo")
     policy, logger = import_module("nemo_rl.models.policy.lm_policy"), import_module("nemo_rl.utils.logger")
+    import_module("nemo_rl.models.value.lm_value")
     classes = {
         name: kind
         for module in [module for name, module in sys.modules.items() if name.startswith("nemo_rl.")]

@@ -15,7 +15,7 @@ from otel_rl import vocabulary as v
 from otel_rl.integrations.nemo_rl import INTEGRATION
 from otel_rl.journal.read import Run
 from otel_rl.journal.views import SpanView
-from tests.fixtures import ATTEMPT, described
+from tests.fixtures import ATTEMPT, Recording, described
 from tests.nemo_rl import world
 from tests.nemo_rl.conftest import SHAPE, Program
 from tests.programs.signatures import script
@@ -141,6 +141,36 @@ def test_numbers(kl: float, in_reward: bool, train: Program) -> None:
     }  # fmt: skip
     assert expected == {name: found[name] for name in expected}
     assert (v.KL_REFERENCE in found) == has_kl
+
+
+def test_ppo(train: Program, stubbed: Recording) -> None:
+    """The critic is trained in each epoch of a step; the policy has no loss before its own training begins."""
+    ppo, policy, value, logger = (
+        import_module(f"nemo_rl.{name}")
+        for name in ("algorithms.ppo", "models.policy.lm_policy", "models.value.lm_value", "utils.logger")
+    )
+    config = world.config()
+    config.ppo = {**config.grpo, "max_num_steps": 6, "ppo_epochs": 2, "policy_training_start_step": 5}
+    del config.grpo
+    ppo.setup(config, None, None, None)
+    ppo.ppo_train(
+        policy.Policy(), [], value.Value(), [], None, None, None, None, [], None, logger.Logger(), None,
+        {"total_steps": 4}, config,
+    )  # fmt: skip
+    run = stubbed.stop()
+    critic = [(v.TRAIN, RANK), (v.TRAIN, v.TRAIN), (v.FORWARD, v.TRAIN)]
+    assert [
+        (v.LOOP, ""), (RANK, v.LOOP), (v.SAMPLE, RANK), (v.SAMPLE_GENERATE, v.SAMPLE), (v.REWARD, v.SAMPLE),
+        (v.VALUE, RANK), (v.VALUE, v.VALUE), (v.LOGPROB, RANK), (v.LOGPROB, v.LOGPROB), (v.LOGPROB_FORWARD, v.LOGPROB),
+        (v.ADVANTAGE, RANK), *critic * 4, (v.LOG, RANK), (v.LOG, RANK),
+    ] == names(of_step(run, 6))  # fmt: skip
+    models = [span.attributes[v.TRAIN_MODEL] for span in of_step(run, 6) if span.name == v.TRAIN]
+    assert ["critic", "critic", "actor", "actor"] * 2 == models
+    assert "PPO" == next(run.spans(None)).resource[v.ALGORITHM]
+    (setup,) = [span for span in run.spans(None) if v.SETTINGS_UPDATES in span.attributes]
+    assert 2 == setup.attributes[v.SETTINGS_UPDATES]
+    found = [point.value for point in run.points() if point.name == "nemo_rl.train/critic/loss"]
+    assert [0.75] == found
 
 
 def test_groups_of_a_checkpoint(train: Program) -> None:
