@@ -180,7 +180,7 @@ def _timed(args: Args, kwargs: Kwargs) -> Stage | None:
 
 def _step_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
     """End the loop with a step that raised: ``async_grpo_train`` prints the exception and returns."""
-    if args[1] == STEP:
+    if driver.trainer is not None and args[1] == STEP:
         loop_failed(args, kwargs, error)
 
 
@@ -286,10 +286,11 @@ def _filtered(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 def _say_reward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    """Describe ``calculate_rewards(batch, task_to_env)``: the environments of a batch by the names of their tasks."""
+    """Describe ``calculate_rewards(batch, task_to_env)``, the environment by its task; several by their number."""
     tasks = list(args[0]["task_name"])
-    names = ", ".join(sorted({str(task) for task in tasks}))
-    return {**of_sample(args, kwargs), vocabulary.REWARD_FUNCTION: names, vocabulary.BATCH_SIZE: len(tasks)}
+    names = {str(task) for task in tasks}  # each mixture would be a series of metrics
+    name = f"{len(names)} tasks" if len(names) != 1 else names.pop()
+    return {**of_sample(args, kwargs), vocabulary.REWARD_FUNCTION: name, vocabulary.BATCH_SIZE: len(tasks)}
 
 
 # --- replay buffer ----------------------------------------------------------------------------------------------------

@@ -64,6 +64,16 @@ def test_a_synchronous_step(train: Program) -> None:
     assert {v.MODE: "train", v.BATCH_SIZE: 4, v.TOKENS_RESPONSE: 8, v.TOKENS_ENVIRONMENT: 2} == sampled
 
 
+@pytest.mark.parametrize(("tasks", "name"), [(["math", "math"], "math"), (["math", "code", "math"], "2 tasks")])
+def test_an_environment_has_the_name_of_its_task(tasks: list[str], name: str, train: Program) -> None:
+    """Mixtures of tasks would each be a series of metrics."""
+    rollouts = import_module("nemo_rl.experience.rollouts")
+    rollouts.calculate_rewards(world.Batch(task_name=tasks), [])
+    run = train("grpo_train", world.config())
+    first = next(span for span in ordered(run) if span.name == v.REWARD)
+    assert (name, len(tasks)) == (first.attributes[v.REWARD_FUNCTION], first.attributes[v.BATCH_SIZE])
+
+
 def test_trajectories_of_a_synchronous_step(train: Program) -> None:
     """With asynchronous rollouts the driver has them; those of an evaluation count apart."""
     spans = of_step(train("grpo_train", world.config(async_rollouts=True)), 1)

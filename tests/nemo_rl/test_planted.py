@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run, open_run
 from otel_rl.report.build import build_report
@@ -97,6 +99,13 @@ def test_a_failed_group_is_not_what_stopped_a_run(
         train("async_grpo_train", world.config(rewards=[True, *[False] * 4]))
     found = {one.rule: (one.stage, one.step) for one in report_of(stubbed.stop()).findings.health}
     assert {"call_failed": (v.REWARD, 1), "stopped": (v.TRAIN, 1)} == found
+
+
+def test_a_timer_of_another_training(train: Program, stubbed: Recording) -> None:
+    """What else uses the timer of NeMo-RL's steps, as its SFT does, ends no loop of the program's own."""
+    with otel_rl.step(1), suppress(ValueError), import_module("nemo_rl.utils.timer").Timer().time("total_step_time"):
+        raise ValueError
+    assert {} == failed(stubbed.stop())
 
 
 def test_an_asynchronous_training_that_fails(train: Program, monkeypatch: pytest.MonkeyPatch) -> None:

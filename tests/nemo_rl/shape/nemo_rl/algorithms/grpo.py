@@ -143,6 +143,11 @@ def async_grpo_train(
         for place in range(only):
             collector._run_prompt_group_worker(Batch(task_name=["math"] * 2), generation, target, place)
 
+    try:
+        refit_policy_generation(policy, policy_generation, False)
+    except Exception as error:  # noqa: BLE001 as the real one
+        print(error)
+        return
     if master_config.restored:
         buffer.kept += [(step, {"batch": Batch(task_name=["math"] * 2), "rollout_metrics": {}}) for _ in range(2)]
     else:
