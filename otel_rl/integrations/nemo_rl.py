@@ -29,6 +29,7 @@ from otel_rl.hooks import Args, BlockHook, CallbackHook, Hook, Integration, Kwar
 from otel_rl.hooks.submitted import SubmittedHook
 from otel_rl.metrics.naming import Series
 from otel_rl.process.carrier import IN_USE, Carrier
+from otel_rl.process.hooked import hooking
 from otel_rl.records import Value
 from otel_rl.single_controller.driver import (
     Timers,
@@ -144,6 +145,7 @@ def _begin_loop(counter: str, args: Args, kwargs: Kwargs) -> None:
     nemo.finished = int(saved[counter])
     nemo.has_reference = config.loss_fn.reference_policy_kl_penalty > 0 and not config.loss_fn.use_kl_in_reward
     output = str(config.checkpointing["checkpoint_dir"])
+    hooking.follow(kwargs["logger"])  # its class may be the user's
     begin_loop(kwargs["policy"], output, attempt("read", "the settings of NeMo-RL", _settings, config))
 
 

@@ -64,6 +64,24 @@ def test_a_synchronous_step(train: Program) -> None:
     assert {v.MODE: "train", v.BATCH_SIZE: 4, v.TOKENS_RESPONSE: 8, v.TOKENS_ENVIRONMENT: 2} == sampled
 
 
+@pytest.mark.parametrize("calls_super", [False, True])
+def test_a_logger_of_the_users_own(calls_super: bool, train: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps and numbers are known from what it overrides, each once."""
+    module = import_module("nemo_rl.utils.logger")
+
+    class Own(module.Logger):  # type: ignore[misc,name-defined]
+        """Says nothing to the services of NeMo-RL, or does."""
+
+        def log_metrics(self, metrics: Any, step: Any, prefix: Any = "", **others: Any) -> None:
+            if calls_super:
+                super().log_metrics(metrics, step, prefix, **others)
+
+    monkeypatch.setattr(module, "Logger", Own)
+    run = train("grpo_train", world.config())
+    assert [1, 2] == [span.attributes[v.ITERATION] for span in ordered(run) if span.name == v.LOOP]
+    assert [0.25, 0.25] == [point.value for point in run.points(v.LOSS.__eq__)]
+
+
 @pytest.mark.parametrize(("tasks", "name"), [(["math", "math"], "math"), (["math", "code", "math"], "2 tasks")])
 def test_an_environment_has_the_name_of_its_task(tasks: list[str], name: str, train: Program) -> None:
     """Mixtures of tasks would each be a series of metrics."""
