@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from otel_rl import ids
 from otel_rl import vocabulary as v
+from otel_rl.hooks.hook import wrap
 from otel_rl.integrations.nemo_rl import INTEGRATION
 from otel_rl.journal.read import Run
 from otel_rl.journal.views import SpanView
@@ -199,6 +205,36 @@ def test_ppo(train: Program, stubbed: Recording) -> None:
     assert 2 == setup.attributes[v.SETTINGS_UPDATES]
     found = [point.value for point in run.points() if point.name == "nemo_rl.train/critic/loss"]
     assert [0.75] == found
+
+
+def test_timers_with_spans_of_their_own(train: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both trees are whole, as beside NeMo Lens; the rank of a step links to the span around it."""
+    kept, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    tracer = provider.get_tracer("theirs")
+
+    @contextmanager
+    def time(self: object, label: str) -> Iterator[None]:
+        with tracer.start_as_current_span(label):
+            yield
+
+    (hook,) = [hook for hook in INTEGRATION.hooks if hook.target.endswith("Timer.time")]
+    monkeypatch.setattr(import_module("nemo_rl.utils.timer").Timer, "time", wrap(hook, time))
+    with tracer.start_as_current_span("job") as job:
+        run = train("async_grpo_train", world.config())
+    assert [
+        (v.LOOP, ""), (RANK, v.LOOP), (v.IDLE, RANK), (v.SAMPLE_PROCESS, v.IDLE), *UPDATE, (v.SYNC, RANK),
+        (v.SYNC, v.SYNC), (v.LOG, RANK), (v.LOG, RANK),
+    ] == names(of_step(run, 2))  # fmt: skip
+    assert [job.get_span_context().span_id] == [
+        int.from_bytes(link.span_id, "big") for link in written(run, RANK)[-2].links
+    ]
+    theirs = {span.context.span_id: span.name for span in kept.get_finished_spans()}
+    inner = "exposed_generation", "policy_and_reference_logprobs", "advantage_calculation", "policy_training"
+    expected = [*((name, "total_step_time") for name in (*inner, "weight_sync")), ("total_step_time", "job")]
+    assert [*expected * 2, ("job", "")] == [
+        (span.name, theirs[span.parent.span_id] if span.parent else "") for span in kept.get_finished_spans()
+    ]
 
 
 def test_groups_of_a_checkpoint(train: Program) -> None:
