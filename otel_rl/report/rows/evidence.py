@@ -54,6 +54,8 @@ def learning(source: Source) -> Learning:
     works = [record.work for record in source.found.steps]
     works += [one.work for one in source.found.trajectories.steps.values()]
     answers = [work.samples for work in works if work.samples]
+    group = source.settings.get(v.SETTINGS_GROUP.removeprefix(v.SETTINGS))
+    groups = len(source.found.trajectories.groups - {""}) or (int(sum(answers) // group) if group else 0)
     found = source.points.numbers.of_ranks(source.found.steps, source.making)
     return Learning(
         series=[_last_loop(one.name, one.qualifiers, one.steps, one.values) for one in source.curves],
@@ -62,7 +64,7 @@ def learning(source: Source) -> Learning:
         algorithm=text(source.resource, v.ALGORITHM),
         is_led=bool(source.found.led),
         answers=median(answers) if answers else None,
-        groups=len(source.found.trajectories.groups),
+        groups=groups,
         dropped=_dropped(source.points.dropped.points()),
     )
 
