@@ -100,7 +100,9 @@ class TrajectorySpans:
         """Seconds of each trajectory of the training."""
         self.evaluated = 0
         self.groups: set[str] = set()
-        """Those of the training; without a name, the spans around their trajectories."""
+        """Those of the training that have a name."""
+        self.nameless = 0
+        """Trajectories of the training whose group has no name."""
         self.longest: Trajectory | None = None
         self.steps: defaultdict[StepKey, StepRollouts] = defaultdict(StepRollouts)
         self.works: defaultdict[Rank, WorkSums] = defaultdict(WorkSums)
@@ -132,7 +134,10 @@ class TrajectorySpans:
         sample, group = text(span.attributes, v.SAMPLE_ID), text(span.attributes, v.GROUP_ID)
         one = Trajectory(span.end_ns, span.start_ns, sample, group, span.span_id, span.trace_id)
         self.durations.append(one.duration_ns / 1e9)
-        self.groups.add(group or span.parent_id.hex())
+        if group:
+            self.groups.add(group)
+        else:
+            self.nameless += 1
         if self.longest is None or one.duration_ns > self.longest.duration_ns:
             self.longest = one
         rank, work = rank_of(span.resource), sampled(span.attributes, 1)
