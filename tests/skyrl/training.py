@@ -58,11 +58,12 @@ def config(**changes: Any) -> Any:
         "update_epochs_per_batch": 3, "ckpt_path": "checkpoints",
     }  # fmt: skip
     asynchronous = {"enabled": False, "sample_full_batch": False}
-    for group in (algorithm, generator, training, asynchronous):
+    dynamic = {"type": None}
+    for group in (algorithm, generator, training, asynchronous, dynamic):
         group.update({key: value for key, value in changes.items() if key in group})
     return SimpleNamespace(
         trainer=SimpleNamespace(
-            algorithm=SimpleNamespace(**algorithm),
+            algorithm=SimpleNamespace(dynamic_sampling=SimpleNamespace(**dynamic), **algorithm),
             placement=SimpleNamespace(policy_num_nodes=1, policy_num_gpus_per_node=2),
             policy=SimpleNamespace(
                 model=SimpleNamespace(path="/models/Tiny-1B/"),

@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from otel_rl import vocabulary
-from otel_rl.hooks import Args, Hook, Kwargs, StageHook
+from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs
 from otel_rl.integrations.skyrl.ray_ppo import IN_LOOP, TRAINER, group_key
 from otel_rl.layers.memory import add_samples
 from otel_rl.probes.host_arrays import of_host
@@ -65,10 +64,5 @@ def _records(
 
 
 HOOKS: tuple[Hook, ...] = (
-    StageHook(
-        target=f"{TRAINER}.compute_advantages_and_returns",
-        stage=vocabulary.ADVANTAGE,
-        after=_scored,
-        during=IN_LOOP,
-    ),
+    CallbackHook(target=f"{TRAINER}.compute_advantages_and_returns", after=_scored, during=IN_LOOP),
 )
