@@ -16,11 +16,18 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, Hook, Kwargs, StageHook
 from otel_rl.hooks.submitted import SubmittedHook
-from otel_rl.integrations.skyrl.ray_ppo import CLIENT, IN_LOOP, group_key, is_asynchronous, rollout_weights
+from otel_rl.integrations.skyrl.ray_ppo import (
+    CLIENT,
+    IN_LOOP,
+    ends_of,
+    group_key,
+    is_asynchronous,
+    rollout_weights,
+)
 from otel_rl.process.carrier import Carrier
 from otel_rl.process.state import state
 from otel_rl.records import Count, Deferred, Value
-from otel_rl.single_controller.driver import driver
+from otel_rl.single_controller.driver import driver, journal_now
 from otel_rl.single_controller.sample_groups import of_sample, sample_counts, versions_of
 
 GENERATOR = "skyrl.train.generators.skyrl_gym_generator:SkyRLGymGenerator"
@@ -55,8 +62,14 @@ def _submitted(args: Args, kwargs: Kwargs) -> tuple[Carrier | None, str | None]:
 def _generated(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Count samples that are complete, which a step may train on."""
     if _is_trained(args):
-        ends = result.get("is_last_step") or [True] * len(result["response_ids"])
-        state.add(Deferred(_count, (result["prompt_token_ids"], result["response_ids"], result["loss_masks"], ends)))
+        rows = result["prompt_token_ids"], result["response_ids"], result["loss_masks"], ends_of(result)
+        state.add(Deferred(_count, rows))
+
+
+def _failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
+    """Journal a group that failed at once: its task ends the process by ``os._exit``, which loses what waits."""
+    if isinstance(error, Exception) and is_asynchronous(driver.trainer):
+        journal_now()
 
 
 def _count(
@@ -153,6 +166,7 @@ HOOKS: tuple[Hook, ...] = (
         attributes=_say_group,
         submitted=_submitted,
         after=_generated,
+        failed=_failed,
         during=IN_LOOP,
     ),
     StageHook(

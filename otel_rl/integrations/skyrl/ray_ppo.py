@@ -172,6 +172,11 @@ def group_key(uid: Any) -> str:
     return f"{trainer.epoch if is_asynchronous(trainer) else trainer._current_epoch}-{uid}"
 
 
+def ends_of(output: Any) -> list[bool]:
+    """Return for each row of an output whether a sample ends: one of step-wise training has a row for each turn."""
+    return output.get("is_last_step") or [True] * len(output["response_ids"])
+
+
 def _show_queue(args: Args, kwargs: Kwargs) -> None:
     """Show the groups, before ``_collect_generation_mini_batch(self, buffer, all_generators_done)`` waits for some."""
     running = args[0]._staleness_manager._stat.running
@@ -189,7 +194,7 @@ def _taken(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
     lags = [
         (group.uid, step - int(group.global_step_when_scheduled))
         for group in kept
-        for _ in group.generator_output["response_ids"]
+        for _ in range(sum(ends_of(group.generator_output)))
     ]
     link_groups((group_key(uid), lag) for uid, lag in lags)
     return lags_of((lag for _, lag in lags), newest=step - 1)

@@ -20,7 +20,7 @@ from otel_rl.report.data.report import Failure
 from otel_rl.report.fold.folded_spans import FoldedSpans, StepRecord, with_peers
 from otel_rl.report.fold.traces import Traces
 from otel_rl.report.read.containers import Bounds
-from otel_rl.report.read.failures import failures_of_called
+from otel_rl.report.read.failures import failures_of_called, without_passed_on
 from otel_rl.report.read.memory_readings import KEYS as MEMORY_KEYS
 from otel_rl.report.read.request_spans import KEYS as REQUEST_KEYS
 from otel_rl.report.read.single_controller.guest_steps import (
@@ -95,7 +95,7 @@ class RunFold:
         self.bounds: dict[str, Bounds] = {}
         """By attempt: the bounds of its records, whether a clock was set or not."""
         self.errors: list[SpanView] = []
-        """Spans that failed in processes that are called."""
+        """Spans that failed in processes that are called, and in drivers: beside its steps one may have rollouts."""
         self.devices = SharedDevices()
 
     def read(self, journal: Journal, batches: Iterable[SpanColumns]) -> None:
@@ -118,7 +118,10 @@ class RunFold:
         found.growth.finish()
         steps = (self._of_use(record) for record in with_peers(found.steps))
         found.steps = sorted(steps, key=attrgetter("step", "rank"))
-        self.failed += failures_of_called(self.errors, found.trajectories.step_of)
+        errors = [span for span in self.errors if not (is_driver(span) and span.trace_id in found.drivers)]
+        called = list(failures_of_called(errors, found.trajectories.step_of))
+        found.failed_calls = {failure for _, failure in called}
+        self.failed = [*without_passed_on(self.failed, found.failed_calls), *called]
         found.failures = [failure for _, failure in sorted(self.failed, key=itemgetter(0))]
         found.outside.sort(key=lambda failure: failure.end_ns)
         found.attempts = dict(sorted(found.attempts.items(), key=lambda item: item[1].begin_ns))
@@ -273,6 +276,8 @@ class WriterFold:
             return
         if span.name == v.TRAJECTORY:  # agent loops may run beside the steps, in the driver's own process
             self.found.trajectories.add(span)
+        if span.status_code == ERROR:
+            self.run.errors.append(span)
         self.run.devices.add(span)
 
     def _note_called(self, spans: Iterable[SpanView]) -> None:

@@ -1,4 +1,4 @@
-"""The exceptions of a run: those that ended steps, set-up or tear-down, and those of processes that a driver calls."""
+"""The exceptions of a run: those that ended steps, set-up or tear-down, and those of calls and rollouts beside them."""
 
 from __future__ import annotations
 
@@ -106,3 +106,11 @@ def failures_of_called(
         if found not in seen:
             seen.add(found)
             yield span.end_ns, found
+
+
+def without_passed_on(failed: Iterable[tuple[int, Failure]], calls: set[Failure]) -> Iterator[tuple[int, Failure]]:
+    """Leave out what ended a step because a rollout of the same process had failed: that one says where."""
+    known = {(one.attempt, one.rank, one.loop, one.step, one.error) for one in calls}
+    for time_ns, one in failed:
+        if (one.attempt, one.rank, one.loop, one.step, one.error) not in known:
+            yield time_ns, one

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import traceback
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -62,8 +65,17 @@ class FullyAsyncRayPPOTrainer(RayPPOTrainer):
         return kept, dropped, False
 
     async def _run_generate_for_a_group_loop(self, generation_output_group_buffer: Any) -> None:
-        for uid in self.prompts:
-            given = prepare_generator_input([uid], self.cfg.generator.n_samples_per_prompt, "train", self.global_step)
-            step = self.global_step
-            output = await self.generator.generate(given, disable_tqdm=True)
-            generation_output_group_buffer.put_nowait(GeneratedOutputGroup(output, uid, step))
+        try:
+            for uid in self.prompts:
+                given = prepare_generator_input(
+                    [uid], self.cfg.generator.n_samples_per_prompt, "train", self.global_step
+                )
+                step = self.global_step
+                output = await self.generator.generate(given, disable_tqdm=True)
+                generation_output_group_buffer.put_nowait(GeneratedOutputGroup(output, uid, step))
+        except asyncio.CancelledError:
+            return
+        except Exception:  # noqa: BLE001  as SkyRL does
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)

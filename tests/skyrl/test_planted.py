@@ -1,0 +1,90 @@
+"""Faults that are planted in a training in the shape of SkyRL: the report names each."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import pytest
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.read import Run
+from otel_rl.report.build import build_report
+from otel_rl.report.data.report import Report
+from tests.fixtures import Recording
+from tests.skyrl.training import Calculator, make, skyrl
+
+__all__ = ["skyrl"]
+
+LATER = 10**19
+
+
+class ExitedError(BaseException):
+    """In place of ``os._exit``, which would end the test."""
+
+
+class Raising(Calculator):
+    """Its reward raises, but not in the evaluation before the first step, and not for all answers of a group."""
+
+    turns, asked = 1, 0
+
+    def step(self, action: list[int]) -> dict[str, Any]:
+        """Give the reward of the first answers."""
+        Raising.asked += 1
+        if Raising.asked > 4:
+            raise ZeroDivisionError("theirs")
+        return super().step(action)
+
+
+@pytest.fixture(autouse=True)
+def ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let reports find the process gone, and no reward given yet."""
+    monkeypatch.setattr("otel_rl.journal.read.Journal.alive", lambda journal: False)
+    monkeypatch.setattr(Raising, "asked", 0)
+
+
+def failed(report: Report) -> list[tuple[str, int, str]]:
+    """Return where exceptions were, and the rule that names the end of the run with its subject."""
+    (told,) = [one for one in report.findings.health if one.severity == "alarm"]
+    assert (told.rule, told.stage) == ("failed", v.REWARD)
+    assert told.sentence.startswith("Rank 0 failed with ZeroDivisionError inside rl.reward, step ")
+    return [(one.stage, one.step, one.error) for one in report.failures]
+
+
+def failed_spans(run: Run) -> set[str]:
+    """Return the names of the spans that failed with the exception."""
+    return {span.name for span in run.spans(None) if span.attributes.get(v.ERROR_TYPE) == "ZeroDivisionError"}
+
+
+def test_a_reward_that_raises(skyrl: Recording) -> None:
+    """Step, stage and reward have failed; the program gets its own exception."""
+    with pytest.raises(ZeroDivisionError, match="^theirs$") as caught:
+        asyncio.run(make([["a"], ["b"], ["c"]], Raising).train())
+    assert "raise ZeroDivisionError" in str(caught.traceback[-1].statement)
+    run = skyrl.stop()
+    assert {v.LOOP, "rl.rank 0", v.SAMPLE, v.TRAJECTORY, v.REWARD} == failed_spans(run)
+    assert [(v.REWARD, 2, "ZeroDivisionError")] == failed(build_report(run, LATER))
+
+
+def test_a_reward_that_raises_while_a_step_goes_on(skyrl: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SkyRL ends the process at once then: what is on disk before that says where it was."""
+    left = []
+
+    def leave(code: int) -> None:
+        left.append((code, failed_spans(skyrl.run()), failed(build_report(skyrl.run(), LATER))))
+        raise ExitedError
+
+    monkeypatch.setattr(os, "_exit", leave)
+    with pytest.raises(ExitedError):
+        asyncio.run(make(["a", "b", "c"], Raising, is_asynchronous=True).train())
+    assert [(1, {v.SAMPLE_GROUP, v.TRAJECTORY, v.REWARD}, [(v.REWARD, 1, "ZeroDivisionError")])] == left
+
+
+def test_groups_that_are_dropped(skyrl: Recording) -> None:
+    """The report says how many, and why."""
+    asyncio.run(make(["a", "dropped", "b", "c", "d"], is_asynchronous=True).train())
+    report = build_report(skyrl.stop(), LATER)
+    assert ["20 % of the 5 prompts that were sampled were dropped (1 filtered)."] == [
+        one.sentence for one in report.findings.learn if one.rule == "groups_dropped"
+    ]
