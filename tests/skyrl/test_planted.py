@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +13,12 @@ import pytest
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
 from otel_rl.report.build import build_report
+from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
+from otel_rl.runs.locate import open_whole
 from tests.fixtures import Recording
-from tests.skyrl.training import Calculator, make, skyrl
+from tests.programs.launch import ROOT, run
+from tests.skyrl.training import SHAPE, Calculator, make, skyrl
 
 __all__ = ["skyrl"]
 
@@ -52,19 +57,19 @@ def failed(report: Report) -> list[tuple[str, int, str]]:
     return [(one.stage, one.step, one.error) for one in report.failures]
 
 
-def failed_spans(run: Run) -> set[str]:
+def failed_spans(recorded: Run) -> set[str]:
     """Return the names of the spans that failed with the exception."""
-    return {span.name for span in run.spans(None) if span.attributes.get(v.ERROR_TYPE) == "ZeroDivisionError"}
+    return {span.name for span in recorded.spans(None) if span.attributes.get(v.ERROR_TYPE) == "ZeroDivisionError"}
 
 
 def test_a_reward_that_raises(skyrl: Recording) -> None:
     """Step, stage and reward have failed; the program gets its own exception."""
-    with pytest.raises(ZeroDivisionError, match="^theirs$") as caught:
+    with pytest.raises(ZeroDivisionError, match=r"^theirs$") as caught:
         asyncio.run(make([["a"], ["b"], ["c"]], Raising).train())
     assert "raise ZeroDivisionError" in str(caught.traceback[-1].statement)
-    run = skyrl.stop()
-    assert {v.LOOP, "rl.rank 0", v.SAMPLE, v.TRAJECTORY, v.REWARD} == failed_spans(run)
-    assert [(v.REWARD, 2, "ZeroDivisionError")] == failed(build_report(run, LATER))
+    recorded = skyrl.stop()
+    assert {v.LOOP, "rl.rank 0", v.SAMPLE, v.TRAJECTORY, v.REWARD} == failed_spans(recorded)
+    assert [(v.REWARD, 2, "ZeroDivisionError")] == failed(build_report(recorded, LATER))
 
 
 def test_a_reward_that_raises_while_a_step_goes_on(skyrl: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,4 +92,18 @@ def test_groups_that_are_dropped(skyrl: Recording) -> None:
     report = build_report(skyrl.stop(), LATER)
     assert ["20 % of the 5 prompts that were sampled were dropped (1 filtered)."] == [
         one.sentence for one in report.findings.learn if one.rule == "groups_dropped"
+    ]
+
+
+@pytest.mark.slow
+def test_a_slow_rank(tmp_path: Path) -> None:
+    """Of actors of Ray: the report names it, and the stage in which the driver waits for it."""
+    program = "-W", "ignore", str(Path(__file__).with_name("slow_rank.py"))
+    path = f"{SHAPE}:{ROOT}"
+    command = "-m", "otel_rl", "run", "-q", "--", sys.executable, *program
+    run(tmp_path, *command, PYTHONPATH=path, OTEL_RL_SIDECAR="false", RAY_AUTH_MODE="disabled")
+    (folder,) = (one for one in (tmp_path / "runs").iterdir() if one.name != ".pending")
+    told = build_report(open_whole(folder), LATER).findings.time
+    assert [("slow_stage", Rank("actor", 1), v.TRAIN)] == [
+        (one.rule, one.rank, one.stage) for one in told if one.severity == "warning"
     ]

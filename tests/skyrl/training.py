@@ -92,21 +92,31 @@ def skyrl(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recor
         del sys.modules[name]
 
 
-def make(dataset: list[Any], environment: Any = Calculator, *, is_asynchronous: bool = False, **changes: Any) -> Any:
-    """Make a trainer and its ranks."""
+def make(
+    dataset: list[Any],
+    environment: Any = Calculator,
+    *,
+    is_asynchronous: bool = False,
+    workers: Any = None,
+    **changes: Any,
+) -> Any:
+    """Make a trainer and its ranks, in this process if no others are given."""
     base = import_module("skyrl.train.trainer").RayPPOTrainer
     kind = import_module("skyrl.train.fully_async_trainer").FullyAsyncRayPPOTrainer if is_asynchronous else base
     client = import_module(f"{BACKEND}.inference_servers.remote_inference_client").RemoteInferenceClient()
     gym = import_module("skyrl.train.generators.skyrl_gym_generator").SkyRLGymGenerator
     ranks = import_module(f"{BACKEND}.workers.worker")
     made = kind(
-        cfg=config(**changes),
+        cfg=config(**{"max_turns": environment.turns, **changes}),
         tracker=import_module("skyrl.train.utils.tracking").Tracking(),
         tokenizer=None,
         train_dataset=dataset,
         inference_engine_client=client,
         generator=gym(environment.turns, environment, client),
     )
+    if workers is not None:
+        made.build_models(workers)
+        return made
     kinds = {
         "policy": ranks.FSDPPolicyWorkerBase, "ref": ranks.FSDPRefWorkerBase, "critic": ranks.FSDPCriticWorkerBase,
     }  # fmt: skip
