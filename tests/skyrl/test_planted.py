@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,6 @@ from tests.skyrl.training import SHAPE, Calculator, make, skyrl
 __all__ = ["skyrl"]
 
 LATER = 10**19
-
-
-class ExitedError(BaseException):
-    """In place of ``os._exit``, which would end the test."""
 
 
 class Raising(Calculator):
@@ -73,17 +71,39 @@ def test_a_reward_that_raises(skyrl: Recording) -> None:
 
 
 def test_a_reward_that_raises_while_a_step_goes_on(skyrl: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SkyRL ends the process at once then: what is on disk before that says where it was."""
+    """SkyRL ends the process at once then: what is on disk before that says where it was, as it does after the step."""
     left = []
 
     def leave(code: int) -> None:
         left.append((code, failed_spans(skyrl.run()), failed(build_report(skyrl.run(), LATER))))
-        raise ExitedError
+        raise  # noqa: PLE0704  what SkyRL has caught, in the place of the end of this process
 
     monkeypatch.setattr(os, "_exit", leave)
-    with pytest.raises(ExitedError):
+    with pytest.raises(ZeroDivisionError):
         asyncio.run(make(["a", "b", "c"], Raising, is_asynchronous=True).train())
-    assert [(1, {v.SAMPLE_GROUP, v.TRAJECTORY, v.REWARD}, [(v.REWARD, 1, "ZeroDivisionError")])] == left
+    where = [(v.REWARD, 1, "ZeroDivisionError")]
+    assert [(1, {v.SAMPLE_GROUP, v.TRAJECTORY, v.REWARD}, where)] == left
+    assert where == failed(build_report(skyrl.stop(), LATER))
+
+
+def test_a_rollout_that_is_made_again(skyrl: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What raised is a warning: the run goes on."""
+    generators = import_module("skyrl.train.generators.skyrl_gym_generator")
+    base = generators.SkyRLGymGenerator
+
+    class Patient(base):  # type: ignore[misc, valid-type]
+        async def agent_loop(self, *args: Any, **kwargs: Any) -> Any:
+            with suppress(ZeroDivisionError):
+                return await super().agent_loop(*args, **kwargs)
+            self.environment = Calculator
+            return await super().agent_loop(*args, **kwargs)
+
+    monkeypatch.setattr(generators, "SkyRLGymGenerator", Patient)
+    asyncio.run(make(["a", "b", "c", "d"], Raising, is_asynchronous=True).train())
+    report = build_report(skyrl.stop(), LATER)
+    assert [("call_failed", "warning", v.REWARD, 1)] == [
+        (one.rule, one.severity, one.stage, one.step) for one in report.findings.health
+    ]
 
 
 def test_groups_that_are_dropped(skyrl: Recording) -> None:
