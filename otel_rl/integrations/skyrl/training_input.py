@@ -7,8 +7,9 @@ last of which has the reward. Rows at the end may only fill the batch up.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs
@@ -51,11 +52,8 @@ def _records(
     whole, written = (of_host(masks[name])[: len(groups)].sum(1) for name in (ATTENTION, RESPONSE))
     arrays |= {kit.PROMPT_LENGTH: whole - written, kit.RESPONSE_LENGTH: written}
     if ends is None and state.config.sample_records:
-        seen: Counter[str] = Counter()
-        ids = []
-        for group in groups:
-            ids.append(f"{group}_{seen[group]}")
-            seen[group] += 1
+        numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
+        ids = [f"{group}_{next(numbers[group])}" for group in groups]
         names = kit.BatchNames(ids, groups, [None] * len(groups))
         add_samples(parent, kit.samples_of(names, arrays, limit, time_ns))
     if kit.SCORES in arrays:
