@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -175,27 +174,6 @@ def test_dynamic_sampling(skyrl: Recording) -> None:
     assert [["0-equal_0", "0-equal_1", "0-a_0", "0-a_1"], ["0-b_0", "0-b_1"]] == sampled
     assert [2, 1] == [sum(line.startswith("    rl.sample |") for line in step) for step in drawn(run, v.LOOP)]
     assert {v.SAMPLES: [6]} == points(run, v.SAMPLES)
-
-
-@pytest.mark.parametrize("calls_super", [False, True])
-def test_advantages_of_a_derived_trainer(skyrl: Recording, monkeypatch: pytest.MonkeyPatch, calls_super: bool) -> None:
-    """Inside the timer of the same stage, too: samples and their rewards are recorded once."""
-    trainers = import_module("skyrl.train.trainer")
-    base = trainers.RayPPOTrainer
-
-    class Derived(base):  # type: ignore[misc, valid-type]
-        def compute_advantages_and_returns(self, data: Any) -> Any:
-            if calls_super:
-                return super().compute_advantages_and_returns(data)
-            data["advantages"] = data["rewards"].sum(1, keepdim=True) * data["response_mask"]
-            return data
-
-    monkeypatch.setattr(trainers, "RayPPOTrainer", Derived)
-    asyncio.run(make([["a"], ["b"]]).train())
-    run = skyrl.stop()
-    assert {v.REWARD_ZERO_STD: [1.0, 1.0]} == points(run, v.REWARD_ZERO_STD)
-    samples = [log.attributes[v.SAMPLE_ID] for log in run.logs() if log.event_name == v.SAMPLE_RECORD]
-    assert ["0-a_0", "0-a_1", "0-b_0", "0-b_1"] == sorted(samples)
 
 
 class Broken(Calculator):

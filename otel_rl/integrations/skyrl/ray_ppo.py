@@ -203,8 +203,8 @@ def _taken(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
 HOOKS: tuple[Hook, ...] = (
     CallbackHook(target=f"{TRAINER}.__init__", before=_made, after=_follow),
     CallbackHook(target=f"{TRAINER}.train", before=_begin_loop, after=end_loop, failed=loop_failed),
-    CallbackHook(target=f"{TIMER}.__enter__", before=_enter, during=IN_LOOP),
-    CallbackHook(target=f"{TIMER}.__exit__", after=_leave, during=IN_LOOP),
+    *(CallbackHook(target=f"{TIMER}.{name}", before=_enter, during=IN_LOOP) for name in ("__enter__", "__aenter__")),
+    *(CallbackHook(target=f"{TIMER}.{name}", after=_leave, during=IN_LOOP) for name in ("__exit__", "__aexit__")),
     *(
         StageHook(target=f"{DISPATCH}.{name}", stage=_forward_stage, attributes=_say_forward, during=IN_LOOP)
         for name in ("forward", "forward_from_staged")
