@@ -163,6 +163,14 @@ def test_an_asynchronous_training(skyrl: Recording) -> None:
     assert {v.SAMPLE_LAG: [0.0, 1.0], v.SAMPLE_STALE: [0.0, 1.0]} == points(run, v.SAMPLE_LAG, v.SAMPLE_STALE)
 
 
+def test_a_group_that_begins_after_the_weights_were_handed_over(skyrl: Recording) -> None:
+    """It has those of its step, which SkyRL counts only from the next one on."""
+    asyncio.run(make(["a", "b", "late", "c"], is_asynchronous=True).train())
+    run = skyrl.stop()
+    assert ["0 | 0", "0 | 0", "1 | 1", "1 | 1"] == [group[1][-5:] for group in drawn(run, v.SAMPLE_GROUP)]
+    assert {v.SAMPLE_LAG: [0.0, 0.0]} == points(run, v.SAMPLE_LAG)
+
+
 def test_dynamic_sampling(skyrl: Recording) -> None:
     """Prompts that are asked for in addition belong to the step that trains on what is kept, and are counted."""
     asyncio.run(make([["equal"], ["a"], ["b"]], type="filter").train())

@@ -49,7 +49,10 @@ def _group_stage(args: Args, kwargs: Kwargs) -> str | None:
 
 
 def _say_group(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    return {vocabulary.GROUP_ID: _key(args), vocabulary.MODE: "train"}
+    key, version = _key(args), rollout_weights.version
+    if version is not None:
+        rollout_weights.of_groups[key] = version
+    return {vocabulary.GROUP_ID: key, vocabulary.MODE: "train"}
 
 
 def _key(args: Args) -> str:
