@@ -76,15 +76,15 @@ class RayPPOTrainer:
     def convert_to_training_input(self, generator_output: dict, uids: list[str]) -> Any:
         width = max(map(len, generator_output["response_ids"]))
 
-        def padded(name: str) -> Any:
-            return torch.tensor([[*row, *[0] * (width - len(row))] for row in generator_output[name]])
+        def padded(rows: list) -> Any:
+            return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
 
-        mask = padded("loss_masks")
-        whole = torch.cat([torch.ones(len(mask), 3), torch.ones_like(mask)], dim=1)
-        rewards = padded("rewards")
+        mask, rewards = padded(generator_output["loss_masks"]), padded(generator_output["rewards"])
+        response = padded([[1] * len(row) for row in generator_output["response_ids"]])
+        whole = torch.cat([torch.ones(len(mask), 3), response], dim=1)
         self.all_metrics["reward/avg_raw_reward"] = float(rewards.sum(1).mean())
         tensors = {
-            "sequences": whole.clone(), "attention_mask": whole, "response_mask": torch.ones_like(mask),
+            "sequences": whole.clone(), "attention_mask": whole, "response_mask": response,
             "loss_mask": mask, "rewards": rewards, "values": mask,
         }  # fmt: skip
         return TrainingInputBatch(tensors, {"uids": uids, "pad_size": 0})
