@@ -1,4 +1,4 @@
-"""Trains five steps in the shape of SkyRL, with actors of Ray for ranks; the second rank of the policy is slow."""
+"""Trains five steps in the shape of SkyRL, with actors of Ray for ranks of the policy; the second one is slow."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ def main() -> None:
     folder = tempfile.mkdtemp(prefix="ray")  # a short one: sockets lie below it
     ray.init(num_cpus=2, include_dashboard=False, _node_ip_address="127.0.0.1", _temp_dir=folder)
     try:
-        others = {"ref": FSDPRefWorkerBase, "critic": FSDPCriticWorkerBase}
-        ranks = {"policy": Ranks(PolicyWorker, 2), **{name: Ranks(kind, 1) for name, kind in others.items()}}
+        ranks = {"policy": Ranks(PolicyWorker, 2), "ref": FSDPRefWorkerBase(), "critic": FSDPCriticWorkerBase()}
         asyncio.run(make([[uid] for uid in "abcde"], workers=ranks).train())
     finally:
         ray.shutdown()
