@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from threading import Event
 from typing import Any, Final
 
 from otel_rl.hooks import Args, Kwargs, Memory
@@ -19,6 +20,8 @@ DRIVER: Final = "driver"
 """The role, by which readers know it."""
 Timers = Mapping[str, tuple[str, tuple[tuple[str, Value], ...]]]
 """Name of a timer to the stage that it brackets, and the attributes of that stage."""
+JOURNAL_S: Final = 1.0
+"""How long a failure waits for the journal, at most."""
 
 
 @dataclass(eq=False)
@@ -92,3 +95,10 @@ def say(attributes: Mapping[str, Value]) -> None:
     if stage is not None:
         for key, value in attributes.items():
             stage.set_attribute(key, value)
+
+
+def journal_now() -> None:
+    """Wait until what was recorded is journaled: the program is about to leave without its exit handlers."""
+    written = Event()
+    state.journal(written.set)
+    written.wait(JOURNAL_S)

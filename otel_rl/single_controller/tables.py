@@ -25,6 +25,12 @@ def sync_hooks(owner: str, *names: str, optional: bool = False) -> tuple[Hook, .
     )
 
 
+def tool_attributes(name: str) -> dict[str, Value]:
+    """Return what the call of a tool says of itself."""
+    called: dict[str, Value] = {vocabulary.OPERATION: vocabulary.EXECUTE_TOOL, vocabulary.TOOL_NAME: name}
+    return {**called, vocabulary.TOOL_TYPE: "function"}
+
+
 def tool_hook(target: str, name_of: Callable[[Args], str], say: Callable[[Args, Kwargs], dict[str, Value]]) -> Hook:
     """Return the hook of a function that calls a tool.
 
@@ -38,8 +44,7 @@ def tool_hook(target: str, name_of: Callable[[Args], str], say: Callable[[Args, 
         return f"{vocabulary.EXECUTE_TOOL} {name_of(args)}"
 
     def attributes(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-        called = {vocabulary.OPERATION: vocabulary.EXECUTE_TOOL, vocabulary.TOOL_NAME: name_of(args)}
-        return {**say(args, kwargs), **called, vocabulary.TOOL_TYPE: "function"}
+        return {**say(args, kwargs), **tool_attributes(name_of(args))}
 
     return StageHook(target=target, stage=stage, attributes=attributes)
 

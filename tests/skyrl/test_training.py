@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from otel_rl.integrations.skyrl.tracker_log import canonical_of
 from otel_rl.journal.read import Run
 from otel_rl.single_controller.driver import driver
 from tests.fixtures import ATTEMPT, Recording, folded_run
-from tests.skyrl.training import Calculator, config, drawn, make, skyrl
+from tests.skyrl.training import BACKEND, Calculator, config, drawn, make, skyrl
 
 __all__ = ["skyrl"]
 
@@ -163,6 +164,55 @@ def test_an_asynchronous_training(skyrl: Recording) -> None:
     assert {v.SAMPLE_LAG: [0.0, 1.0], v.SAMPLE_STALE: [0.0, 1.0]} == points(run, v.SAMPLE_LAG, v.SAMPLE_STALE)
 
 
+def test_a_group_that_begins_after_the_weights_were_handed_over(skyrl: Recording) -> None:
+    """It has those of its step, which SkyRL counts only from the next one on."""
+    asyncio.run(make(["a", "b", "late", "c"], is_asynchronous=True).train())
+    run = skyrl.stop()
+    assert ["0 | 0", "0 | 0", "1 | 1", "1 | 1"] == [group[1][-5:] for group in drawn(run, v.SAMPLE_GROUP)]
+    assert {v.SAMPLE_LAG: [0.0, 0.0]} == points(run, v.SAMPLE_LAG)
+
+
+def test_an_empty_answer(skyrl: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its place in the batch is padding, and it was no sample to train on."""
+    client = import_module(f"{BACKEND}.inference_servers.remote_inference_client").RemoteInferenceClient
+    answers = iter([[4], [], [4]])
+
+    async def answer(self: Any, prompt_token_ids: list[int], *args: Any, **named: Any) -> dict[str, Any]:
+        return {"stop_reason": "stop", "response_ids": next(answers)}
+
+    monkeypatch.setattr(client, "_generate_single", answer)
+    asyncio.run(make([["a"]], OneTurn).train())
+    run = skyrl.stop()
+    (step,) = drawn(run, v.LOOP)
+    forwards = [line.strip() for line in step if line.startswith("      rl.train.forward")]
+    assert ["rl.train.forward | 1 | 3 | 0 | 0 | 1", "rl.train.forward | 1 | 3 | 1 | 0 | 0"] == forwards
+    samples = {
+        log.attributes[v.SAMPLE_ID]: (log.attributes.get(v.SAMPLE_FINISH), log.attributes.get(v.SAMPLE_DISCARDED))
+        for log in run.logs()
+        if log.event_name == v.SAMPLE_RECORD
+    }
+    assert {"0-a_0": ("abort", "failed"), "0-a_1": (None, None)} == samples
+
+
+def test_dynamic_sampling(skyrl: Recording) -> None:
+    """Prompts that are asked for in addition belong to the step that trains on what is kept, and are counted."""
+    asyncio.run(make([["equal"], ["a"], ["b"]], type="filter").train())
+    run = skyrl.stop()
+    sampled = [
+        [line.split(" | ")[3] for line in step if line.startswith("      rl.sample.trajectory")]
+        for step in drawn(run, v.LOOP)
+    ]
+    assert [["0-equal_0", "0-equal_1", "0-a_0", "0-a_1"], ["0-b_0", "0-b_1"]] == sampled
+    assert [2, 1] == [sum(line.startswith("    rl.sample |") for line in step) for step in drawn(run, v.LOOP)]
+    assert {v.SAMPLES: [6]} == points(run, v.SAMPLES)
+
+
+class OneTurn(Calculator):
+    """An environment whose first step ends it."""
+
+    turns = 1
+
+
 class Broken(Calculator):
     """An environment of one turn, whose reward raises."""
 
@@ -211,6 +261,7 @@ def test_a_reward_that_raises(skyrl: Recording) -> None:
             {"enabled": True, "sample_full_batch": True},
             {"loss/avg_kl", "reward/avg_raw_reward", *LENGTHS},
         ),
+        ({"type": "filter"}, {"loss/avg_kl", *LENGTHS}),
     ],
 )  # fmt: skip
 def test_numbers_that_mean_the_same(changes: dict[str, Any], missing: set[str]) -> None:

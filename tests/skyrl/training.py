@@ -58,11 +58,12 @@ def config(**changes: Any) -> Any:
         "update_epochs_per_batch": 3, "ckpt_path": "checkpoints",
     }  # fmt: skip
     asynchronous = {"enabled": False, "sample_full_batch": False}
-    for group in (algorithm, generator, training, asynchronous):
+    dynamic = {"type": None}
+    for group in (algorithm, generator, training, asynchronous, dynamic):
         group.update({key: value for key, value in changes.items() if key in group})
     return SimpleNamespace(
         trainer=SimpleNamespace(
-            algorithm=SimpleNamespace(**algorithm),
+            algorithm=SimpleNamespace(dynamic_sampling=SimpleNamespace(**dynamic), **algorithm),
             placement=SimpleNamespace(policy_num_nodes=1, policy_num_gpus_per_node=2),
             policy=SimpleNamespace(
                 model=SimpleNamespace(path="/models/Tiny-1B/"),
@@ -91,21 +92,31 @@ def skyrl(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recor
         del sys.modules[name]
 
 
-def make(dataset: list[Any], environment: Any = Calculator, *, is_asynchronous: bool = False, **changes: Any) -> Any:
-    """Make a trainer and its ranks."""
+def make(
+    dataset: list[Any],
+    environment: Any = Calculator,
+    *,
+    is_asynchronous: bool = False,
+    workers: Any = None,
+    **changes: Any,
+) -> Any:
+    """Make a trainer and its ranks, in this process if no others are given."""
     base = import_module("skyrl.train.trainer").RayPPOTrainer
     kind = import_module("skyrl.train.fully_async_trainer").FullyAsyncRayPPOTrainer if is_asynchronous else base
     client = import_module(f"{BACKEND}.inference_servers.remote_inference_client").RemoteInferenceClient()
     gym = import_module("skyrl.train.generators.skyrl_gym_generator").SkyRLGymGenerator
     ranks = import_module(f"{BACKEND}.workers.worker")
     made = kind(
-        cfg=config(**changes),
+        cfg=config(**{"max_turns": environment.turns, **changes}),
         tracker=import_module("skyrl.train.utils.tracking").Tracking(),
         tokenizer=None,
         train_dataset=dataset,
         inference_engine_client=client,
         generator=gym(environment.turns, environment, client),
     )
+    if workers is not None:
+        made.build_models(workers)
+        return made
     kinds = {
         "policy": ranks.FSDPPolicyWorkerBase, "ref": ranks.FSDPRefWorkerBase, "critic": ranks.FSDPCriticWorkerBase,
     }  # fmt: skip

@@ -35,8 +35,8 @@ TRAINED: Final = (("PolicyWorkerBase", "actor"), ("CriticWorkerBase", "critic"))
 class TrainedMicroBatch(Memory):
     """The micro-batch that is trained now."""
 
-    response_mask: Any = None
-    """True for each token that the policy wrote and that is trained."""
+    experience: Any = None
+    """Its ``loss_mask`` is true for each token that is trained; with the other tensors it is moved to the device."""
 
 
 micro_batch = TrainedMicroBatch.keep("micro_batch")
@@ -61,12 +61,12 @@ def _say_forward_only(args: Args, kwargs: Kwargs) -> dict[str, Value]:
 
 
 def _begin_micro_batch(args: Args, kwargs: Kwargs) -> None:
-    """Keep the mask of ``_forward_backward_micro(self, experience, ...)``, which the model does not get."""
-    micro_batch.response_mask = args[1].loss_mask
+    """Keep the batch of ``_forward_backward_micro(self, experience, ...)``, whose mask the model does not get."""
+    micro_batch.experience = args[1]
 
 
 def _end_micro_batch(args: Args, kwargs: Kwargs, result: object) -> None:
-    micro_batch.response_mask = None
+    micro_batch.experience = None
 
 
 # --- forwards: HFModelWrapper.forward(self, sequences, num_actions, attention_mask, ...) ------------------------------
@@ -82,8 +82,8 @@ def _forward_stage(args: Args, kwargs: Kwargs) -> str | None:
 
 
 def _say_forward(args: Args, kwargs: Kwargs) -> PendingAttributes:
-    masks = Masks(args[3], micro_batch.response_mask if _is_trained() else None)
-    return describe_masks(masks, is_packed=bool(args[0].remove_microbatch_padding))
+    trained = micro_batch.experience.loss_mask if micro_batch.experience is not None and _is_trained() else None
+    return describe_masks(Masks(args[3], trained), is_packed=bool(args[0].remove_microbatch_padding))
 
 
 def _forward_made(args: Args, kwargs: Kwargs, result: Any) -> None:
@@ -114,7 +114,12 @@ ARRIVING: tuple[Hook, ...] = (
         for kind, model in TRAINED
         for name in ("forward_backward", "optim_step")
     ),
-    CallbackHook(target="PolicyWorkerBase._forward_backward_micro", before=_begin_micro_batch, after=_end_micro_batch),
+    CallbackHook(
+        target="PolicyWorkerBase._forward_backward_micro",
+        before=_begin_micro_batch,
+        after=_end_micro_batch,
+        failed=_end_micro_batch,
+    ),
     StageHook(
         target=f"{BASE}.save_checkpoint",
         stage=vocabulary.CHECKPOINT,

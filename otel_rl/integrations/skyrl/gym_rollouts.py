@@ -16,12 +16,20 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, Hook, Kwargs, StageHook
 from otel_rl.hooks.submitted import SubmittedHook
-from otel_rl.integrations.skyrl.ray_ppo import CLIENT, IN_LOOP, group_key, is_asynchronous, rollout_weights
+from otel_rl.integrations.skyrl.ray_ppo import (
+    CLIENT,
+    IN_LOOP,
+    ends_of,
+    group_key,
+    is_asynchronous,
+    rollout_weights,
+)
 from otel_rl.process.carrier import Carrier
 from otel_rl.process.state import state
 from otel_rl.records import Count, Deferred, Value
-from otel_rl.single_controller.driver import driver
-from otel_rl.single_controller.sample_groups import of_sample, sample_counts, versions_of
+from otel_rl.single_controller.driver import driver, journal_now
+from otel_rl.single_controller.sample_groups import of_sample, sample_counts
+from otel_rl.single_controller.tables import tool_attributes
 
 GENERATOR = "skyrl.train.generators.skyrl_gym_generator:SkyRLGymGenerator"
 EVALUATION = "eval"
@@ -41,7 +49,10 @@ def _group_stage(args: Args, kwargs: Kwargs) -> str | None:
 
 
 def _say_group(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    return {vocabulary.GROUP_ID: _key(args), vocabulary.MODE: "train"}
+    key, version = _key(args), rollout_weights.version
+    if version is not None:
+        rollout_weights.of_groups[key] = version
+    return {vocabulary.GROUP_ID: key, vocabulary.MODE: "train"}
 
 
 def _key(args: Args) -> str:
@@ -55,8 +66,14 @@ def _submitted(args: Args, kwargs: Kwargs) -> tuple[Carrier | None, str | None]:
 def _generated(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Count samples that are complete, which a step may train on."""
     if _is_trained(args):
-        ends = result.get("is_last_step") or [True] * len(result["response_ids"])
-        state.add(Deferred(_count, (result["prompt_token_ids"], result["response_ids"], result["loss_masks"], ends)))
+        rows = result["prompt_token_ids"], result["response_ids"], result["loss_masks"], ends_of(result)
+        state.add(Deferred(_count, rows))
+
+
+def _failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
+    """Journal a group that failed at once: its task ends the process by ``os._exit``, which loses what waits."""
+    if isinstance(error, Exception) and is_asynchronous(driver.trainer):
+        journal_now()
 
 
 def _count(
@@ -77,41 +94,43 @@ def _count(
 def _say_trajectory(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     """Return whose it is: ``agent_loop(self, ..., trajectory_id=None, cache_salt=None, training_phase="train")``."""
     name = args[7] if len(args) > 7 else None
-    said: dict[str, Value] = {vocabulary.MODE: str(args[9]) if len(args) > 9 else "train"}
+    said = {vocabulary.MODE: str(args[9]) if len(args) > 9 else "train", **_weights(vocabulary.POLICY_VERSION)}
     if name is not None:
         key = group_key(name.instance_id)
         said |= {vocabulary.GROUP_ID: key, vocabulary.SAMPLE_ID: f"{key}_{name.repetition_id}"}
+    return said
+
+
+def _weights(*names: str) -> dict[str, Value]:
+    """Return the version of the engines' weights under some names; nothing before they have any."""
     version = rollout_weights.version
-    return said if version is None else {**said, vocabulary.POLICY_VERSION: version}
+    return {} if version is None else dict.fromkeys(names, version)
 
 
 def _describe_trajectory(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
     """Return what became of it; one of step-wise training has an output for each turn."""
     turns = getattr(result, "step_outputs", None) or [result]
     written = sum(sum(turn.loss_mask) for turn in turns)
-    said: dict[str, Value] = {
+    return {
         vocabulary.TOKENS_PROMPT: len(turns[0].prompt_ids),
         vocabulary.TOKENS_RESPONSE: written,
         vocabulary.TOKENS_ENVIRONMENT: sum(len(turn.response_ids) for turn in turns) - written,
         vocabulary.FINISH_REASONS: (str(turns[-1].stop_reason),),
+        **_weights(vocabulary.POLICY_VERSION_END),
     }
-    version = rollout_weights.version
-    return said if version is None else {**said, vocabulary.POLICY_VERSION_END: version}
 
 
 def _say_turn(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    version = rollout_weights.version
-    said = versions_of(() if version is None else ((version, version),))
+    said = _weights(vocabulary.POLICY_VERSION, vocabulary.POLICY_VERSION_END)
     return {**of_sample(args, kwargs), vocabulary.TOKENS_PROMPT: len(args[1]), **said}
 
 
 def _answered(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
-    said: dict[str, Value] = {
+    return {
         vocabulary.TOKENS_RESPONSE: len(result["response_ids"]),
         vocabulary.FINISH_REASONS: (str(result["stop_reason"]),),
+        **_weights(vocabulary.POLICY_VERSION_END),
     }
-    version = rollout_weights.version
-    return said if version is None else {**said, vocabulary.POLICY_VERSION_END: version}
 
 
 # --- its environment: _run_in_executor_if_available(self, func, *args, **kwargs) --------------------------------------
@@ -137,13 +156,8 @@ def _environment_stage(args: Args, kwargs: Kwargs) -> str | None:
 
 def _say_environment(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     method, name = _environment(args)
-    said = of_sample(args, kwargs)
-    if method != "step":
-        return said
-    if not _is_tool(args):
-        return {**said, vocabulary.REWARD_FUNCTION: name}
-    called = {vocabulary.OPERATION: vocabulary.EXECUTE_TOOL, vocabulary.TOOL_NAME: name}
-    return {**said, **called, vocabulary.TOOL_TYPE: "function"}
+    step = tool_attributes(name) if _is_tool(args) else {vocabulary.REWARD_FUNCTION: name}
+    return {**of_sample(args, kwargs), **(step if method == "step" else {})}
 
 
 HOOKS: tuple[Hook, ...] = (
@@ -153,6 +167,7 @@ HOOKS: tuple[Hook, ...] = (
         attributes=_say_group,
         submitted=_submitted,
         after=_generated,
+        failed=_failed,
         during=IN_LOOP,
     ),
     StageHook(

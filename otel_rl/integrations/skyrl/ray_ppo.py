@@ -11,7 +11,7 @@ checkpoints after that timer still belong to it. A step of dynamic sampling has 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -75,6 +75,8 @@ class RolloutWeights(Memory):
 
     version: int | None = None
     """How many updates are in them; None before they have any."""
+    of_groups: dict[str, int] = field(default_factory=dict)
+    """The version that each group began with, until a step takes it or leaves it out."""
 
 
 rollout_weights = RolloutWeights.keep("rollout_weights")
@@ -172,6 +174,11 @@ def group_key(uid: Any) -> str:
     return f"{trainer.epoch if is_asynchronous(trainer) else trainer._current_epoch}-{uid}"
 
 
+def ends_of(output: Any) -> list[bool]:
+    """Return for each row of an output whether a sample ends: one of step-wise training has a row for each turn."""
+    return output.get("is_last_step") or [True] * len(output["response_ids"])
+
+
 def _show_queue(args: Args, kwargs: Kwargs) -> None:
     """Show the groups, before ``_collect_generation_mini_batch(self, buffer, all_generators_done)`` waits for some."""
     running = args[0]._staleness_manager._stat.running
@@ -179,27 +186,36 @@ def _show_queue(args: Args, kwargs: Kwargs) -> None:
 
 
 def _taken(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
-    """Link the step to its groups: those of a step that began when N was worked on have the weights of N - 1."""
+    """Link the step to its groups; step N has the policy of version N - 1.
+
+    What SkyRL takes for the step of a group is one too low where that begins after the weights of the step were handed
+    over, in its evaluation or checkpoint.
+    """
     kept, dropped, is_exhausted = result
-    step = int(args[0].global_step)
+    newest = int(args[0].global_step) - 1
+    begun = [(one, _begun(one)) for one in kept]
+    for one in dropped:
+        _begun(one)
     count_dropped(len(dropped), "filtered", "train")
     if is_exhausted:  # no step trains on what is left
         count_dropped(len(kept), "surplus", "train")
         return {}
-    lags = [
-        (group.uid, step - int(group.global_step_when_scheduled))
-        for group in kept
-        for _ in group.generator_output["response_ids"]
-    ]
+    lags = [(one.uid, newest - version) for one, version in begun for _ in range(sum(ends_of(one.generator_output)))]
     link_groups((group_key(uid), lag) for uid, lag in lags)
-    return lags_of((lag for _, lag in lags), newest=step - 1)
+    return lags_of((lag for _, lag in lags), newest)
+
+
+def _begun(group: Any) -> int:
+    """Return the version of the weights that a group began with."""
+    known = rollout_weights.of_groups.pop(group_key(group.uid), None)
+    return int(group.global_step_when_scheduled) - 1 if known is None else known
 
 
 HOOKS: tuple[Hook, ...] = (
     CallbackHook(target=f"{TRAINER}.__init__", before=_made, after=_follow),
     CallbackHook(target=f"{TRAINER}.train", before=_begin_loop, after=end_loop, failed=loop_failed),
-    CallbackHook(target=f"{TIMER}.__enter__", before=_enter, during=IN_LOOP),
-    CallbackHook(target=f"{TIMER}.__exit__", after=_leave, during=IN_LOOP),
+    *(CallbackHook(target=f"{TIMER}.{name}", before=_enter, during=IN_LOOP) for name in ("__enter__", "__aenter__")),
+    *(CallbackHook(target=f"{TIMER}.{name}", after=_leave, during=IN_LOOP) for name in ("__exit__", "__aexit__")),
     *(
         StageHook(target=f"{DISPATCH}.{name}", stage=_forward_stage, attributes=_say_forward, during=IN_LOOP)
         for name in ("forward", "forward_from_staged")

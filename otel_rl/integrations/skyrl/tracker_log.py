@@ -31,7 +31,8 @@ SINGLE_TURN: Final[dict[str, Series]] = {
     "generate/min_num_tokens": (vocabulary.RESPONSE_MIN, ()),
     "generate/max_num_tokens": (vocabulary.RESPONSE_MAX, ()),
 }
-"""The same; with several turns they count what the environment wrote between them."""
+"""The same; with several turns they count what the environment wrote, and with dynamic sampling they are of the last
+prompts that were asked for, with groups that are left out."""
 ADVANTAGES: Final[dict[str, Series]] = {"loss/avg_raw_advantages": (vocabulary.ADVANTAGE_MEAN, ())}
 """With several turns they are of the tokens of the environment, too."""
 ENTROPY: Final[dict[str, Series]] = {"policy/policy_entropy": (vocabulary.ENTROPY, ())}
@@ -50,7 +51,8 @@ def canonical_of(config: Any) -> dict[str, Series]:
     is_single = generator.max_turns == 1
     is_whole = not (training.fully_async.enabled and training.fully_async.sample_full_batch)
     found = dict(ALWAYS)
-    found |= (OF_ALL | (SINGLE_TURN if is_single else {})) if is_whole else {}
+    found |= OF_ALL if is_whole else {}
+    found |= SINGLE_TURN if is_whole and is_single and algorithm.dynamic_sampling.type is None else {}
     found |= ADVANTAGES if is_single else {}
     if algorithm.zero_variance_filter or generator.apply_overlong_filtering or generator.step_wise_trajectories:
         return found  # samples without a token that is trained are averaged in as 0

@@ -7,12 +7,12 @@ last of which has the reward. Rows at the end may only fill the batch up.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
-from otel_rl import vocabulary
-from otel_rl.hooks import Args, Hook, Kwargs, StageHook
+from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs
 from otel_rl.integrations.skyrl.ray_ppo import IN_LOOP, TRAINER, group_key
 from otel_rl.layers.memory import add_samples
 from otel_rl.probes.host_arrays import of_host
@@ -52,11 +52,8 @@ def _records(
     whole, written = (of_host(masks[name])[: len(groups)].sum(1) for name in (ATTENTION, RESPONSE))
     arrays |= {kit.PROMPT_LENGTH: whole - written, kit.RESPONSE_LENGTH: written}
     if ends is None and state.config.sample_records:
-        seen: Counter[str] = Counter()
-        ids = []
-        for group in groups:
-            ids.append(f"{group}_{seen[group]}")
-            seen[group] += 1
+        numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
+        ids = [f"{group}_{next(numbers[group])}" for group in groups]
         names = kit.BatchNames(ids, groups, [None] * len(groups))
         add_samples(parent, kit.samples_of(names, arrays, limit, time_ns))
     if kit.SCORES in arrays:
@@ -65,10 +62,5 @@ def _records(
 
 
 HOOKS: tuple[Hook, ...] = (
-    StageHook(
-        target=f"{TRAINER}.compute_advantages_and_returns",
-        stage=vocabulary.ADVANTAGE,
-        after=_scored,
-        during=IN_LOOP,
-    ),
+    CallbackHook(target=f"{TRAINER}.compute_advantages_and_returns", after=_scored, during=IN_LOOP),
 )

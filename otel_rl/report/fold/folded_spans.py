@@ -114,6 +114,8 @@ class FoldedSpans:
     hosts: dict[tuple[str, Rank], Host] = field(default_factory=dict)
     """Where each rank of an attempt runs."""
     failures: list[Failure] = field(default_factory=list)
+    failed_calls: set[Failure] = field(default_factory=set)
+    """Those of called processes, and of rollouts in a driver's own process; they may end no step."""
     survived: set[Failure] = field(default_factory=set)
     """Those of rollouts in a driver's own process whose step went on."""
     outside: list[PhaseFailure] = field(default_factory=list)

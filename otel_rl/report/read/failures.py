@@ -1,8 +1,8 @@
-"""The exceptions of a run: those that ended steps, set-up or tear-down, and those of processes that a driver calls."""
+"""The exceptions of a run: those that ended steps, set-up or tear-down, and those of calls and rollouts beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from otel_rl import vocabulary as v
@@ -10,6 +10,7 @@ from otel_rl.journal.read import SpanView
 from otel_rl.report.data.ranks import Rank, StepKey
 from otel_rl.report.data.report import Failure, Follows
 from otel_rl.report.findings.causes import follows
+from otel_rl.report.read.single_controller.guest_steps import DRIVER, is_driver
 from otel_rl.report.read.span_attributes import ERROR, rank_of
 from otel_rl.runs.spans import is_container, text
 
@@ -84,7 +85,42 @@ def phase_failure(phase: str, spans: Sequence[SpanView]) -> PhaseFailure | None:
     )
 
 
-def failures_of_called(
+def failures_of_calls(
+    errors: Iterable[SpanView],
+    failed: Iterable[tuple[int, Failure]],
+    drivers: Mapping[bytes, SpanView],
+    step_of: Callable[[SpanView], StepKey | None],
+) -> tuple[list[tuple[int, Failure]], set[Failure]]:
+    """Return the failures of calls and of rollouts in drivers, each with its time, and which a driver's step survived.
+
+    A step survives a rollout if it comes to its end, or fails with another exception. Of a rollout in a driver's step
+    that failed, the step tells.
+
+    Args:
+        errors: failed spans of called processes and drivers.
+        failed: failures of steps, each with its time.
+        drivers: the containers of drivers, by trace.
+        step_of: the step in which a span ended.
+    """
+    well = {trace: step_of(one) for trace, one in drivers.items() if _is_well(one)}
+    told = [
+        span
+        for span in errors
+        if not is_driver(span) or span.trace_id not in drivers or (span.trace_id in well and span.name in ROLLED_OUT)
+    ]
+    called, steps = list(_failures_of_called(told, step_of)), set(well.values())
+    ended = {(one.attempt, one.loop, one.step): one.error for _, one in failed if one.rank.role == DRIVER}
+    driven = {one: (one.attempt, one.loop, one.step) for _, one in called if one.rank.role == DRIVER}
+    return called, {one for one, key in driven.items() if key in steps or ended.get(key, one.error) != one.error}
+
+
+def _is_well(container: SpanView) -> bool:
+    """Return whether it is that of a step that came to its end."""
+    said = container.attributes
+    return container.status_code != ERROR and v.ITERATION in said and v.TRUNCATED not in said
+
+
+def _failures_of_called(
     errors: Sequence[SpanView], step_of: Callable[[SpanView], StepKey | None]
 ) -> Iterator[tuple[int, Failure]]:
     """Return when each began: the innermost stage of each exception, those that are alike once in a step."""
@@ -109,3 +145,11 @@ def failures_of_called(
         if found not in seen:
             seen.add(found)
             yield span.end_ns, found
+
+
+def without_passed_on(failed: Iterable[tuple[int, Failure]], calls: set[Failure]) -> Iterator[tuple[int, Failure]]:
+    """Leave out what ended a step because a rollout of the same process had failed: that one says where."""
+    known = {(one.attempt, one.rank, one.loop, one.step, one.error) for one in calls}
+    for time_ns, one in failed:
+        if (one.attempt, one.rank, one.loop, one.step, one.error) not in known:
+            yield time_ns, one

@@ -111,7 +111,7 @@ def _failed(source: Source, one: Failure, *, is_end: bool) -> FailedRank:
         stage=one.stage,
         error=one.error,
         is_end=is_end,
-        is_called=one in source.found.survived or (one.attempt in source.found.led and one.rank.role != DRIVER),
+        is_called=one.attempt in source.found.led and (one.rank.role != DRIVER or one in source.found.failed_calls),
         follows=one.follows,
         host=source.found.hosts[one.attempt, one.rank].name,
     )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import traceback
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -32,11 +35,15 @@ class FullyAsyncRayPPOTrainer(RayPPOTrainer):
         self.global_step = 1
         self.prompts = iter(self.train_dataset)
         buffer: asyncio.Queue = asyncio.Queue()
+        self.is_ahead, self.is_synced = asyncio.Event(), asyncio.Event()
         task = asyncio.create_task(self._run_generate_for_a_group_loop(buffer))
         for _ in range(2):
             with Timer("step", self.all_timings):
                 kept, _, _ = await self._collect_generation_mini_batch(buffer, asyncio.Event())
-                await task  # it has generated ahead what the staleness allows, before the weights change
+                ahead = asyncio.create_task(self.is_ahead.wait())  # of what the staleness allows, with these weights
+                await asyncio.wait({task, ahead}, return_when=asyncio.FIRST_COMPLETED)
+                if task.done():
+                    task.result()
                 with Timer("convert_to_training_input", self.all_timings):
                     output = {
                         key: [row for one in kept for row in one.generator_output[key]]
@@ -49,6 +56,8 @@ class FullyAsyncRayPPOTrainer(RayPPOTrainer):
                     await asyncio.to_thread(self.train_critic_and_policy, batch)
                 with Timer("sync_weights", self.all_timings):
                     await self.dispatch.save_weights_for_sampler()
+            self.is_synced.set()
+            await asyncio.sleep(0.01)  # it evaluates, and saves
             self.tracker.log(self.all_metrics, step=self.global_step, commit=False)
             self.global_step += 1
 
@@ -62,8 +71,20 @@ class FullyAsyncRayPPOTrainer(RayPPOTrainer):
         return kept, dropped, False
 
     async def _run_generate_for_a_group_loop(self, generation_output_group_buffer: Any) -> None:
-        for uid in self.prompts:
-            given = prepare_generator_input([uid], self.cfg.generator.n_samples_per_prompt, "train", self.global_step)
-            step = self.global_step
-            output = await self.generator.generate(given, disable_tqdm=True)
-            generation_output_group_buffer.put_nowait(GeneratedOutputGroup(output, uid, step))
+        try:
+            for uid in self.prompts:
+                if uid == "late":
+                    self.is_ahead.set()
+                    await self.is_synced.wait()
+                given = prepare_generator_input(
+                    [uid], self.cfg.generator.n_samples_per_prompt, "train", self.global_step
+                )
+                step = self.global_step
+                output = await self.generator.generate(given, disable_tqdm=True)
+                generation_output_group_buffer.put_nowait(GeneratedOutputGroup(output, uid, step))
+        except asyncio.CancelledError:
+            return
+        except Exception:  # noqa: BLE001  as SkyRL does
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)

@@ -42,11 +42,16 @@ class RayPPOTrainer:
             await self.generator.generate(prepare_generator_input(["e"], 1, "eval", 0))
         self.tracker.log({"eval/all/avg_score": 0.25}, step=0, commit=True)
         self.global_step = 1
-        for uids in self.train_dataset:
+        for prompts in self.train_dataset:
+            uids = prompts
             with Timer("step", self.all_timings):
                 given = prepare_generator_input(uids, samples, "train", self.global_step)
                 with Timer("generate", self.all_timings):
                     output = await self.generate(given)
+                if self.cfg.trainer.algorithm.dynamic_sampling.type is not None:
+                    output, uids, keep_sampling = self.handle_dynamic_sampling(output, uids)
+                    if keep_sampling:
+                        continue
                 await self.inference_engine_client.sleep()
                 with Timer("convert_to_training_input", self.all_timings):
                     batch = self.convert_to_training_input(output, [one.instance_id for one in given["trajectory_ids"]])
@@ -65,18 +70,21 @@ class RayPPOTrainer:
         self.all_metrics.update(output["rollout_metrics"])
         return output
 
+    def handle_dynamic_sampling(self, generator_output: dict, uids: list[str]) -> tuple[dict, list[str], bool]:
+        return generator_output, uids, "equal" in uids
+
     def convert_to_training_input(self, generator_output: dict, uids: list[str]) -> Any:
         width = max(map(len, generator_output["response_ids"]))
 
-        def padded(name: str) -> Any:
-            return torch.tensor([[*row, *[0] * (width - len(row))] for row in generator_output[name]])
+        def padded(rows: list) -> Any:
+            return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
 
-        mask = padded("loss_masks")
-        whole = torch.cat([torch.ones(len(mask), 3), torch.ones_like(mask)], dim=1)
-        rewards = padded("rewards")
+        mask, rewards = padded(generator_output["loss_masks"]), padded(generator_output["rewards"])
+        response = padded([[1] * len(row) for row in generator_output["response_ids"]])
+        whole = torch.cat([torch.ones(len(mask), 3), response], dim=1)
         self.all_metrics["reward/avg_raw_reward"] = float(rewards.sum(1).mean())
         tensors = {
-            "sequences": whole.clone(), "attention_mask": whole, "response_mask": torch.ones_like(mask),
+            "sequences": whole.clone(), "attention_mask": whole, "response_mask": response,
             "loss_mask": mask, "rewards": rewards, "values": mask,
         }  # fmt: skip
         return TrainingInputBatch(tensors, {"uids": uids, "pad_size": 0})

@@ -17,3 +17,9 @@ class Timer:
     def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any):
         if self.update_dict is not None:
             self.update_dict[self.message] = time.time() - self.start_time
+
+    async def __aenter__(self):
+        return self.__enter__()
+
+    async def __aexit__(self, exc_type: Any, exc_val: Any, exc_tb: Any):
+        self.__exit__(exc_type, exc_val, exc_tb)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +21,20 @@ class TrainingInputBatch(dict):
         return len(self["sequences"])
 
 
+class Experience(SimpleNamespace):
+    """A micro-batch."""
+
+    def to_device(self) -> None:
+        """Move all tensors; those of before are no longer what is trained, and on a GPU they lie elsewhere."""
+        for name, tensor in list(vars(self).items()):
+            setattr(self, name, tensor.clone())
+            tensor.zero_()
+
+
 class DistributedTorchRayActor:
-    pass
+    def __init__(self, world_size: int = 0, rank: int = 0) -> None:
+        if world_size:
+            os.environ["WORLD_SIZE"], os.environ["RANK"] = str(world_size), str(rank)
 
 
 class Worker(DistributedTorchRayActor):
@@ -47,7 +60,7 @@ class PolicyWorkerBase(Worker):
     ):
         names = "sequences", "loss_mask", "attention_mask"
         for row in range(len(data)):
-            part = SimpleNamespace(**{name: data[name][row : row + 1] for name in names})
+            part = Experience(**{name: data[name][row : row + 1].clone() for name in names})
             self._forward_backward_micro(part, 1 / len(data))
 
     def _forward_backward_micro(
@@ -58,6 +71,7 @@ class PolicyWorkerBase(Worker):
         loss_fn_config: Any = None,
         return_per_token_outputs: bool = True,
     ):
+        experience.to_device()
         logprobs, _ = self.model(
             experience.sequences,
             experience.loss_mask.shape[1],
