@@ -94,8 +94,8 @@ def _describe_episode(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Valu
         vocabulary.TOKENS_RESPONSE: written,
     }
     versions = result.get("versions")
-    known = [] if versions is None else [one for one in versions.flatten().tolist() if one >= 0]
-    return said | versions_of([(min(known), max(known))] if known else ())
+    known = () if versions is None else versions[versions >= 0]
+    return said | versions_of([(int(known.min()), int(known.max()))] if len(known) else ())
 
 
 def _finalized(args: Args, kwargs: Kwargs, result: object) -> None:
