@@ -15,6 +15,7 @@ from otel_rl import ids
 from otel_rl import vocabulary as v
 from otel_rl.integrations.areal import committed_stats, engine_calls
 from otel_rl.journal.read import Run
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.report.build import build_report
 from otel_rl.single_controller.driver import driver
@@ -180,6 +181,17 @@ def test_an_update_that_raises(areal: Recording) -> None:
     failed = [line for line in drawn(areal.stop(), v.LOOP)[0] if "Error" in line]
     assert ["rl.loop | ZeroDivisionError", "  rl.rank 0 | ZeroDivisionError",
             "    rl.train | actor | ZeroDivisionError"] == failed  # fmt: skip
+
+
+def test_a_class_of_workflows_is_hooked_once(areal: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each task makes two workflows, and there may be a thousand at once."""
+    followed: list[Any] = []
+    monkeypatch.setattr(hooking, "follow", followed.append)
+    engine = import_module("areal.infra.remote_inf_engine").RemoteInfEngine()
+    kind = type(workflow())
+    for _ in range(3):
+        engine._resolve_workflow(kind(), None, group_size=2)
+    assert ["GroupedRolloutWorkflow", "Workflow"] == [type(one).__name__ for one in followed]
 
 
 def test_settings_are_those_of_a_rank(areal: Recording) -> None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakSet
 
 from otel_rl import vocabulary
-from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, StageHook
+from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, StageHook
 from otel_rl.hooks.submitted import SubmittedHook
 from otel_rl.integrations.areal.scopes import is_spmd
 from otel_rl.process.carrier import Carrier
@@ -55,10 +57,22 @@ def _is_in_group() -> bool:
     return around is not None and around.name == vocabulary.SAMPLE_GROUP
 
 
+@dataclass(eq=False)
+class Workflows(Memory):
+    """What this process remembers of workflows: each task has one of its own."""
+
+    kinds: WeakSet[type] = field(default_factory=WeakSet)
+    """Classes that are hooked."""
+
+
+workflows = Workflows.keep("workflows")
+
+
 def _follow(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Hook the class of a workflow, which is most often the program's; of a group also the one inside."""
     for workflow in (result, getattr(result, "workflow", None)):
-        if workflow is not None:
+        if workflow is not None and type(workflow) not in workflows.kinds:
+            workflows.kinds.add(type(workflow))
             hooking.follow(workflow)
 
 
@@ -94,7 +108,7 @@ def _describe_episode(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Valu
         vocabulary.TOKENS_RESPONSE: written,
     }
     versions = result.get("versions")
-    known = () if versions is None else versions[versions >= 0]
+    known: Any = () if versions is None else versions[versions >= 0]
     return said | versions_of([(int(known.min()), int(known.max()))] if len(known) else ())
 
 
