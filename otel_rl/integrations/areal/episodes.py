@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakSet
 
 from otel_rl import vocabulary
-from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, StageHook
+from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, StageHook
 from otel_rl.hooks.submitted import SubmittedHook
 from otel_rl.integrations.areal.scopes import is_spmd
 from otel_rl.process.carrier import Carrier
-from otel_rl.process.hooked import hooking
 from otel_rl.records import Value
 from otel_rl.single_controller.driver import driver
 from otel_rl.single_controller.sample_groups import (
@@ -29,6 +26,7 @@ from otel_rl.single_controller.sample_groups import (
     of_sample,
     versions_of,
 )
+from otel_rl.single_controller.tables import follow_once
 from otel_rl.trace.stage import innermost
 
 ENGINE = "areal.infra.remote_inf_engine:RemoteInfEngine"
@@ -57,23 +55,11 @@ def _is_in_group() -> bool:
     return around is not None and around.name == vocabulary.SAMPLE_GROUP
 
 
-@dataclass(eq=False)
-class Workflows(Memory):
-    """What this process remembers of workflows: each task has one of its own."""
-
-    kinds: WeakSet[type] = field(default_factory=WeakSet)
-    """Classes that are hooked."""
-
-
-workflows = Workflows.keep("workflows")
-
-
 def _follow(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Hook the class of a workflow, which is most often the program's; of a group also the one inside."""
     for workflow in (result, getattr(result, "workflow", None)):
-        if workflow is not None and type(workflow) not in workflows.kinds:
-            workflows.kinds.add(type(workflow))
-            hooking.follow(workflow)
+        if workflow is not None:
+            follow_once(workflow)
 
 
 def _episode_stage(args: Args, kwargs: Kwargs) -> str:
