@@ -15,14 +15,14 @@ from otel_rl.trace.stage import innermost
 
 
 @dataclass(eq=False)
-class Followed(Memory):
+class FollowedKinds(Memory):
     """What ``follow_once`` remembers."""
 
     kinds: WeakSet[type] = field(default_factory=WeakSet)
     """Classes that are hooked."""
 
 
-followed = Followed.keep("followed")
+followed = FollowedKinds.keep("followed")
 
 
 def sync_timers(*names: str) -> Timers:
