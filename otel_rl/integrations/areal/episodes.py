@@ -50,11 +50,6 @@ def group_key(task: object) -> str:
 # --- groups and trajectories: arun_episode(self, engine, data) --------------------------------------------------------
 
 
-def _is_in_group() -> bool:
-    around = innermost()
-    return around is not None and around.name == vocabulary.SAMPLE_GROUP
-
-
 def _follow(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Hook the class of a workflow, which is most often the program's; of a group also the one inside."""
     for workflow in (result, getattr(result, "workflow", None)):
@@ -67,13 +62,13 @@ def _episode_stage(args: Args, kwargs: Kwargs) -> str:
 
 
 def _say_episode(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    mode, key = _task()
-    return {vocabulary.MODE: mode, vocabulary.GROUP_ID: key}
+    return dict(zip((vocabulary.MODE, vocabulary.GROUP_ID), _task(), strict=True))
 
 
 def _submitted(args: Args, kwargs: Kwargs) -> tuple[Carrier | None, str | None]:
     """Begin a trace, unless this is a trajectory of a group that has."""
-    return None, None if _is_in_group() else _task()[1]
+    around = innermost()
+    return None, None if around is not None and around.name == vocabulary.SAMPLE_GROUP else _task()[1]
 
 
 def _describe_episode(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
