@@ -1,9 +1,13 @@
-"""How soon a problem is told while a training goes on: on the terminal, by the hook, and in the metric.
+"""How soon a problem is told while a training goes on: on the terminal, by the hook, as a metric, by the alert.
 
     python benchmarks/live_findings.py lr_high nan_reward clean --steps 400
+    python benchmarks/live_findings.py verl_nan_loss verl_slow_reward verl_late_samples verl_clean --steps 60
 
-Each problem of `tests/planted` trains on two ranks under `otel-rl run`. Meanwhile the report is built anew every few
-seconds: the first that names the problem is when its rule holds. A problem's training is ended once it is told.
+Each problem of `tests/planted` trains on two ranks under `otel-rl run`, each of verl (`tests/verl/planted`) as in
+`examples/verl_cpu`, in the environment that `scripts/environment verl` makes. They send to a Collector and a Prometheus
+that `scripts/backends` built, which has the rules of `collector/rules`. Meanwhile the report is built anew every few
+seconds: the first that names the problem is when its rule holds. A problem's training is ended once every channel has
+told it.
 """
 
 from __future__ import annotations
@@ -23,18 +27,27 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import otel_rl
-from otel_rl import vocabulary as v
-from otel_rl.journal.frame import Signal
 from otel_rl.report.build import build_report
 from otel_rl.report.data.finding import Finding
 from otel_rl.runs.locate import open_whole
+from tests.backends import ROOT, Prometheus, collector, get, prometheus
 from tests.planted.cases import MACHINE
 from tests.planted.problems import BY_NAME, Problem
 from tests.programs.launch import environment, launcher
-from tests.sink import TAKEN, Answer, records_of, sink
 
 LOOK_S = 4.0
-CHANNELS = "terminal", "hook", "metric"
+ASK_S = 1.0
+CHANNELS = "terminal", "hook", "metric", "alert"
+OF_VERL = {
+    one.name: one
+    for one in (
+        Problem("verl_nan_loss", "the loss of rank 1 is NaN in step 3", "learn", (r"NaN",)),
+        Problem("verl_slow_reward", "from step 3 on each reward takes 0.4 s longer", "time", (r"reward",)),
+        Problem("verl_late_samples", "samples arrive 1.5 s after their trajectories", "time", (r"samples", r"after")),
+    )
+}
+PROBLEMS = BY_NAME | OF_VERL
+VERL = str(ROOT / ".venv-verl" / "bin" / "python")
 
 
 @dataclass
@@ -51,6 +64,8 @@ class Watched:
     """When each channel named it."""
     lines: list[str] = field(default_factory=list)
     """What the terminal told of findings."""
+    alerts: set[str] = field(default_factory=set)
+    """What fired."""
 
     def names(self, finding: Finding) -> bool:
         """Return whether a finding is what the problem must raise; of a clean training any alarm or warning."""
@@ -89,36 +104,53 @@ class Watched:
                 with suppress(ValueError):  # half a line
                     self.note("hook", json.loads(line)["sentence"])
 
-    def receive(self, kind: Signal, payload: bytes) -> Answer:
-        """Take the metrics that arrive at the endpoint."""
-        if kind == "metrics":
-            for metric in records_of(kind, payload):
-                for point in metric.gauge.data_points if metric.name == v.FINDING_ACTIVE else ():
-                    labels = {pair.key: pair.value.string_value for pair in point.attributes}
-                    if point.as_double == 1:
-                        self.note("metric", labels[v.FINDING_SENTENCE])
-        return TAKEN
+    def ask(self, store: Prometheus, is_over: threading.Event) -> None:
+        """Ask for the metric and for the alert."""
+        while not is_over.wait(ASK_S):
+            for series in store.query("rl_finding_active == 1"):
+                self.note("metric", series["metric"]["rl_finding_sentence"])
+            answer = get(f"{store.url}/api/v1/alerts", timeout_s=10)
+            for alert in answer["data"]["alerts"] if answer else ():
+                if alert["labels"]["alertname"] == "OtelRlFinding" and alert["state"] == "firing":
+                    self.note("alert", alert["annotations"]["description"])
+                    self.alerts.add(alert["annotations"]["description"])
+
+
+def training(name: str, options: argparse.Namespace, root: Path) -> tuple[str, list[str], dict[str, str]]:
+    """Return the interpreter and the command that train with a problem, and the variables that they need."""
+    if name.startswith("verl_"):
+        script = str(ROOT / "examples" / "verl_cpu" / "run.sh")
+        settings = [f"trainer.total_training_steps={options.steps}", "trainer.save_freq=-1", "trainer.test_freq=-1"]
+        return VERL, [script, str(root / f"{name}.files"), "trainer.total_epochs=1000", *settings], {
+            "PYTHON": VERL, "RAY_ADDRESS": "local", "VERL_USE_EXTERNAL_MODULES": "verl_faults",
+            "FAULT": name.removeprefix("verl_").replace("clean", ""),
+            "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests" / "verl" / "planted"))),
+        }  # fmt: skip
+    own = ["-m", "tests.planted.train", name, f"--steps={options.steps}", f"--seed={options.seed}"]
+    return sys.executable, [sys.executable, *launcher(2), *own], {}
 
 
 def watch(name: str, options: argparse.Namespace, root: Path) -> Watched:
     """Train with a problem, and return when it held and when it was told."""
-    run, watched = root / name, Watched(BY_NAME.get(name), root / f"{name}.hook")
-    recording = [sys.executable, "-m", "otel_rl", "run", f"--dir={root}", f"--run-id={name}", "--", sys.executable]
-    training = [*launcher(2), "-m", "tests.planted.train", name, f"--steps={options.steps}", f"--seed={options.seed}"]
-    with sink("http") as server:
-        server.answer = watched.receive
+    run, watched = root / name, Watched(PROBLEMS.get(name), root / f"{name}.hook")
+    python, command, variables = training(name, options, root)
+    recording = [python, "-m", "otel_rl", "run", f"--dir={root}", f"--run-id={name}", "--"]
+    programs = root / f"{name}.programs"
+    with prometheus(programs) as store, collector(programs, OTEL_RL_PROMETHEUS=store.url) as found:
         process = subprocess.Popen(
-            [*recording, *training], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            [*recording, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             start_new_session=True,
             env={
-                **environment(root), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-                "OTEL_EXPORTER_OTLP_ENDPOINT": server.endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-                "OTEL_RL_ON_FINDING": f"tee -a {watched.hook}", "OTEL_RL_ON_FINDING_FROM": "warning",
+                **environment(root), "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}",
+                "OTEL_EXPORTER_OTLP_ENDPOINT": found.http, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+                "OTEL_RL_ON_FINDING": f"tee -a {watched.hook}", "OTEL_RL_ON_FINDING_FROM": "warning", **variables,
             },
         )  # fmt: skip
         is_over = threading.Event()
-        threading.Thread(target=watched.hear, args=(process,), daemon=True).start()
-        threading.Thread(target=watched.read_hook, args=(is_over,), daemon=True).start()
+        for target, arguments in (
+            (watched.hear, (process,)), (watched.read_hook, (is_over,)), (watched.ask, (store, is_over)),
+        ):  # fmt: skip
+            threading.Thread(target=target, args=arguments, daemon=True).start()
         while (
             process.poll() is None and len(watched.told) < len(CHANNELS) and time.time() - watched.began < options.limit
         ):
@@ -141,7 +173,7 @@ def step_ends(run: Path) -> list[float]:
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="+", choices=["clean", *BY_NAME])
+    parser.add_argument("names", nargs="+", choices=["clean", "verl_clean", *PROBLEMS])
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=float, default=240.0, help="seconds of a training")
@@ -163,7 +195,7 @@ def main() -> None:
             told_s, told_step = at(watched.told.get(channel))
             later = f"{told_s - held_s:.1f} s, {told_step - held_step} steps later" if told_s else "not told"
             print(f"    {channel:10} {later}", flush=True)
-        for line in watched.lines:
+        for line in (*watched.lines, *(f"alert: {one}" for one in sorted(watched.alerts))):
             print(f"    {line[:200]}", flush=True)
 
 

@@ -38,11 +38,11 @@ class Span(Protocol):
 
     @property
     def parent_id(self) -> int:
-        """The span that it is in; 0 for a root."""
+        """Return the span that it is in; 0 for a root."""
 
     @property
     def attributes(self) -> dict[str, Value] | None:
-        """What it says of itself."""
+        """Return what it says of itself."""
 
     @property
     def trace_id(self) -> int:
@@ -107,7 +107,7 @@ class Point(NamedTuple):
 
     @property
     def attributes(self) -> dict[str, Value]:
-        """The labels as the encoder takes them."""
+        """Return the labels as the encoder takes them."""
         return dict(self.labels)
 
 

@@ -22,8 +22,8 @@ STEPS = 24
 REQUESTS = 16
 """Of a rollout."""
 WITHIN = 0.01
-LEAST_S = 30e-6
-"""Between two readings of a clock: ours and that of the timers."""
+ROUNDING = 1e-6
+"""Of a time that a span keeps in nanoseconds of another clock."""
 FIELDS = {"ttft_s": "ttft_s", "tpot_s": "tpot_s", "duration_s": "duration_s", "tokens": "response_tokens"}
 
 
@@ -52,13 +52,14 @@ def row_of(report: Report, *, is_evaluation: bool) -> RequestRow:
 def test_times_and_lengths_of_requests(
     trained: tuple[dict[str, Any], Report], name: str, *, is_evaluation: bool
 ) -> None:
-    """Median, p99 and longest are those of the outside, to a hundredth: every request is a span."""
+    """Median, p99 and longest lie between those of the timers within the hooks and around them."""
     seen, report = trained
-    values = sorted(one[name] for one in responses(seen, is_evaluation=is_evaluation) if one[name] is not None)
+    pairs = [one[name] for one in responses(seen, is_evaluation=is_evaluation) if one[name] is not None]
+    least, most = (sorted(values) for values in zip(*pairs, strict=True))
     found: Quantiles = getattr(row_of(report, is_evaluation=is_evaluation), FIELDS[name])
-    assert (len(values), True, 0.0) == (found.count, found.is_exact, found.error)
+    assert (len(pairs), True, 0.0) == (found.count, found.is_exact, found.error)
     for share, number in ((0.5, found.median), (0.99, found.p99), (1.0, found.longest)):
-        assert exact_quantile(values, share) == pytest.approx(number, rel=WITHIN, abs=LEAST_S), share
+        assert exact_quantile(least, share) - ROUNDING <= number <= exact_quantile(most, share) + ROUNDING, share
 
 
 @pytest.mark.slow
@@ -88,16 +89,16 @@ def test_the_longest_time_per_token_is_that_of_one_response(trained: tuple[dict[
     """Of one that ended early, not of its batch, whose time per token is a mean of more steps."""
     seen, report = trained
     timed = [one for one in responses(seen, is_evaluation=False) if one["tpot_s"] is not None]
-    worst = max(timed, key=lambda one: one["tpot_s"])
+    least, most = (max(one["tpot_s"][side] for one in timed) for side in (0, 1))
     found = row_of(report, is_evaluation=False).tpot_s
     assert found is not None
-    assert worst["tpot_s"] == pytest.approx(found.longest, rel=WITHIN)
-    whole = max(one["tpot_s"] for one in timed if one["tokens"] == max(other["tokens"] for other in timed))
-    assert whole <= worst["tpot_s"]
+    assert least - ROUNDING <= found.longest <= most + ROUNDING
+    longest = max(one["tokens"] for one in timed)
+    assert max(one["tpot_s"][0] for one in timed if one["tokens"] == longest) <= found.longest
 
 
 @pytest.mark.slow
 def test_the_first_token_is_there_after_the_first_forward(trained: tuple[dict[str, Any], Report]) -> None:
     """By the time that it takes to sample it, and to learn whether that is the end."""
     seen, _ = trained
-    assert all(one["first_forward_s"] < one["ttft_s"] for one in seen["requests"])
+    assert all(one["first_forward_s"] < one["ttft_s"][1] for one in seen["requests"])

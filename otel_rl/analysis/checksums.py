@@ -91,7 +91,7 @@ class LogprobSums:
 
     @property
     def lag(self) -> int | None:
-        """The lag where they agree best, not 0 if one of them is shifted; None if unknown."""
+        """Return the lag where they agree best, not 0 if one of them is shifted; None if unknown."""
         known = [
             (value, -abs(lag), lag) for lag, value in zip(LAGS, self.correlations, strict=True) if value is not None
         ]

@@ -21,7 +21,7 @@ class PeakBounds:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the bounds are equal, as they are if the stage raised the process's own peak."""
+        """Return whether the bounds are equal, as they are if the stage raised the process's own peak."""
         return self.low == self.high
 
 

@@ -79,7 +79,7 @@ class FirstImport:
         return None
 
     def _prepare(self, name: str, loader: Any) -> None:
-        """Choose when otel_rl starts: before a framework is run, behind what it needs itself."""
+        """Choose when otel_rl starts: before a framework is run, after what it needs itself."""
         (self._before if _package(name) in FRAMEWORKS else self._after)(name, loader)
 
     def _before(self, name: str, loader: Any) -> None:

@@ -37,7 +37,7 @@ The second table says what feeds it: a key of the framework's log, a timer, a fu
 - A key such as `critic/score/mean` goes out under our name. With `*` it does so only under some settings or of some
   versions ([verl](verl.md#what-verls-own-numbers-mean)).
 - A key with `verl.`, `trl.` or `roll.` goes out under this name: there is none of ours, or it means something else.
-  `verl.…` stands for the same name behind this prefix.
+  `verl.…` stands for the same name after this prefix.
 - **cannot be fed** has a reason that was checked. **not yet** means that nothing records it, though it is known.
 - **needs** names what a CPU does not have. Everything else is there on a CPU, too.
 

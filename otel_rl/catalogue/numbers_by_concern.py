@@ -14,6 +14,7 @@ from otel_rl.catalogue.numbers_of_rollouts import (
     NO_LEDGER,
     RECORD,
     REQUEST,
+    SAMPLED,
     SHOWN,
 )
 
@@ -86,7 +87,7 @@ STABILITY: Final = Topic(
             "gradient norm of the actor", v.GRAD_NORM, trl=seam("Trainer._clip_grad_norm", "Trainer._get_grad_norm")
         ),
         number("clip fraction", v.CLIP_FRACTION),
-        number("reward mean", v.REWARD_SCORE),
+        number("reward mean", v.REWARD_SCORE, own=SAMPLED),
         number(
             "reward max, min",
             v.REWARD_MAX,
@@ -99,12 +100,14 @@ STABILITY: Final = Topic(
             v.REWARD_STD,
             verl=seam("utils.compute_advantage_for_multi_trajectories"),
             roll=seam(*ROLL_SCORES, note="of one domain"),
+            own=SAMPLED,
         ),
         number(
             "groups of equal rewards",
             v.REWARD_ZERO_STD,
             verl=seam("utils.compute_advantage_for_multi_trajectories"),
             roll=seam(*ROLL_SCORES, note="of one domain"),
+            own=SAMPLED,
         ),
         number(
             "critic's loss",
@@ -281,12 +284,13 @@ DATA: Final = Topic(
             roll=kept("{token,tokens}/prompt_length/{mean,max,min}", note="beside the histogram"),
             own=REQUEST,
         ),
-        number("response length mean, max, min", v.RESPONSE_LENGTH, v.RESPONSE_MAX, v.RESPONSE_MIN),
+        number("response length mean, max, min", v.RESPONSE_LENGTH, v.RESPONSE_MAX, v.RESPONSE_MIN, own=SAMPLED),
         number(
             "clip ratio",
             v.RESPONSE_CLIPPED,
             verl=measured("made of `response_length/clip_ratio` and `response_length/max`"),
             roll=missing("`token/total_response_length/clip` is a count of RLVR; its share is not made"),
+            own=SAMPLED,
         ),
         number(
             "aborted ratio",

@@ -18,6 +18,7 @@ ATTRIBUTE: Final = measured("`span.set_attribute`")
 NO_LEDGER: Final = missing("ROLL's batches are not shown to the ledger")
 RECORD: Final = measured("`otel_rl.record`, below `user.`")
 SHOWN: Final = measured("`otel_rl.observe`")
+SAMPLED: Final = measured("`otel_rl.sample`, or `otel_rl.record`")
 
 
 def of_requests(name: str, *ours: str | Canonical) -> Demanded:

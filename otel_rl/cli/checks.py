@@ -37,6 +37,7 @@ from otel_rl.guard import error_of
 from otel_rl.integrations import AUTO, registered
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.otlp import encode
+from otel_rl.journal.page import PageView, find_pages
 from otel_rl.journal.read import Journal, Run
 from otel_rl.report.data.rule_settings import KlRange
 from otel_rl.report.rows.losses import damage_rows, totals
@@ -303,8 +304,9 @@ def recorded(run: Run) -> list[Check]:
 
 
 def writers(run: Run) -> list[Check]:
-    """Return which processes wrote a run and which of them live."""
-    return [Check("ok", journal.identity.writer, _life(journal)) for journal in run.journals]
+    """Return which processes wrote a run, which of them live, and which ended before all was written."""
+    pages = find_pages(run.path)
+    return [_life(journal, pages.get(journal.identity.writer)) for journal in run.journals]
 
 
 def absent(run: Run) -> list[Check]:
@@ -317,9 +319,18 @@ def absent(run: Run) -> list[Check]:
     return [Check("note", f"no {role}", f"no {what}: {why}") for role, what in OF_VERL.items() if role not in roles]
 
 
-def _life(journal: Journal) -> str:
-    state = "alive" if journal.alive() else "gone"
-    return f"{state}, pid {journal.identity.pid} on {journal.identity.host}, last record {clock(journal.last_ns)}"
+def _life(journal: Journal, page: PageView | None) -> Check:
+    """Return whether a process lives; one that ended as it should has removed its page."""
+    mark: Mark = "ok"
+    if journal.alive():
+        state = "alive"
+    elif page is None:
+        state = "gone"
+    else:
+        mark, state = "note", "gone before its end was written" if page.is_unwritten else "killed"
+    identity = journal.identity
+    text = f"{state}, pid {identity.pid} on {identity.host}, last record {clock(journal.last_ns)}"
+    return Check(mark, identity.writer, text)
 
 
 def _journaled(run: Run, sums: Mapping[tuple[str, str, str], int]) -> list[Check]:

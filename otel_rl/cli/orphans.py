@@ -26,12 +26,15 @@ class Orphans:
 
     @cached_property
     def opened(self) -> list[OpenView]:
-        """The stages that have no end; without those that never learnt their trace: no finished span is below them."""
+        """Return the stages that have no end.
+
+        Those that never learnt their trace are left out: no finished span is below them.
+        """
         return [stage for stage in self._run.open_stages(with_waits=True) if stage.trace_id]
 
     @cached_property
     def below(self) -> Counter[bytes]:
-        """Each parent that is no span, with the number of spans below it; 0 if there are only open stages."""
+        """Return each parent that is no span, with the number of spans below it; 0 if there are only open stages."""
         below = Counter(span.parent_id for span in self._run.spans() if span.parent_id)
         below.update({stage.parent_id: 0 for stage in self.opened if stage.parent_id})
         for span in self._run.spans():
@@ -40,7 +43,7 @@ class Orphans:
 
     @cached_property
     def closed(self) -> list[SpanView]:
-        """A span for each stage in which its process died, and for each root that was not journaled."""
+        """Return a span for each stage in which its process died, and for each root that was not journaled."""
         dead = [stage.closed() for stage in self.opened if not stage.alive]
         return dead + ([] if self._run.alive() else self._roots(dead))
 

@@ -155,6 +155,6 @@ def _described(stage: Any, backward: _Backward | None) -> dict[str, Value] | Non
 
 
 def _is_compiled_backward() -> bool:
-    """Whether autograd itself is compiled: it would trace the hook."""
+    """Return whether autograd itself is compiled: it would trace the hook."""
     module = sys.modules.get("torch._dynamo.compiled_autograd")
     return bool(getattr(module, "compiled_autograd_enabled", False))

@@ -42,7 +42,7 @@ class Difference:
 
     @property
     def is_sure(self) -> bool:
-        """Whether both limits are on the same side of zero."""
+        """Return whether both limits are on the same side of zero."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 

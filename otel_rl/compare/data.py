@@ -133,5 +133,5 @@ class Comparison:
 
     @property
     def has_common_numbers(self) -> bool:
-        """Whether anything that was measured can be compared, beside the counts of troubles."""
+        """Return whether anything that was measured can be compared, beside the counts of troubles."""
         return any(one.group != "trouble" for one in self.numbers)

@@ -224,7 +224,7 @@ class Config:
 
     @property
     def captures_errors(self) -> bool:
-        """Whether texts of exceptions are recorded: they pass no redaction, so with one they are left out."""
+        """Return whether texts of exceptions are recorded: they pass no redaction, so with one they are left out."""
         return self.capture_content and not self.redact
 
     @property
@@ -233,7 +233,7 @@ class Config:
 
     @property
     def service(self) -> str:
-        """The user's ``service.name``, by OpenTelemetry's precedence; empty if not set."""
+        """Return the user's ``service.name``, by OpenTelemetry's precedence; empty if not set."""
         return self.service_name or dict(self.resource_attributes).get(SERVICE_NAME, "")
 
     @property

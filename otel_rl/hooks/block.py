@@ -10,6 +10,7 @@ from typing import Any
 
 from otel_rl.guard import attempt
 from otel_rl.hooks.arguments import Args, Bind, Kwargs
+from otel_rl.hooks.callbacks import Failed
 from otel_rl.hooks.hook import Hook
 from otel_rl.process.state import state
 from otel_rl.trace.current import CURRENT
@@ -28,6 +29,8 @@ class BlockHook(Hook):
     """
 
     begin: Begin
+    failed: Failed | None = None
+    """Runs after a block that raised, also where it has no stage."""
 
     def replacement(self, original: Any, bind: Bind | None) -> Any:
         """Return the function that stands in the place of ``original``."""
@@ -36,7 +39,7 @@ class BlockHook(Hook):
 
 @not_counted
 def _wrap_block(hook: BlockHook, original: Callable[..., Any], bind: Bind | None) -> Callable[..., Any]:
-    target, begin = hook.target, hook.begin
+    target, begin, failed = hook.target, hook.begin, hook.failed
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -46,7 +49,10 @@ def _wrap_block(hook: BlockHook, original: Callable[..., Any], bind: Bind | None
         if kwargs and bind is not None:
             args, kwargs = bind(args, kwargs)
         stage = attempt("begin", target, begin, args, kwargs)
-        return Block(block, target, stage) if isinstance(stage, Stage) and hasattr(block, "__enter__") else block
+        stage = stage if isinstance(stage, Stage) else None
+        if (stage is None and failed is None) or not hasattr(block, "__enter__"):
+            return block
+        return Block(block, target, stage, failed and functools.partial(failed, args, kwargs))
 
     return call
 
@@ -55,14 +61,16 @@ def _wrap_block(hook: BlockHook, original: Callable[..., Any], bind: Bind | None
 class Block:
     """The host's context manager, with a stage around its block."""
 
-    __slots__ = ("_block", "_stage", "_target")
+    __slots__ = ("_block", "_failed", "_stage", "_target")
 
-    def __init__(self, block: Any, target: str, stage: Stage) -> None:
-        self._block, self._target, self._stage = block, target, stage
+    def __init__(
+        self, block: Any, target: str, stage: Stage | None, failed: Callable[[BaseException], object] | None = None
+    ) -> None:
+        self._block, self._target, self._stage, self._failed = block, target, stage, failed
 
     def __enter__(self) -> Any:
         around = CURRENT.get()
-        if around is None or around.ended or around.name != self._stage.name:
+        if self._stage is not None and (around is None or around.ended or around.name != self._stage.name):
             attempt("begin", self._target, self._stage.open)
         return self._block.__enter__()
 
@@ -72,7 +80,10 @@ class Block:
         try:
             return self._block.__exit__(kind, error, trace)
         finally:
-            attempt("end", self._target, self._stage.__exit__, kind, error, trace)
+            if self._stage is not None:
+                attempt("end", self._target, self._stage.__exit__, kind, error, trace)
+            if error is not None and self._failed is not None:
+                attempt("follow", self._target, self._failed, error)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._block, name)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import Any, Final
@@ -28,6 +29,7 @@ from otel_rl.hooks import Args, BlockHook, CallbackHook, Hook, Integration, Kwar
 from otel_rl.hooks.submitted import SubmittedHook
 from otel_rl.metrics.naming import Series
 from otel_rl.process.carrier import IN_USE, Carrier
+from otel_rl.process.hooked import hooking
 from otel_rl.records import Value
 from otel_rl.single_controller.driver import (
     Timers,
@@ -37,43 +39,46 @@ from otel_rl.single_controller.driver import (
     driver,
     end_loop,
     loop_failed,
+    say,
     stage_of,
 )
-from otel_rl.single_controller.sample_groups import QUEUE, lags_of, of_sample
-from otel_rl.single_controller.tables import sync_hooks
+from otel_rl.single_controller.sample_groups import QUEUE, count_dropped, group_failed, lags_of, of_sample
+from otel_rl.single_controller.tables import sync_hooks, sync_timers
 from otel_rl.single_controller.tracked import name_numbers, numbers_of, record_numbers
-from otel_rl.trace.stage import Stage, current_stage, innermost
+from otel_rl.trace.stage import Stage, innermost
 
 GRPO, PPO = "nemo_rl.algorithms.grpo", "nemo_rl.algorithms.ppo"
 ROLLOUTS = "nemo_rl.experience.rollouts"
-POLICY = "nemo_rl.models.policy.lm_policy:Policy"
+POLICIES = (
+    ("nemo_rl.models.policy.lm_policy:Policy", ""),
+    ("nemo_rl.models.policy.tq_policy:TQPolicy", "_from_meta"),
+)
+"""The policies of the driver; one of the data plane has methods of its own."""
 STEP = "total_step_time"
 OLD, REFERENCE = (vocabulary.LOGPROB_KIND, "old"), (vocabulary.LOGPROB_KIND, "ref")
 ACTOR, CRITIC = (vocabulary.TRAIN_MODEL, "actor"), (vocabulary.TRAIN_MODEL, "critic")
+WRITERS = ("gen", vocabulary.TOKENS_RESPONSE), ("env", vocabulary.TOKENS_ENVIRONMENT)
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 FORMAT = ((vocabulary.CHECKPOINT_FORMAT, "nemo_rl"),)
 
 
-def _sync(operation: str) -> tuple[str, tuple[tuple[str, Value], ...]]:
-    return vocabulary.SYNC, ((vocabulary.SYNC_OPERATION, operation),)
-
-
+REFIT = ((vocabulary.SYNC_OPERATION, "refit"),)
+PREPARE = sync_timers("prepare_for_generation", "prepare_for_lp_inference", "prepare_for_training")
 TIMERS: Timers = {
     "data_processing": (vocabulary.SAMPLE_PROCESS, ()),
     "dynamic_sampling": (vocabulary.SAMPLE_PROCESS, ()),
-    "prepare_for_generation/total": _sync("prepare_for_generation"),
+    "prepare_for_generation/total": PREPARE["prepare_for_generation"],
     "generation": (vocabulary.SAMPLE, ((vocabulary.MODE, "train"),)),
     "exposed_generation": (vocabulary.IDLE, (QUEUE,)),
     "reward_calculation": (vocabulary.REWARD, ()),
-    "logprob_inference_prep": _sync("prepare_for_lp_inference"),
+    "logprob_inference_prep": PREPARE["prepare_for_lp_inference"],
     "value_inference": (vocabulary.VALUE, ()),
-    "value_training_prep": _sync("prepare_for_training"),
+    "value_training_prep": PREPARE["prepare_for_training"],
     "value_training": (vocabulary.TRAIN, (CRITIC,)),
     "advantage_calculation": (vocabulary.ADVANTAGE, ()),
-    "training_prep": _sync("prepare_for_training"),
+    "training_prep": PREPARE["prepare_for_training"],
     "policy_training": (vocabulary.TRAIN, (ACTOR,)),
-    "recompute_kv_scales": _sync("recompute_kv_scales"),
-    "weight_sync": _sync("weight_sync"),
+    **sync_timers("recompute_kv_scales", "weight_sync"),
     "checkpointing": (vocabulary.CHECKPOINT, FORMAT),
     "total_validation_time": (vocabulary.EVALUATE, ((vocabulary.MODE, "eval"),)),
 }
@@ -97,7 +102,7 @@ class Nemo(Memory):
     finished: int = 0
     """The last step that is over, as it is logged."""
     has_reference: bool = True
-    """Whether the loss has a KL; without one 0 is logged."""
+    """Whether the loss has a KL: without one, or with one in the rewards, NeMo-RL logs 0."""
     added: dict[int, tuple[Carrier | None, int]] = field(default_factory=dict)
     """In the replay buffer: who added a group, by its ``id()``, and the version of its weights."""
 
@@ -124,7 +129,8 @@ def version_of_tree() -> str | None:
 
 def _made(args: Args, kwargs: Kwargs) -> None:
     """Learn what is trained: ``setup(master_config, ...)`` of GRPO and PPO."""
-    become_driver("nemo_rl", version_of_tree() or "", attempt("read", "what NeMo-RL trains", _job, args[0]))
+    config = kwargs["master_config"]
+    become_driver("nemo_rl", version_of_tree() or "", attempt("read", "what NeMo-RL trains", _job, config))
 
 
 def _job(config: Any) -> dict[str, str]:
@@ -132,23 +138,15 @@ def _job(config: Any) -> dict[str, str]:
     return {"algorithm": "GRPO" if hasattr(config, "grpo") else "PPO", "model_name": name}
 
 
-def _begin_sync(args: Args, kwargs: Kwargs) -> None:
+def _begin_loop(counter: str, args: Args, kwargs: Kwargs) -> None:
     """Begin the loop of a function that gets its state as ``grpo_save_state`` or ``ppo_save_state``."""
-    _begin_loop(kwargs, "total_steps")
-
-
-def _begin_async(args: Args, kwargs: Kwargs) -> None:
-    """Begin the loop of ``async_grpo_train``, which counts in one epoch."""
-    _begin_loop(kwargs, "current_step")
-
-
-def _begin_loop(known: Kwargs, counter: str) -> None:
-    config = known["master_config"]
-    (saved,) = (value for name, value in known.items() if name.endswith("_save_state"))
+    config = kwargs["master_config"]
+    (saved,) = (value for name, value in kwargs.items() if name.endswith("_save_state"))
     nemo.finished = int(saved[counter])
-    nemo.has_reference = bool(config.loss_fn.reference_policy_kl_penalty)
+    nemo.has_reference = config.loss_fn.reference_policy_kl_penalty > 0 and not config.loss_fn.use_kl_in_reward
     output = str(config.checkpointing["checkpoint_dir"])
-    begin_loop(known["policy"], output, attempt("read", "the settings of NeMo-RL", _settings, config))
+    hooking.follow(kwargs["logger"])  # its class may be the user's
+    begin_loop(kwargs["policy"], output, attempt("read", "the settings of NeMo-RL", _settings, config))
 
 
 def _settings(config: Any) -> dict[str, Value]:
@@ -182,10 +180,10 @@ def _timed(args: Args, kwargs: Kwargs) -> Stage | None:
     return None if driver.trainer is None else stage_of(TIMERS, label)
 
 
-def _refit_stage(args: Args, kwargs: Kwargs) -> str | None:
-    """Name the transfer of weights to the engines where no timer does, as before a validation."""
-    around = current_stage()
-    return None if around is not None and around.name == vocabulary.SYNC else vocabulary.SYNC
+def _step_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
+    """End the loop with a step that raised: ``async_grpo_train`` prints the exception and returns."""
+    if driver.trainer is not None and args[1] == STEP:
+        loop_failed(args, kwargs, error)
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -197,6 +195,8 @@ def _log(args: Args, kwargs: Kwargs) -> None:
     named = {f"{prefix}/{key}" if prefix else key: value for key, value in kwargs["metrics"].items()}
     canonical = _canonical(named)
     record_numbers(name_numbers(numbers_of(named, "NeMo-RL"), vocabulary.NEMO_RL, canonical.get, {"validation"}))
+    if kwargs.get("step_finished"):
+        nemo.finished = int(kwargs["step"])
 
 
 def _canonical(named: Mapping[str, Any]) -> dict[str, Series]:
@@ -209,19 +209,7 @@ def _canonical(named: Mapping[str, Any]) -> dict[str, Series]:
     return found
 
 
-def _logged(args: Args, kwargs: Kwargs, result: object) -> None:
-    """Learn that a step is over."""
-    if kwargs.get("step_finished"):
-        nemo.finished = int(kwargs["step"])
-
-
 # --- ranks ------------------------------------------------------------------------------------------------------------
-
-
-def _logprob_stage(args: Args, kwargs: Kwargs) -> str | None:
-    """Name log-probabilities, unless those of the reference call for them."""
-    around = innermost()
-    return None if around is not None and around.name == vocabulary.LOGPROB else vocabulary.LOGPROB
 
 
 def _forward_stage(args: Args, kwargs: Kwargs) -> str | None:
@@ -240,7 +228,7 @@ TRANSFERS = "stream_weights_via_ipc_zmq", "broadcast_weights_for_collective"
 def _worker_hooks(kind: str) -> tuple[Hook, ...]:
     return (
         StageHook(target=f"{kind}.train", stage=vocabulary.TRAIN, attributes=(ACTOR,)),
-        StageHook(target=f"{kind}.get_logprobs", stage=_logprob_stage, attributes=(OLD,)),
+        StageHook(target=f"{kind}.get_logprobs", stage=vocabulary.LOGPROB, attributes=(OLD,)),
         *sync_hooks(kind, *MOVES, *TRANSFERS),
     )
 
@@ -249,23 +237,17 @@ def _worker_hooks(kind: str) -> tuple[Hook, ...]:
 
 
 def _submitted(args: Args, kwargs: Kwargs) -> tuple[Carrier | None, str | None]:
-    """Name a group of asynchronous training by the version that it is for and its place in its batch."""
-    return None, _group_key(args)
-
-
-def _group_key(args: Args) -> str:
-    """Return the key of ``_run_prompt_group_worker(self, repeated_batch, generation, target, prompt_idx)``."""
-    _, _, _, target, place = args[:5]
-    return f"group-{target}-{place}"
+    return None, str(_say_group(args, kwargs)[vocabulary.GROUP_ID])
 
 
 def _say_group(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    return {
-        vocabulary.MODE: "train",
-        vocabulary.GROUP_ID: _group_key(args),
-        vocabulary.BATCH_SIZE: int(args[1].size),
-        vocabulary.POLICY_VERSION: int(args[2]),
-    }
+    """Describe ``_run_prompt_group_worker(self, repeated_batch, generation, target, prompt_idx)``.
+
+    A group is known by the version that it is for and its place in its batch.
+    """
+    _, batch, version, target, place = args[:5]
+    sizes = {vocabulary.BATCH_SIZE: int(batch.size), vocabulary.POLICY_VERSION: int(version)}
+    return {vocabulary.MODE: "train", vocabulary.GROUP_ID: f"group-{target}-{place}", **sizes}
 
 
 def _say_sample(args: Args, kwargs: Kwargs) -> dict[str, Value]:
@@ -287,11 +269,30 @@ def _answered(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
     return {vocabulary.TOKENS_RESPONSE: len(result[1])}
 
 
+def _rolled_out(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Describe a rollout without trajectories: ``run_multi_turn_rollout`` returns its batch and means of samples."""
+    around, (batch, means) = innermost(), result
+    if around is not None and around.name == vocabulary.SAMPLE:
+        tokens = {key: round(means[f"mean_{who}_tokens_per_sample"] * batch.size) for who, key in WRITERS}
+        say({vocabulary.BATCH_SIZE: int(batch.size), **tokens})
+
+
+def _filtered(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Count what ``dynamic_sampling`` drops: groups of equal rewards, of which its cache has none, and a surplus."""
+    config = kwargs["master_config"].grpo
+    if config["use_dynamic_sampling"]:
+        before, after = (0 if cache is None else cache.size for cache in (kwargs.get("batch_cache"), result[2]))
+        surplus = result[3].get("dynamic_sampling_num_discarded_valid_samples", 0)
+        for samples, reason in ((kwargs["repeated_batch"].size + before - after, "filtered"), (surplus, "surplus")):
+            count_dropped(samples // config["num_generations_per_prompt"], reason, "train")
+
+
 def _say_reward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    """Describe ``calculate_rewards(batch, task_to_env)``: the environments of a batch by the names of their tasks."""
+    """Describe ``calculate_rewards(batch, task_to_env)``, the environment by its task; several by their number."""
     tasks = list(args[0]["task_name"])
-    names = ", ".join(sorted({str(task) for task in tasks}))
-    return {**of_sample(args, kwargs), vocabulary.REWARD_FUNCTION: names, vocabulary.BATCH_SIZE: len(tasks)}
+    names = {str(task) for task in tasks}  # each mixture would be a series of metrics
+    name = f"{len(names)} tasks" if len(names) != 1 else names.pop()
+    return {**of_sample(args, kwargs), vocabulary.REWARD_FUNCTION: name, vocabulary.BATCH_SIZE: len(tasks)}
 
 
 # --- replay buffer ----------------------------------------------------------------------------------------------------
@@ -306,56 +307,53 @@ def _added(args: Args, kwargs: Kwargs, result: object) -> None:
 def _taken(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
     """Link to the groups of a step: ``sample(self, num_prompt_groups, current_weight_version, max_age_steps)``."""
     stage, newest, lags = innermost(), int(kwargs["current_weight_version"]), []
-    for trajectory in () if result is None else result["trajectories"]:
-        carrier, version = nemo.added.pop(id(trajectory), (None, newest))
+    taken = [] if result is None else result["trajectories"]
+    known = [(one, *nemo.added.pop(id(one))) for one in taken if id(one) in nemo.added]
+    for trajectory, carrier, version in known:
         lags += [newest - version] * int(trajectory["batch"].size)
         if carrier is not None and stage is not None and carrier.is_sampled:
             group = SpanContext(carrier.trace_id, carrier.span_id, is_remote=True, trace_flags=SAMPLED)
             stage.add_link(group, {vocabulary.POLICY_LAG: newest - version})
-    return lags_of(lags, newest=newest)
+    return lags_of(lags if len(known) == len(taken) else (), newest)  # those of a checkpoint are not known
 
 
 HOOKS: tuple[Hook, ...] = (
-    *(CallbackHook(target=f"{module}:setup", before=_made) for module in (GRPO, PPO)),
+    *(CallbackHook(target=f"{module}:setup", before=_made, by_name=True) for module in (GRPO, PPO)),
     *(
-        CallbackHook(target=target, before=begin, after=end_loop, failed=loop_failed, by_name=True)
-        for target, begin in (
-            (f"{GRPO}:grpo_train", _begin_sync),
-            (f"{GRPO}:async_grpo_train", _begin_async),
-            ("nemo_rl.algorithms.grpo_sync:grpo_train_sync", _begin_sync),
-            (f"{PPO}:ppo_train", _begin_sync),
+        CallbackHook(
+            target=target, before=partial(_begin_loop, counter), after=end_loop, failed=loop_failed, by_name=True
+        )
+        for target, counter in (
+            (f"{GRPO}:grpo_train", "total_steps"),
+            (f"{GRPO}:async_grpo_train", "current_step"),
+            ("nemo_rl.algorithms.grpo_sync:grpo_train_sync", "total_steps"),
+            (f"{PPO}:ppo_train", "total_steps"),
         )
     ),
-    BlockHook(target="nemo_rl.utils.timer:Timer.time", begin=_timed),
-    StageHook(
-        target=f"{GRPO}:refit_policy_generation",
-        stage=_refit_stage,
-        attributes=((vocabulary.SYNC_OPERATION, "refit"),),
+    BlockHook(target="nemo_rl.utils.timer:Timer.time", begin=_timed, failed=_step_failed),
+    StageHook(target=f"{GRPO}:refit_policy_generation", stage=vocabulary.SYNC, attributes=REFIT),
+    *(
+        StageHook(target=f"{policy}.get_{kind}logprobs{source}", stage=vocabulary.LOGPROB, attributes=(said,))
+        for policy, source in POLICIES
+        for kind, said in (("", OLD), ("reference_policy_", REFERENCE))
     ),
-    StageHook(target=f"{POLICY}.get_logprobs", stage=vocabulary.LOGPROB, attributes=(OLD,)),
-    StageHook(target=f"{POLICY}.get_reference_policy_logprobs", stage=vocabulary.LOGPROB, attributes=(REFERENCE,)),
-    StageHook(
-        target="nemo_rl.utils.logger:Logger.log_metrics",
-        stage=vocabulary.LOG,
-        before=_log,
-        after=_logged,
-        by_name=True,
-    ),
+    StageHook(target="nemo_rl.utils.logger:Logger.log_metrics", stage=vocabulary.LOG, before=_log, by_name=True),
     StageHook(target="nemo_rl.models.automodel.train:forward_with_post_processing_fn", stage=_forward_stage),
+    CallbackHook(target=f"{GRPO}:dynamic_sampling", after=_filtered, by_name=True),
+    CallbackHook(target=f"{ROLLOUTS}:run_multi_turn_rollout", after=_rolled_out),
+    *(
+        CallbackHook(target=f"{ROLLOUTS}:run_async_{kind}_rollout", failed=group_failed)
+        for kind in ("multi_turn", "nemo_gym")
+    ),
     StageHook(target=f"{ROLLOUTS}:generate_responses", stage=vocabulary.SAMPLE_GENERATE),
-    StageHook(
-        target=f"{ROLLOUTS}:run_sample_multi_turn_rollout",
-        stage=vocabulary.TRAJECTORY,
-        attributes=_say_sample,
-        capture=_sampled,
-    ),
-    StageHook(
-        target=f"{ROLLOUTS}:async_generate_response_for_sample_turn",
-        stage=vocabulary.SAMPLE_TURN,
-        attributes=of_sample,
-        capture=_answered,
-    ),
     StageHook(target=f"{ROLLOUTS}:calculate_rewards", stage=vocabulary.REWARD, attributes=_say_reward),
+    *(
+        StageHook(target=f"{ROLLOUTS}:{name}", stage=stage, attributes=describe, capture=capture)
+        for name, stage, describe, capture in (
+            ("run_sample_multi_turn_rollout", vocabulary.TRAJECTORY, _say_sample, _sampled),
+            ("async_generate_response_for_sample_turn", vocabulary.SAMPLE_TURN, of_sample, _answered),
+        )
+    ),
 )
 ARRIVING: tuple[Hook, ...] = (
     *(hook for kind in WORKERS for hook in _worker_hooks(kind)),

@@ -93,7 +93,10 @@ class Journal:
 
     @property
     def last_ns(self) -> int:
-        """The latest time of any record, ns since 1970; 0 without records. The first call goes through all files."""
+        """Return the latest time of any record, ns since 1970; 0 without records.
+
+        The first call reads all files.
+        """
         return self.bookmark.last_ns
 
     @property
@@ -102,7 +105,7 @@ class Journal:
 
     @property
     def damage(self) -> list[Damage]:
-        """What could not be read, including the requests that turned out undecodable so far.
+        """Return what could not be read, including the requests that turned out undecodable so far.
 
         The incomplete end of a segment that a living process writes is no damage.
         """
@@ -126,7 +129,7 @@ class Journal:
 
     @property
     def spans_known_from(self) -> int:
-        """The time since which every finished span is here; 0 unless the size cap removed older segments."""
+        """Return the time since which every finished span is here; 0 unless the size cap removed older segments."""
         traces = [segment for segment in self.segments if segment.signal == "traces"]
         if not traces or traces[0].number <= 0:
             return 0
@@ -168,7 +171,7 @@ class Journal:
 
     @cached_property
     def bookmark(self) -> Bookmark:
-        """Where this reader is in all files. The first call goes through them, unless a reader set it before."""
+        """Return where this reader is in all files. The first call reads them, unless a reader set it."""
         bookmark = Bookmark(is_written=self.alive())  # first: meanwhile the writer may finish a frame and end
         for segment in self.segments:
             for _ in bookmark.frames(segment):

@@ -62,7 +62,7 @@ class WriterIdentity:
 
     @property
     def local_pid(self) -> int:
-        """Its number in our pid namespace; 0 if it is not below ours, or dead, or of another machine."""
+        """Return its number in our pid namespace; 0 if it is not below ours, or dead, or of another machine."""
         if self.boot_id != _boot_id():
             return 0
         return self.pid if self.pid_namespace == _pid_namespace() else _pid_below(self.pid, self.start_time)

@@ -108,7 +108,7 @@ class OpenView:
 
     @property
     def last_ns(self) -> int:
-        """The last sign of life of its process, ns since 1970."""
+        """Return the last sign of life of its process, ns since 1970."""
         return self.named_ns or self.journal.last_ns
 
     def closed(self, keys: Collection[str] | None = None) -> SpanView:

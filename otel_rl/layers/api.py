@@ -12,7 +12,7 @@ from otel_rl import vocabulary
 from otel_rl.clock import monotonic_ns
 from otel_rl.guard import attempt
 from otel_rl.layers.kept_samples import FinishedSample
-from otel_rl.layers.memory import add_samples
+from otel_rl.layers.memory import add_users_sample
 from otel_rl.layers.sample_records import DEEPEST
 from otel_rl.metrics.naming import refuse
 from otel_rl.metrics.record import as_number
@@ -88,7 +88,9 @@ def sample(  # noqa: PLR0913  a sample has that many properties, all by keyword
         prompt: its text or messages; recorded only with ``OTEL_RL_CAPTURE_CONTENT``, cut, after ``OTEL_RL_REDACT``.
         response: likewise.
 
-    Emits: ``rl.log.sample``, ``rl.sample.records.omitted``; lengths and rewards in ``rl.log.rollout`` of the step.
+    Emits: ``rl.log.sample``, ``rl.sample.records.omitted``; lengths and rewards in ``rl.log.rollout`` of the step. What
+        all samples of the step have and you do not ``record`` becomes the metrics ``rl.reward.score``,
+        ``rl.reward.std``, ``rl.reward.function.score``, ``rl.reward.group.zero_std`` and ``rl.sample.response.*``.
     Cost: 1.5 of a call of ``record`` (``benchmarks/layers.py``).
     """
     if not state.on or hooking.is_compiling():
@@ -167,7 +169,7 @@ def _take(parent: Any, given: tuple[Any, ...]) -> Iterator[Count]:
     """Make the sample of what was given."""
     made = FinishedSample(**dict(zip(GIVEN, given, strict=True)))
     left_out = sum([_clean_words(made), _clean_counts(made), _clean_numbers(made)])
-    if not add_samples(parent, (made,)):
+    if not add_users_sample(parent, made):
         refuse("sample_outside_step", "otel_rl.sample: a sample outside of a step is ignored; call it inside of one")
     if left_out:
         yield Count(vocabulary.SELF_CHANGED, left_out, ((vocabulary.REASON, "sample_value_left_out"),))

@@ -52,7 +52,7 @@ class FinishedSample:
 
     @property
     def is_failed(self) -> bool:
-        """Whether it failed, was aborted, or has a reward that is no number."""
+        """Return whether it failed, was aborted, or has a reward that is no number."""
         is_bad = self.reward is not None and not isfinite(self.reward)
         return bool(self.error) or is_bad or self.finish in {"abort", "timeout", "error"}
 

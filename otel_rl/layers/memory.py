@@ -8,6 +8,7 @@ from typing import Any
 
 from otel_rl.clock import monotonic_ns
 from otel_rl.layers.kept_samples import FinishedSample, StepSamples
+from otel_rl.layers.sample_numbers import SampleNumbers
 from otel_rl.process.memory import Memory
 from otel_rl.process.state import Trace, state
 from otel_rl.records import Value
@@ -18,6 +19,8 @@ class Layering(Memory):
     """What the flusher knows of the open steps, beyond their numbers."""
 
     samples: dict[Trace, StepSamples] = field(default_factory=dict)
+    numbers: dict[Trace, SampleNumbers] = field(default_factory=dict)
+    """What samples of a user's own say of their step."""
     said: dict[Trace, dict[str, Value]] = field(default_factory=dict)
     """What an integration says of the lines of a step, which counts before the metric of the same name."""
 
@@ -39,6 +42,14 @@ def add_samples(parent: Any, samples: Iterable[FinishedSample]) -> bool:
     for sample in listed:
         sample.span_id = sample.span_id or parent.span_id
     found.add(listed)
+    return True
+
+
+def add_users_sample(parent: Any, sample: FinishedSample) -> bool:
+    """Add a sample of a user's own loop; return whether it belongs to a trace. Used by the flusher only."""
+    if not add_samples(parent, (sample,)):
+        return False
+    layering.numbers.setdefault(parent.trace, SampleNumbers()).add(sample)
     return True
 
 

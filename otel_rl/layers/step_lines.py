@@ -172,7 +172,7 @@ class StepLines:
 
     # --- what becomes records -----------------------------------------------------------------------------------------
 
-    def fold(self, *, is_asked: bool, is_last: bool) -> Iterator[Log | Count]:
+    def fold(self, *, is_asked: bool, is_last: bool) -> Iterator[Log | Count | Point]:
         """Read what came in this cycle; return what waits for no container, and all that need not wait.
 
         Args:
@@ -190,27 +190,30 @@ class StepLines:
         for trace, samples in tuple(layering.samples.items()):
             if is_last or (trace not in awaited and now - samples.touched_ns > SETTLED_NS):
                 del layering.samples[trace]
+                layering.numbers.pop(trace, None)
                 yield from self._records(samples, trace, _step_of(trace))
 
-    def _over(self, trace: Trace, _: list[float]) -> Iterator[Log | Count]:
+    def _over(self, trace: Trace, _: list[float]) -> Iterator[Log | Count | Point]:
         """End a step whose numbers have come, once its ids are known."""
         if trace.known:
             yield from self._end(trace)
         elif trace in self._waiting:
             deferred.follow(partial(self._over, trace))
 
-    def _end(self, trace: Trace) -> Iterator[Log | Count]:
+    def _end(self, trace: Trace) -> Iterator[Log | Count | Point]:
         container = self._waiting.pop(trace, None)
         if container is None:
             return
         stages, said = self._stages.pop(trace, []), layering.said.pop(trace, {})
-        samples = layering.samples.pop(trace, None)
+        samples, own = layering.samples.pop(trace, None), layering.numbers.pop(trace, None)
         of_step = _of_step(container)
         if trace.is_step:
             self._numbers.collect()
             numbers = self._numbers.of(container.start_ns, container.end_ns) | said
             lines = list(self._lines(container, stages, numbers, samples))
             yield from lines[: self._line_rate.take(len(lines))]
+            if samples is not None and own is not None and own.count == samples.count:  # else a framework has samples
+                yield from own.points(numbers, container.end_ns)
         if samples is not None:
             yield from self._records(samples, trace, of_step)
 

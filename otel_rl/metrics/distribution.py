@@ -8,7 +8,7 @@ from otel_rl import vocabulary
 from otel_rl.records import Labels, Measured
 
 DIGITS: Final = 6
-"""The 0.2 of 32 bits is above 0.2, and would count in the bucket behind."""
+"""The 0.2 of 32 bits is above 0.2, and would count in the next bucket."""
 
 
 def distribution_of(rewards: Any, labels: Labels) -> tuple[Measured, ...]:

@@ -143,7 +143,7 @@ class Fold:
 
     @property
     def waiting(self) -> Mapping[str, list[Point]]:
-        """The points of gauges that wait to be drained, by name."""
+        """Return the points of gauges that wait to be drained, by name."""
         return self._points
 
     @property

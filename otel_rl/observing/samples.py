@@ -84,7 +84,7 @@ class Rows:
 
     @property
     def lengths(self) -> object:
-        """What is equal of tensors that fit each other."""
+        """Return what is equal of tensors that fit each other."""
         return self.flat.shape if self.offsets is None else self.offsets
 
     def __getitem__(self, row: int) -> Array:

@@ -270,7 +270,7 @@ def _is_mine() -> bool:
 
 
 def is_used(device: Any) -> bool:
-    """Whether this process uses the current device, as far as that can be asked.
+    """Return whether this process uses the current device, as far as that can be asked.
 
     A thread begins on device 0, whichever its process uses: to record or to ask something there would take some hundred
     MB of it for good.
@@ -282,7 +282,7 @@ def is_used(device: Any) -> bool:
 
 
 def is_capturing(device: Any) -> bool:
-    """Whether what this thread asks of the device is recorded into a graph instead of done.
+    """Return whether what this thread asks of the device is recorded into a graph instead of done.
 
     Raises:
         RuntimeError: the device has failed.
@@ -291,7 +291,7 @@ def is_capturing(device: Any) -> bool:
 
 
 def may_record(device: Any) -> bool:
-    """Whether what this thread asks of the device is done at once, on a device that this process uses.
+    """Return whether what this thread asks of the device is done at once, on a device that this process uses.
 
     Raises:
         RuntimeError: the device has failed.

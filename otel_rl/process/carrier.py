@@ -82,7 +82,7 @@ class Carrier:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether the spans of its trace are kept."""
+        """Return whether the spans of its trace are kept."""
         return bool(int(self.traceparent.split("-")[3], 16) & 1)
 
     def to_headers(self) -> dict[str, str]:

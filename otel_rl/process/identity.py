@@ -69,22 +69,22 @@ class Identity:
 
     @property
     def known(self) -> bool:
-        """Whether the attempt is known, so that ids of steps can be derived."""
+        """Return whether the attempt is known, so that ids of steps can be derived."""
         return bool(self.attempt_id)
 
     @property
     def is_worker(self) -> bool:
-        """Whether it works for the steps of another process."""
+        """Return whether it works for the steps of another process."""
         return self.kind in ("worker", "engine")
 
     @property
     def emits_root(self) -> bool:
-        """Whether it emits the roots of its traces: one process of an attempt does."""
+        """Return whether it emits the roots of its traces: one process of an attempt does."""
         return self.rank == 0 and not self.is_worker
 
     @property
     def in_world(self) -> dict[str, int]:
-        """Where the process stands among all of its role."""
+        """Return where the process stands among all of its role."""
         return {"rank": self.rank, "world_size": self.world_size}
 
     @property

@@ -129,13 +129,19 @@ def _of_megatron() -> Coordinates:
 
 
 def _of_deepspeed() -> Coordinates:
-    """Its own getters are not called: without an ``mpu`` they make a process group."""
+    """Return what its ``mpu`` says.
+
+    DeepSpeed's own getters are not called: without an ``mpu`` they make a process group.
+    """
     mpu = getattr(sys.modules.get("deepspeed.utils.groups"), "mpu", None)
     return {} if mpu is None else _ask(mpu)
 
 
 def _of_deepspeed_experts() -> Coordinates:
-    """There is a group for each number of experts; only where all have one size it gives a coordinate."""
+    """Return the rank among experts.
+
+    There is a group for each number of experts. Only if all have the same number is the rank known.
+    """
     groups = sys.modules.get("deepspeed.utils.groups")
     found = list(getattr(groups, "_EXPERT_PARALLEL_GROUP", {}).values())
     return {EP: int(found[0].rank())} if len(found) == 1 else {}

@@ -53,12 +53,12 @@ class Trace:
 
     @property
     def is_phase(self) -> bool:
-        """Whether it is that of set-up or tear-down, which may last as long as the process."""
+        """Return whether it is that of set-up or tear-down, which may last as long as the process."""
         return self.step.partition(" ")[0] in PHASES
 
     @property
     def is_step(self) -> bool:
-        """Whether it is that of a step, of this process or another."""
+        """Return whether it is that of a step, of this process or another."""
         return bool(self.step) and not self.is_phase
 
     def derive(self, attempt: str) -> int:
@@ -116,7 +116,10 @@ class Runtime:
     """The thread that has the steps; 0 while none has."""
 
     def __reduce__(self) -> str:
-        """A function that the program pickles (Ray) takes the name along; where it is unpickled, that process's own."""
+        """Return the name under which another process finds its own state.
+
+        Ray pickles functions of the program that refer to it.
+        """
         return "state"
 
     def start(self, config: Config, wake: Callable[[], None]) -> None:
@@ -175,7 +178,7 @@ class Runtime:
             self.log(CLOCK_STEPPED, f"the wall clock was set by {jump / 1e9:.3f} s", {})
 
     def now(self) -> int:
-        """The wall clock by the current anchor, ns since 1970."""
+        """Return the wall clock by the current anchor, ns since 1970."""
         return monotonic_ns() + self.clock.anchor
 
     def sampled(self, trace_id: int) -> bool:

@@ -167,7 +167,7 @@ class RunReading:
 
     @property
     def closed_steps(self) -> list[StepRecord]:
-        """The steps whose traces are over so far, in the order in which these were closed."""
+        """Return the steps whose traces are over so far, in the order in which these were closed."""
         return self._spans.found.steps
 
     def pending_steps(self, window_ns: float) -> list[StepRecord]:

@@ -37,7 +37,7 @@ class Title:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """Sentences behind a label, indented below it."""
+    """Sentences after a label, indented below it."""
 
     label: str
     first: Sequence[Line]

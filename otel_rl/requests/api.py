@@ -161,5 +161,5 @@ def _count(number: Any) -> Any:
 
 
 def _is_elsewhere(value: Any) -> bool:
-    """Whether it is on a device, which would have to be waited for."""
+    """Return whether it is on a device, which would have to be waited for."""
     return bool(getattr(getattr(value, "device", None), "type", "cpu") != "cpu")

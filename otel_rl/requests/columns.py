@@ -88,22 +88,25 @@ class RequestBatch:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The requests' own ids."""
+        """Return the requests' own ids."""
         return self.fields[ID]
 
     @cached_property
     def finishes(self) -> Counter[str]:
-        """How many ended for which reason."""
+        """Return how many ended for which reason."""
         return Counter(self.fields[FINISH])
 
     @cached_property
     def has_failed(self) -> bool:
-        """Whether any request was aborted, ran out of time or failed."""
+        """Return whether any request was aborted, ran out of time or failed."""
         return not FAILED.isdisjoint(self.finishes) or any(self.fields[ERROR])
 
     @property
     def has_unknown_end(self) -> bool:
-        """Whether the engine does not say of some request that did not fail why it ended: its limit may have cut it."""
+        """Return whether a request ended without a reason from the engine and without an error.
+
+        Its limit may have cut it.
+        """
         finishes, errors = self.fields[FINISH], self.fields[ERROR]
         return "" in self.finishes and any(
             not finish and not error for finish, error in zip(finishes, errors, strict=True)

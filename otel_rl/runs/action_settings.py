@@ -61,7 +61,7 @@ class Action:
 
     @property
     def condition(self) -> str:
-        """When a stop is due, as the end of a sentence."""
+        """Return when a stop is due, as the end of a sentence."""
         in_a_row = f" {self.times} times in a row" if self.times > 1 else ""
         if self.rule:
             return f"{self.rule} holds" + (f" for {self.times} steps" if self.times > 1 else "")

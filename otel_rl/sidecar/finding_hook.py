@@ -72,7 +72,7 @@ class FindingHook:
 
     @property
     def has_target(self) -> bool:
-        """Whether there is anybody to call."""
+        """Return whether there is anybody to call."""
         return bool(self._target)
 
     def call(self, body: Body) -> None:

@@ -42,7 +42,7 @@ class FindingWatch:
 
     @property
     def is_turning(self) -> bool:
-        """Whether a rule has begun to hold, or ended, and has to be seen so once more."""
+        """Return whether a rule has begun to hold, or ended, and has to be seen so once more."""
         return any(known.turns for known in self._known.values())
 
     def judge(

@@ -224,7 +224,7 @@ class Sidecar:
         return logs
 
     def _is_over(self, quiet_since: float, now: float) -> bool:
-        """Whether all is sent, or nothing of the dead was accepted for the grace period."""
+        """Return whether all is sent, or nothing of the dead was accepted for the grace period."""
         node = self._node
         if not node.waiting and not node.unclosed:
             return now - quiet_since > QUIET_S
@@ -249,7 +249,10 @@ class Sidecar:
         return False
 
     def _is_needed(self) -> bool:
-        """Whether a process began after our last scan: until we gave the claim back it saw that a sidecar lives."""
+        """Return whether a process began after our last scan.
+
+        It started no sidecar of its own if it saw that this one lived.
+        """
         if owner.living(self.directory, self.identity.boot_id) is not None:
             return False  # another one lives, and sends it
         return any(map(self._is_mine, self._node.newcomers()))

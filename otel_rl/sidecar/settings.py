@@ -47,7 +47,7 @@ class Target:
 
     @property
     def shown(self) -> str:
-        """The endpoint as one may print it: without user name, password and query, which may hold a token."""
+        """Return the endpoint as one may print it: without user name, password and query, which may hold a token."""
         parts = _split(self.endpoint)
         address = _bracketed(parts.hostname or "") + (f":{parts.port}" if parts.port else "")
         return f"{parts.scheme}://{address}{parts.path}" if parts.scheme else address

@@ -210,12 +210,12 @@ class Node:
 
     @property
     def living(self) -> set[str]:
-        """The writers that still write."""
+        """Return the writers that still write."""
         return set(self.writers) - self._dead
 
     @property
     def trainers(self) -> set[str]:
-        """The writers on this node other than sidecars."""
+        """Return the writers on this node other than sidecars."""
         return {writer for writer, identity in self.writers.items() if not identity.is_sidecar}
 
     def is_alive(self, writer: str) -> bool:
@@ -244,7 +244,7 @@ class Node:
 
     @property
     def unclosed(self) -> bool:
-        """Whether stages that dead processes left open may still have to be sent."""
+        """Return whether stages that dead processes left open may still have to be sent."""
         return "traces" in self.shippers and any(not self.progress[writer]["traces"].closed for writer in self._dead)
 
     @property

@@ -87,7 +87,7 @@ class Keeper:
             self._start(directory)
 
     def _may_not(self, directory: Path, me: WriterIdentity) -> bool:
-        """Whether no sidecar can or may be started; if the user forbids it and none lives, that is said once."""
+        """Return whether no sidecar can or may be started; if the user forbids it and none lives, that is said once."""
         if self._is_forbidden and not self._gave_up:
             self._gave_up = True
             if self._living(directory, me) is None:

@@ -48,7 +48,7 @@ class JournalStream:
 
     @property
     def newest(self) -> Path | None:
-        """The file that is written, or was last."""
+        """Return the file that is written, or was last."""
         files = self.files
         return files[max(files)] if files else self.spool
 

@@ -16,9 +16,9 @@ from otel_rl.trace.values import is_on_host
 MASK, SCORES, ADVANTAGES, RESPONSES, ATTENTION = (
     "response_mask", "token_level_scores", "advantages", "responses", "attention_mask",
 )  # fmt: skip
-PROMPT_LENGTH, RESPONSE_LENGTH = "prompt_length", "response_length"
-FIELDS: Final = (MASK, SCORES, ADVANTAGES, RESPONSES, ATTENTION, PROMPT_LENGTH, RESPONSE_LENGTH)
-"""Fields of a batch, padded, whose names frameworks that descend from verl share."""
+PROMPT_LENGTH, RESPONSE_LENGTH, CUT = "prompt_length", "response_length", "truncated"
+FIELDS: Final = (MASK, SCORES, ADVANTAGES, RESPONSES, ATTENTION, PROMPT_LENGTH, RESPONSE_LENGTH, CUT)
+"""Fields of a batch, padded, whose names frameworks that descend from verl share; ``CUT`` counts before a limit."""
 
 
 class BatchNames(NamedTuple):
@@ -61,6 +61,7 @@ def samples_of(
         width, attended = arrays[RESPONSES].shape[1], arrays[ATTENTION] != 0
         prompts, lengths = attended[:, :-width].sum(1), attended[:, -width:].sum(1)
     turns = (np.diff(mask.astype(np.int8), axis=1, prepend=0) == 1).sum(1)
+    cut = arrays.get(CUT, lengths >= (np.inf if limit is None else limit))
     scores = arrays[SCORES].sum(1) if SCORES in arrays else None
     advantages = (arrays[ADVANTAGES] * mask).sum(1) / np.maximum(written, 1) if ADVANTAGES in arrays else None
     for row in range(len(mask)):
@@ -74,7 +75,7 @@ def samples_of(
             response_tokens=int(written[row]),
             environment_tokens=length - int(written[row]),
             turns=int(turns[row]),
-            finish="abort" if not length else "length" if limit is not None and length >= limit else "",
+            finish="abort" if not length else "length" if cut[row] else "",
             policy_version=names.versions[row],
             discarded="" if written[row] else "rejected" if length else "failed",
             time_ns=time_ns,

@@ -124,6 +124,14 @@ def count_dropped(number: int, reason: str, mode: str) -> None:
     count(vocabulary.GROUPS_DROPPED, number, (vocabulary.DROPPED_BECAUSE, reason), (vocabulary.MODE, mode))
 
 
+def group_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
+    """Let the group around a function fail with it, and count it: the framework catches the exception and goes on."""
+    group = innermost()
+    if group is not None and group.name == vocabulary.SAMPLE_GROUP:
+        group.fail(error)
+        count_dropped(1, "failed", str((group.attributes or {}).get(vocabulary.MODE, "train")))
+
+
 # --- consume ----------------------------------------------------------------------------------------------------------
 
 

@@ -66,7 +66,7 @@ class RunningStack:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether another machine started it, so that its processes are not visible from here."""
+        """Return whether another machine started it, so that its processes are not visible from here."""
         here = self.here(self.offset)
         return self.boot_id != here.boot_id and self.host != here.host
 

@@ -37,12 +37,12 @@ class Link:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing has happened in it for longer than it may take."""
+        """Return whether nothing has happened in it for longer than it may take."""
         return self.age_s > self.bound.seconds
 
     @property
     def key(self) -> Key:
-        """What it is known by: its process, and when its stage began."""
+        """Return what it is known by: its process, and when its stage began."""
         return self.process.writer, self.leaf.began_ns
 
 

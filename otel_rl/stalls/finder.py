@@ -63,7 +63,7 @@ class StallFinder:
 
     @property
     def active(self) -> list[Stall]:
-        """The stalls that go on and have been told."""
+        """Return the stalls that go on and have been told."""
         return [one.stall for one in self._seen.values() if one.is_told]
 
     @property

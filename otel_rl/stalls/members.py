@@ -45,7 +45,7 @@ class Leaf:
 
     @property
     def is_container(self) -> bool:
-        """Whether it is a step or a set-up, so that its process is in no stage."""
+        """Return whether it is a step or a set-up, so that its process is in no stage."""
         return self.name.startswith(v.CONTAINER) or self.name in {v.LOOP, v.SETUP, v.TEARDOWN}
 
 
@@ -65,17 +65,17 @@ class Process:
 
     @property
     def is_driver(self) -> bool:
-        """Whether it holds the steps and lets others work."""
+        """Return whether it holds the steps and lets others work."""
         return "driver" in {self.page.process, self.page.role}
 
     @property
     def kind(self) -> str:
-        """What it is in words: ``rank``, or its role."""
+        """Return what it is in words: ``rank``, or its role."""
         return "rank" if self.page.process == "rank" and not self.is_driver else role_in_words(self.page.role)
 
     @property
     def is_quiet(self) -> bool:
-        """Whether it gives no sign of life, so that only its threads' own word of its stage counts.
+        """Return whether it gives no sign of life, so that only its threads' own word of its stage counts.
 
         It is so early where its threads went on after the last heartbeat: then its open stages are out of date.
         """
@@ -84,7 +84,10 @@ class Process:
 
     @cached_property
     def leaves(self) -> list[Leaf]:
-        """The innermost open stages; of a process that gives no sign of life the one that its threads showed last."""
+        """Return the innermost open stages.
+
+        If the process gives no sign of life, return the stage that its threads showed last.
+        """
         parents = {row["parent"] for row in self.page.open}
         if not self.is_quiet:
             return [_leaf(row) for row in self.page.open if row["id"] not in parents]

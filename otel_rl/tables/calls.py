@@ -90,7 +90,7 @@ class Calls:
 
     @property
     def has_others(self) -> Flags:
-        """Whether other ranks may be in its collectives; a rank alone in the longest ones is alone in all."""
+        """Return whether other ranks may be in its collectives; a rank alone in the longest ones is alone in all."""
         has_met, is_alone = np.zeros(len(self.stage), bool), np.ones(len(self.stage), bool)
         has_met[self.met.call] = True
         is_alone[self.met.call[self.met_size != 1]] = False

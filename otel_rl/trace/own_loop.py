@@ -84,12 +84,12 @@ class StepWork:
 
     @property
     def has_rollout(self) -> bool:
-        """Whether anything was generated for training."""
+        """Return whether anything was generated for training."""
         return bool(self._stages[v.SAMPLE] or self._requests)
 
     @property
     def has_training(self) -> bool:
-        """Whether anything was trained."""
+        """Return whether anything was trained."""
         return bool(self._stages[v.FORWARD] or self._stages[v.TRAIN])
 
     def rollout(self) -> Numbers:

@@ -306,11 +306,11 @@ class Stage(Settable):
         return SpanContext(self.trace.trace_id, self.span_id, is_remote=False, trace_flags=flags)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy or a pickle of a stage is a new one of the same name: where it was open, it is not."""
+        """Return what makes a new stage of the same name: a copy or an unpickled stage is not open."""
         return Stage, (self.name,)
 
     def is_recording(self) -> bool:
-        """Whether the stage is open and what is set on it will be kept."""
+        """Return whether the stage is open and what is set on it will be kept."""
         return self in tracing.open
 
 

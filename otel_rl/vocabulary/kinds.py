@@ -38,7 +38,7 @@ class StageName:
 
     @property
     def duration(self) -> str:
-        """The histogram that counts the duration of every such span, sampled or not; empty if there is none."""
+        """Return the histogram that counts the duration of every such span, sampled or not; empty if there is none."""
         prefix = "gen_ai." if self.source == SEMCONV else ""  # GenAI metrics have the prefix, spans do not
         return f"{prefix}{self.name}.duration" if self.is_measured else ""
 
@@ -56,7 +56,7 @@ class Metric:
 
     @property
     def is_signed(self) -> bool:
-        """Whether it is a histogram of values that may be negative: exponential buckets count those as zero."""
+        """Return whether it is a histogram of values that may be negative: exponential buckets count those as zero."""
         return bool(self.boundaries) and self.boundaries[0] < 0
 
 

@@ -48,7 +48,7 @@ SETTINGS_LIMIT: Final = attribute(f"{SETTINGS}response_limit", "int", "on set-up
 SETTINGS_UPDATES: Final = attribute(
     f"{SETTINGS}updates_per_rollout", "double", "on set-up: optimizer updates that use one rollout"
 )
-SETTINGS_STEPS: Final = attribute(f"{SETTINGS}steps", "int", "on set-up: optimizer steps that are planned")
+SETTINGS_STEPS: Final = attribute(f"{SETTINGS}steps", "int", "on set-up: steps that are planned")
 SETTINGS_POLL: Final = attribute(
     f"{SETTINGS}poll_interval", "double", "on set-up: s between two looks of a driver for samples"
 )

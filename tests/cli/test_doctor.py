@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from importlib.metadata import EntryPoint, EntryPoints, PackageNotFoundError
 from pathlib import Path
@@ -29,6 +30,7 @@ from otel_rl.cli.checks import (
     redaction,
     shown,
     standard_variables,
+    writers,
 )
 from otel_rl.cli.commands.doctor import _print
 from otel_rl.cli.console import stdout
@@ -45,6 +47,7 @@ from otel_rl.sidecar.ship.progress import ShipProgress, load, save
 from otel_rl.sidecar.streams import Position
 from tests.fixtures import Recording
 from tests.made_runs import Plan, write_run
+from tests.programs import launch
 from tests.sink import Answer, Tls, make_certificates, sink
 
 cli = CliRunner()
@@ -581,3 +584,21 @@ def test_rules_that_were_changed_are_listed(root: Path) -> None:
         "otel_rl.toml Unknown rule slow_tial is ignored; did you mean slow_tail?",
     ):
         assert line in lines, found.output
+
+
+KILLED = """
+import os, signal
+import otel_rl
+
+otel_rl.instrument()
+with otel_rl.step(1):
+    otel_rl.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_process_is_worth_knowing(tmp_path: Path) -> None:
+    """It may have had records that it did not write."""
+    launch.run(tmp_path, "-c", KILLED, code=-signal.SIGKILL, OTEL_RL_RUN_ID="r", OTEL_RL_ATTEMPT_ID="a")
+    (check,) = (one for one in writers(open_run(tmp_path / "runs" / "r")) if one.name.startswith("trainer-"))
+    assert ("note", "killed") == (check.state, check.detail.partition(",")[0])

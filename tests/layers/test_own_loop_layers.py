@@ -14,6 +14,8 @@ import pytest
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.layers import sample_records
+from otel_rl.layers.kept_samples import FinishedSample
+from otel_rl.layers.memory import add_samples
 from otel_rl.runs import otlp_json
 from tests.fixtures import WALL_NS, Recording
 from tests.layers.records import Record, layered, records
@@ -90,6 +92,69 @@ def test_a_step_has_all_four_layers(recording: Recording) -> None:
     assert expected == records(run)
     ms = [(log.time_ns - WALL_NS) / 1e6 - 1_000 for log in layered(run)]
     assert [100, 100, 100, 40, 40] == ms
+
+
+NUMBERS = (
+    v.REWARD_SCORE, v.REWARD_STD, v.REWARD_ZERO_STD, v.FUNCTION_SCORE,
+    v.RESPONSE_LENGTH, v.RESPONSE_MIN, v.RESPONSE_MAX, v.RESPONSE_CLIPPED,
+)  # fmt: skip
+
+
+def numbers(run: Any) -> dict[str, list[float]]:
+    """Return the points of numbers that samples tell, in their order."""
+    found = {
+        ".".join([name, *point.attributes.values()]): [one.value for one in run.points(name)]
+        for name in NUMBERS
+        for point in run.points(name)
+    }
+    return {name: found[name] for name in sorted(found)}
+
+
+def test_samples_tell_the_numbers_of_their_step(recording: Recording) -> None:
+    """A loop that records each sample need not record their mean."""
+    for step in range(2):
+        with otel_rl.step(step):
+            recording.tick(10)
+            for number in range(4):
+                otel_rl.sample(
+                    group=str(number // 2), reward=float(number // 2 * step * number), rewards={"digits": number},
+                    response_tokens=10 + number, finish="length" if number < step else "stop",
+                )  # fmt: skip
+    run = recording.stop()
+    assert numbers(run) == {
+        f"{v.FUNCTION_SCORE}.digits": [1.5, 1.5],
+        v.REWARD_SCORE: [0.0, 1.25],
+        v.REWARD_STD: [0.0, 1.5],
+        v.REWARD_ZERO_STD: [1.0, 0.5],
+        v.RESPONSE_CLIPPED: [0.0, 0.25],
+        v.RESPONSE_LENGTH: [11.5, 11.5],
+        v.RESPONSE_MAX: [13, 13],
+        v.RESPONSE_MIN: [10, 10],
+    }
+    assert [10, 20] == [(point.time_ns - WALL_NS) / 1e6 - 1_000 for point in run.points(v.REWARD_SCORE)]
+
+
+def test_samples_tell_no_number_that_is_recorded_or_not_known_of_all(recording: Recording) -> None:
+    """NaN of one sample makes the mean NaN."""
+    with otel_rl.step(1):
+        recording.tick(10)
+        otel_rl.record(v.RESPONSE_LENGTH, 7)
+        otel_rl.sample(reward=NAN, rewards={"digits": 1}, response_tokens=10, group="a", finish="stop")
+        otel_rl.sample(reward=1.0, response_tokens=20, group="b")
+    found = numbers(recording.stop())
+    assert {v.RESPONSE_LENGTH, v.RESPONSE_MIN, v.RESPONSE_MAX, v.REWARD_SCORE, v.REWARD_STD} == found.keys()
+    assert [7.0] == found[v.RESPONSE_LENGTH]
+    assert math.isnan(found[v.REWARD_SCORE][0])
+
+
+def test_samples_of_a_user_beside_those_of_a_framework_tell_no_numbers(recording: Recording) -> None:
+    """The framework has recorded them."""
+    with otel_rl.step(1) as span:
+        recording.tick(10)
+        otel_rl.sample(reward=1.0)
+        otel_rl.flush()
+        add_samples(span, [FinishedSample(reward=0.0)])
+    assert {} == numbers(recording.stop())
 
 
 def test_numbers_belong_to_the_step_of_their_time(recording: Recording) -> None:

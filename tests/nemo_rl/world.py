@@ -35,14 +35,21 @@ class Batch(dict[str, Any]):
 
 
 def config(**changes: Any) -> Any:
-    """Make what is read of a configuration; ``fails`` names what goes wrong."""
+    """Make what is read of a configuration, and what goes wrong.
+
+    ``rewards`` and ``engine`` say of the next calls whether they fail, from the last; ``spreads`` are those of the
+    rewards in the first group of the next batches.
+    """
     generation = {"max_new_tokens": 64, "temperature": 1.0}
     policy = {"model_name": "org/Tiny-1B", "train_global_batch_size": 4, "max_grad_norm": 1.0, "generation": generation}
     return Namespace(
         policy={**policy, "optimizer": {"kwargs": {"lr": 1e-6}}},
-        grpo={"num_prompts_per_step": 2, "num_generations_per_prompt": 2, "max_num_steps": 2},
-        loss_fn=Namespace(reference_policy_kl_penalty=changes.pop("kl", 0.01)),
+        grpo={"num_prompts_per_step": 2, "num_generations_per_prompt": 2, "max_num_steps": 2}
+        | {"use_dynamic_sampling": "spreads" in changes},
+        loss_fn=Namespace(
+            reference_policy_kl_penalty=changes.pop("kl", 0.01), use_kl_in_reward=changes.pop("kl_in_reward", False)
+        ),
         checkpointing={"checkpoint_dir": "results"},
         cluster={"num_nodes": 1, "gpus_per_node": 2},
-        **{"unfilled": 0, "fails": "", **changes},
+        **{"spreads": [], "rewards": [], "engine": [], "async_rollouts": False, "restored": False, **changes},
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -12,6 +13,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from otel_rl import vocabulary as v
 from otel_rl.integrations.openrlhf.logged_numbers import CANONICAL
+from otel_rl.report.build import build_report
+from otel_rl.report.data.finding import Findings
+from otel_rl.report.read.span_attributes import ERROR, rank_of
 from tests.layers.records import LAYERS, layered
 from tests.openrlhf.training import VERSION, download, scalars, train
 from tests.programs.signatures import script
@@ -23,6 +27,7 @@ pytestmark = pytest.mark.slow
 EVALUATED = "--eval.steps=2", "--eval.n_samples_per_prompt=2"
 FILTERED = "--algo.dynamic_filtering_enable", "--data.max_samples=13"
 SAMPLED = "train/dynamic_filtering_pass_rate", "train/response_length", "train/total_length", "train/truncated"
+PLANTED = Path(__file__).with_name("planted.py")
 REWARD = f"--reward.remote_url={Path(__file__).with_name('reward.py')}"
 ROLLOUT = """
 {0} x rl.sample.group [rollout]
@@ -68,6 +73,11 @@ def unordered(drawn: str) -> list[str]:
     return sorted(found)
 
 
+def told(trained: Trained) -> Findings:
+    """Return what the report finds."""
+    return build_report(trained.run, time.time_ns()).findings
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """OpenRLHF as it is published."""
@@ -88,6 +98,14 @@ def asynchronous(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Train
     directory = tmp_path_factory.mktemp("async")
     held_out = f"--eval.dataset={directory}/files/held_out.jsonl"
     return train(wheel, directory, "--train.async_enable", *EVALUATED, held_out)
+
+
+@pytest.fixture(scope="module")
+def planted(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Two steps and a third that fails, on two engines: one is slow, prompts are filtered, a reward raises."""
+    agent, small = f"--train.agent_func_path={PLANTED}", ("--algo.kl.init_coef=0", "--actor.num_gpus_per_node=1")
+    more = "--vllm.num_engines=2", "--algo.dynamic_filtering_enable", "--data.max_samples=24"
+    return train(wheel, tmp_path_factory.mktemp("planted"), agent, *small, *more, code=1)
 
 
 def test_every_target_is_in_the_wheel(wheel: Path, tmp_path: Path) -> None:
@@ -199,3 +217,30 @@ def test_openrlhf_notices_nothing(wheel: Path, sync: Trained, tmp_path: Path) ->
     assert expected.keys() == found.keys()
     same = [name for name in expected if name.startswith(("train/rollout/", "eval/")) or name in SAMPLED]
     assert {name: pytest.approx(expected[name]) for name in same} == {name: found[name] for name in same}
+
+
+def test_a_slow_engine_is_named(planted: Trained) -> None:
+    """By its trajectories."""
+    calls = (planted.directory / "calls").read_text().split("\n")
+    ranks = {span.resource[v.PROCESS_PID]: rank_of(span.resource) for span in planted.traces.spans}
+    slow = ranks[int(calls[0].removeprefix("engine "))]
+    (found,) = [one for one in told(planted).time if one.rank is not None]
+    assert ("slow_process", slow, v.TRAJECTORY) == (found.rule, found.rank, found.stage)
+
+
+def test_a_reward_that_raises_is_named(planted: Trained) -> None:
+    """Beside the exception that ends the step: of a trainer that finds no reward, as without recording."""
+    assert "AttributeError: 'NoneType' object has no attribute" in planted.output
+    failed = {(span.name, span.attributes[v.ERROR_TYPE]) for span in planted.traces.spans if span.status_code == ERROR}
+    assert {(v.REWARD, "LookupError"), (v.LOOP, "AttributeError"), (f"{v.RANK_SPAN} 0", "AttributeError")} <= failed
+    found = {one.rule: (one.rank and one.rank.role, one.step, one.values["error"]) for one in told(planted).health}
+    assert ("rollout", 3, "LookupError") == found["call_failed"]
+    assert ("driver", 3, "AttributeError") == found["failed"]
+
+
+def test_prompts_that_are_filtered_are_named(planted: Trained) -> None:
+    """As a share of all that were sampled, whose groups have no names."""
+    (found,) = [one for one in told(planted).learn if one.rule == "groups_dropped"]
+    groups = sum(span.name == v.SAMPLE_GROUP for span in planted.traces.spans)
+    dropped = int(planted.last(v.GROUPS_DROPPED)[()])
+    assert {"share": dropped / groups, "of": groups, "reasons": [f"{dropped} filtered"]} == found.values

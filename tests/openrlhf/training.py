@@ -35,8 +35,8 @@ class Plain(Trained):
         self.directory, self.output = directory, output
 
 
-def train(wheel: Path, directory: Path, *options: str, is_recorded: bool = True) -> Trained:
-    """Train three steps; options are OpenRLHF's."""
+def train(wheel: Path, directory: Path, *options: str, is_recorded: bool = True, code: int = 0) -> Trained:
+    """Train three steps; options are OpenRLHF's, the exit code its own."""
     work = directory / "files"
     env = environment(directory) | {"PYTHON": sys.executable, "OTEL_RL_SIDECAR": "false", "PYTHONPATH": str(ROOT)}
     if is_recorded:
@@ -49,7 +49,7 @@ def train(wheel: Path, directory: Path, *options: str, is_recorded: bool = True)
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-6000:]
+    assert done.returncode == code, done.stdout[-6000:]
     return (Trained if is_recorded else Plain)(directory, done.stdout)
 
 

@@ -127,6 +127,22 @@ def limit(training: Training) -> None:
     training.config["max_completion_length"] = 3
 
 
+def limit_halved(training: Training) -> None:
+    """Let answers have half the tokens from step 31 on: the longest fitted just so before."""
+    from transformers import TrainerCallback
+
+    def change(trainer: Any) -> None:
+        class Halved(TrainerCallback):  # type: ignore[misc]
+            def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                if state.global_step == 30:
+                    trainer.generation_config.max_new_tokens = 8
+
+        trainer.add_callback(Halved())
+
+    training.config["max_completion_length"] = 16
+    training.changes.append(change)
+
+
 def kl_explosion(training: Training) -> None:
     """Sample no more from step 31 on: what got less than its group becomes ever less likely."""
     from transformers import TrainerCallback

@@ -34,6 +34,7 @@ PROBLEMS: Final = (
     Problem("one_nan", "one of 8 answers gets NaN, the others 1", "learn", (r"NaN", r"parity")),
     Problem("equal_rewards", "all rewards are equal from step 11 on", "learn", (r"same|equal", r"step 1[0-9]")),
     Problem("limit", "answers may have 3 tokens", "learn", (r"cut|limit", r"\b3\b")),
+    Problem("limit_halved", "from step 31 on answers may have half as many tokens", "learn", (r"cut",)),
     Problem("leak", "every call of the reward keeps 40 MB", "health", (r"grow|grew", r"reward")),
     Problem("leak_loader", "every batch of the data loader keeps 20 MB", "health", (r"grow|grew", r"data|load|idle")),
     Problem("slow_data", "the data set sleeps 20 ms for every sample", "time", (r"data|batch",)),

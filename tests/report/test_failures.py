@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import subprocess
@@ -57,6 +58,18 @@ def test_a_run_that_an_exception_ended_has_failed(recording: Recording, monkeypa
     )
     assert ("failed", [expected], 2) == (report.state, report.failures, report.steps.recorded)
     assert document(report, 80) is not None
+
+
+def test_what_was_cancelled_after_an_exception_is_no_cause(recording: Recording) -> None:
+    """Of rollouts side by side, those that go on when another one raises are cancelled."""
+    with contextlib.suppress(ValueError), otel_rl.step(1), otel_rl.stage("sample"):
+        for stage, error in (("reward", KeyError("a prompt")), ("sample.turn", asyncio.CancelledError())):
+            with contextlib.suppress(KeyError, asyncio.CancelledError), otel_rl.stage(stage):
+                recording.tick(5)
+                raise error
+        raise ValueError
+    (failure,) = build_report(recording.stop(), 10**18).failures
+    assert (v.REWARD, "KeyError") == (failure.stage, failure.error)
 
 
 def test_a_worker_that_an_exception_left_in_a_stage_kills_nobody(tmp_path: Path) -> None:

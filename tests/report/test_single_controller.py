@@ -10,6 +10,7 @@ import os
 from dataclasses import asdict, replace
 from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -22,6 +23,7 @@ from otel_rl.report.data.report import Report
 from otel_rl.report.findings.rollout_rules import has_turns
 from otel_rl.report.read.single_controller.trajectories import TrajectorySpans
 from otel_rl.report.reading import read_run
+from otel_rl.report.rows.evidence import _groups
 from otel_rl.report.rows.gather_time import time_rows
 from otel_rl.report.source import Source
 from otel_rl.report.terminal import render
@@ -113,6 +115,29 @@ def test_trajectories_are_those_of_their_steps_in_whatever_order_a_journal_has_t
         read.place()
         in_steps.append(list(read.steps))
     assert [list(range(1, 11))] * 2 == [sorted(number for _, _, number in keys) for keys in in_steps]
+
+
+def test_groups_without_a_name_are_counted_by_their_size(tmp_path: Path) -> None:
+    """Else many trajectories were one prompt, and one that is filtered most of the prompts."""
+    spans = list(open_run(write_driven(tmp_path)).spans((v.ITERATION, v.GROUP_ID)))
+    counts = []
+    for kept in ({v.GROUP_ID}, set()):
+        read = TrajectorySpans()
+        for one in spans:
+            if one.name == v.TRAJECTORY:
+                read.add(one._replace(attributes={key: one.attributes[key] for key in kept}))
+        source = SimpleNamespace(found=SimpleNamespace(trajectories=read), settings={"group_size": 2})
+        counts.append(_groups(source, 0.0))  # type: ignore[arg-type]
+    assert [20, 20] == counts
+
+
+def test_a_step_that_fails_in_the_driver_is_averaged_on_no_rank(tmp_path: Path) -> None:
+    """Its time and its tokens would be in the mean of the ranks, and in no other."""
+    report = report_of(tmp_path, DrivenPlan(ends="lost"))
+    assert (7, [(rank, 7, 2.87) for rank in (0, 1)]) == (
+        report.steps.averaged,
+        [(row.rank, row.steps, row.step_s) for row in report.efficiency.ranks],
+    )
 
 
 def test_tokens_of_tools_are_not_trained(tmp_path: Path) -> None:

@@ -168,12 +168,12 @@ def recorded_since(root: Path, started_ns: int, launch: str = "") -> list[Run]:
 
 
 def _is_of(run: Run, launch: str) -> bool:
-    """Whether a process of a launch, or of one within it, recorded."""
+    """Return whether a process of a launch, or of one within it, recorded."""
     return bool(launch) and any(f"{writer.launch}/".startswith(f"{launch}/") for writer in _recorders(run))
 
 
 def _is_unmarked(run: Run, started_ns: int) -> bool:
-    """Whether processes that started after a moment recorded, none of them of any launch."""
+    """Return whether processes that started after a moment recorded, none of them of any launch."""
     return {""} == {writer.launch for writer in _recorders(run) if writer.created_ns >= started_ns}
 
 

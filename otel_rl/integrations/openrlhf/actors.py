@@ -30,7 +30,7 @@ COMPUTED: Final[dict[str, tuple[str, dict[str, Value]]]] = {
     "RewardModelActor": (vocabulary.REWARD, {vocabulary.REWARD_FUNCTION: "reward_model"}),
 }
 """What the forward of an actor's class, or of a base of it, computes."""
-CHECKPOINTS = ((vocabulary.CHECKPOINT_FORMAT, "openrlhf"),)
+FORMAT = ((vocabulary.CHECKPOINT_FORMAT, "openrlhf"),)
 MOVES = "reload_states", "offload_states"
 
 
@@ -114,7 +114,7 @@ ARRIVING: tuple[Hook, ...] = (
     StageHook(target="PolicyModelActor.fit", stage=vocabulary.TRAIN, attributes=((vocabulary.TRAIN_MODEL, "actor"),)),
     StageHook(target="CriticModelActor.fit", stage=vocabulary.TRAIN, attributes=((vocabulary.TRAIN_MODEL, "critic"),)),
     *(
-        StageHook(target=f"{kind}.save_checkpoint", stage=vocabulary.CHECKPOINT, attributes=CHECKPOINTS)
+        StageHook(target=f"{kind}.save_checkpoint", stage=vocabulary.CHECKPOINT, attributes=FORMAT)
         for kind in ("PolicyModelActor", "CriticModelActor")
     ),
     *sync_hooks("PolicyModelActor", *MOVES),

@@ -24,7 +24,7 @@ from otel_rl.process.state import state
 from otel_rl.records import Count, Deferred, Value
 from otel_rl.single_controller.sample_groups import count_dropped, of_sample, sample_counts
 from otel_rl.single_controller.tables import sync_hooks
-from otel_rl.trace.apart import open_apart
+from otel_rl.trace.apart import link_apart, open_apart
 from otel_rl.trace.stage import Stage, innermost
 
 SAMPLES = "openrlhf.trainer.ppo_utils.samples_generator"
@@ -41,6 +41,8 @@ class BatchesMade(Memory):
     """The ``GenerateSamplesActor`` whose ``fit`` goes on."""
     batches: int = 0
     """How many batches it has put into the queue."""
+    generated: str = ""
+    """The key of the batch that was generated last."""
     stage: Stage | None = None
     """The generation that goes on."""
     executor: Any = None
@@ -76,7 +78,8 @@ def _collected(args: Args, kwargs: Kwargs, result: Any) -> None:
     if generating.generator is None:
         stage.open()
     else:
-        open_apart(stage, batch_key(generating.batches + 1), None)
+        generating.generated = batch_key(generating.batches + 1)
+        open_apart(stage, generating.generated, None)
 
 
 def _generated(args: Args, kwargs: Kwargs, result: Any) -> None:
@@ -105,7 +108,15 @@ def _evaluated(args: Args, kwargs: Kwargs) -> tuple[Carrier | None, str | None]:
 
 
 def _taken(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """Count the samples that are trained next: ``generate_samples`` returns them first; others wait for later steps."""
+    """Count the samples that are trained next: ``generate_samples`` returns them first; others wait for later steps.
+
+    A batch of such others has a trace, too, which its step links to: an empty one that links to their generation's.
+    """
+    if generating.generator is not None and result[0] and not result[2]:
+        stage = Stage(vocabulary.SAMPLE, {vocabulary.MODE: "train"}, coarse=True)
+        open_apart(stage, batch_key(generating.batches + 1), None)
+        link_apart(stage, {generating.generated: {}})
+        stage.close(monotonic_ns())
     state.add(Deferred(_count, ([(one.action_mask, one.attention_mask) for one in result[0]],)))
 
 

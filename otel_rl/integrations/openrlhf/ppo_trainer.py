@@ -11,13 +11,14 @@ traces of their own (``generation.py``).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import PurePath
 from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, StageHook
-from otel_rl.integrations.openrlhf.actors import COMPUTED
+from otel_rl.integrations.openrlhf.actors import COMPUTED, FORMAT
 from otel_rl.integrations.openrlhf.logged_numbers import log_metrics, record_evaluation
 from otel_rl.records import Value
 from otel_rl.single_controller.driver import become_driver, begin_loop, begin_step, driver, end_loop, loop_failed
@@ -26,7 +27,6 @@ from otel_rl.single_controller.tables import sync_hooks
 
 BASE = "openrlhf.trainer.ppo_trainer:BasePPOTrainer"
 MAKER = "openrlhf.trainer.ppo_utils.experience_maker:RemoteExperienceMaker"
-FORMAT = ((vocabulary.CHECKPOINT_FORMAT, "openrlhf"),)
 BATCH = 4
 """So many parts a batch has in the queue; an evaluation has three."""
 
@@ -51,14 +51,9 @@ progress = StepsDone.keep("progress")
 
 def _made(args: Args, kwargs: Kwargs) -> None:
     """Learn what is trained: ``__init__(self, strategy, ...)``."""
-    job = attempt("read", "what OpenRLHF trains", _job, args[1].args)
-    become_driver("openrlhf", _version(), job)
-
-
-def _version() -> str:
     from importlib.metadata import version
 
-    return version("openrlhf")
+    become_driver("openrlhf", version("openrlhf"), attempt("read", "what OpenRLHF trains", _job, args[1].args))
 
 
 def _job(config: Any) -> dict[str, str]:
@@ -83,7 +78,7 @@ def _settings(trainer: Any) -> dict[str, Value]:
     known: dict[str, Any] = {
         vocabulary.SETTINGS_LEARNING_RATE: config.actor.adam.lr if config.actor.optim == "adam" else None,
         vocabulary.SETTINGS_LIMIT: config.rollout.max_new_tokens,
-        vocabulary.SETTINGS_STEPS: getattr(trainer, "max_steps", None),
+        vocabulary.SETTINGS_STEPS: _planned_steps(trainer),
         vocabulary.SETTINGS_TEMPERATURE: config.rollout.temperature,
         vocabulary.SETTINGS_KL: config.algo.kl.init_coef if trainer.reference_model_group is not None else None,
         vocabulary.SETTINGS_GRADIENT: config.actor.max_norm or None,
@@ -94,6 +89,14 @@ def _settings(trainer: Any) -> dict[str, Value]:
         vocabulary.SETTINGS_UPDATES: samples / int(config.train.batch_size) * int(config.train.max_epochs),
         **{name: value for name, value in known.items() if value is not None},
     }
+
+
+def _planned_steps(trainer: Any) -> int | None:
+    """Return how many steps there will be, if it is known: ``max_steps`` counts updates, and a filter takes prompts."""
+    config, prompts = trainer.args, getattr(trainer, "prompts_dataloader", None)
+    if prompts is None or config.algo.dynamic_filtering_enable:
+        return None
+    return ceil(len(prompts) / int(config.rollout.batch_size)) * int(config.train.num_episodes)
 
 
 def _resumed(args: Args, kwargs: Kwargs, result: Any) -> None:

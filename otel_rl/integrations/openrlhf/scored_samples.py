@@ -2,7 +2,8 @@
 
 Source: OpenRLHF 0.11.2, ``trainer/ppo_utils/experience_maker.py`` (``compute_advantages_and_returns``, 238). A step has
 a list of micro-batches. ``index`` names the places of their samples in the order of the prompts, so those of one prompt
-follow each other. Masks and advantages are of all tokens but the first.
+follow each other. Masks and advantages are of all tokens but the first. ``response_length`` ends with the policy's last
+token, so what an environment wrote after that is counted by the mask.
 """
 
 from __future__ import annotations
@@ -22,20 +23,23 @@ from otel_rl.single_controller.driver import driver
 from otel_rl.single_controller.reward_records import records_of_rewards
 from otel_rl.trace.memory import tracing
 
+WHOLE = "whole"
+"""The tokens of a sample, without padding."""
+
 
 def _scored(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Record the samples of a step, which have their advantages now."""
     if driver.trainer is None:
         return
     settings = driver.trainer.args.rollout
-    known = int(settings.n_samples_per_prompt), settings.max_new_tokens, progress.done + 1
+    known = int(settings.n_samples_per_prompt), progress.done + 1
     fields = [
         {
             kit.MASK: one.action_mask,
             kit.SCORES: one.info["reward"],
             kit.ADVANTAGES: one.advantages,
-            kit.PROMPT_LENGTH: one.total_length,
-            kit.RESPONSE_LENGTH: one.response_length,
+            kit.CUT: one.truncated,
+            WHOLE: one.total_length,
         }
         for one in result
     ]
@@ -48,20 +52,22 @@ def _records(
 ) -> Iterator[Point | Measured]:
     import numpy as np
 
-    group, limit, step = known
+    group, step = known
     rewards = []
     for indices, micro_batch in zip(places, fields, strict=True):
         arrays = {key: of_host(value) for key, value in micro_batch.items()}
         rewards.append(arrays[kit.SCORES])
         arrays[kit.SCORES] = arrays[kit.SCORES][:, None]
-        arrays[kit.PROMPT_LENGTH] = arrays[kit.PROMPT_LENGTH] - arrays[kit.RESPONSE_LENGTH]
+        whole, is_own = arrays.pop(WHOLE), arrays[kit.MASK] != 0
+        arrays[kit.PROMPT_LENGTH] = prompt = np.where(is_own.any(1), is_own.argmax(1) + 1, whole)
+        arrays[kit.RESPONSE_LENGTH] = whole - prompt
         names = kit.BatchNames(
             [f"{step}-{index}" for index in indices],
             [f"{step}-{index // group}" for index in indices],
             [None] * len(indices),
         )
         if state.config.sample_records:
-            add_samples(parent, kit.samples_of(names, arrays, limit, time_ns))
+            add_samples(parent, kit.samples_of(names, arrays, None, time_ns))
     yield from records_of_rewards(np.concatenate(rewards), np.concatenate(places) // group, time_ns)
 
 

@@ -68,7 +68,7 @@ class SpanEncoder:
 
     @property
     def cleaned(self) -> Mapping[str, int]:
-        """What had to be changed to be encoded, by kind; see ``Cleaner.counts``."""
+        """Return what had to be changed to be encoded, by kind; see ``Cleaner.counts``."""
         return self._cleaner.counts
 
     def set_resource(self, resource: Attributes) -> None:

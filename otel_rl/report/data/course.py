@@ -169,7 +169,7 @@ class SampleRow(OfRank):
 
     @property
     def end(self) -> str:
-        """How it ended."""
+        """Return how it ended."""
         return self.error or self.finish
 
 

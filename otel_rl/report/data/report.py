@@ -361,5 +361,5 @@ class Report:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was recorded, or nothing of it can be read."""
+        """Return whether nothing was recorded, or nothing of it can be read."""
         return not self.attempts and not self.unseen_steps

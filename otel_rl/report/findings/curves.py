@@ -44,7 +44,7 @@ class Numbers:
 
     @property
     def function(self) -> str:
-        """The reward function whose score it is; empty for other numbers."""
+        """Return the reward function whose score it is; empty for other numbers."""
         return self.qualifiers.get(v.REWARD_FUNCTION, "")
 
     def step(self, index: int) -> int:
@@ -114,7 +114,10 @@ class Learning:
 
     @cached_property
     def equal_groups(self) -> Curve:
-        """The shares of groups whose rewards are all equal; empty with a critic: its baseline is not the group's."""
+        """Return the share of groups whose rewards are all equal, by step.
+
+        It is empty with a critic: the baseline is not the group's then.
+        """
         return Curve() if self.algorithm.upper() in BY_CRITIC else self.curve(v.REWARD_ZERO_STD)
 
     def all_of(self, *names: str) -> Iterator[Numbers]:
@@ -149,7 +152,7 @@ class Learning:
 
     @cached_property
     def is_gaining(self) -> bool:
-        """Whether the reward is higher at the end than at the beginning."""
+        """Return whether the reward is higher at the end than at the beginning."""
         return len(self.curve(v.REWARD_SCORE)) > 1 and self.curve(v.REWARD_SCORE).change.is_rise
 
     @cached_property
@@ -170,6 +173,6 @@ def same_steps(*curves: Curve) -> list[Curve]:
 
 
 def gains_since(reward: Curve, step: int) -> bool:
-    """Whether the reward is higher at the end than when something began."""
+    """Return whether the reward is higher at the end than when something began."""
     since = reward.since(step)
     return len(since) >= GAINING and Curve(range(len(since)), since).change.is_rise

@@ -172,7 +172,10 @@ def reward_noisy(learning: Learning, *, spread_limit: float = HALF, equal_limit:
 
 
 def _has_come_to(reward: Curve, start: int) -> bool:
-    """Whether a reward may have risen to its last value before it became constant there; two values do not tell."""
+    """Return whether a reward may have risen to its last value before it became constant there.
+
+    Two values do not tell, so they count as a rise.
+    """
     before, final = reward.values[:start], reward.values[-1]
     first = min(before[:3], default=final)
     return final > first and (len(before) < 3 or median(before[-RECENT:]) >= first + NEAR * (final - first))

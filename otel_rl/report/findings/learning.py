@@ -44,6 +44,7 @@ from otel_rl.report.findings.response_rules import (
     answers_short,
     cut_rises,
     length_paid,
+    limit_lowered,
     requests_worse,
 )
 from otel_rl.report.findings.reward_rules import (
@@ -100,6 +101,7 @@ LEARN: Final[tuple[Rule[Learning], ...]] = (
     function_constant,
     answers_cut,
     answers_at_limit,
+    limit_lowered,
     cut_rises,
     answers_short,
     requests_worse,

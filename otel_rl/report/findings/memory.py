@@ -119,7 +119,7 @@ def _left(row: RankMemory, memory: Sequence[RankMemory], known: Sequence[tuple[R
 
 
 def _is_soon(one: Growing, rows: HealthRows) -> bool:
-    """Whether memory is full within the steps that are still to come, as far as can be foreseen."""
+    """Return whether memory is full within the steps that are still to come, as far as can be foreseen."""
     made, planned = rows.attempt.steps if rows.attempt is not None else 0, rows.planned
     return one.left <= (planned - made if planned > made else 0 if planned else HORIZON * made)
 

@@ -25,6 +25,10 @@ RISEN: Final = 0.25
 """A share of cut responses has risen by this much of all of them."""
 FULL: Final = 0.95
 """A mean length at this part of the limit leaves no room for answers that end by themselves."""
+LOWERED: Final = 0.75
+"""Responses that reach a limit are at most this part as long as the longest were before it was lowered."""
+STAYS: Final = 5
+"""Steps with a lower limit until it is one."""
 UNUSED: Final = 0.05
 LONG: Final = 100
 """Below such a limit, tokens, a small part of it says nothing."""
@@ -130,7 +134,7 @@ def answers_short(learning: Learning) -> Found | None:
     sentence="More and more responses are cut[ at {limit:count} tokens]: {last:percent} in the last third, "
     "{first:percent} in the first, and the reward does not rise.",
     advice="Look at why answers do not end: raise the limit, check the stop tokens, or reward shorter answers.",
-    silenced_by=(*DEAD, "length_paid", "answers_cut"),
+    silenced_by=(*DEAD, "length_paid", "answers_cut", "limit_lowered"),
 )
 def cut_rises(learning: Learning, *, limit: float = HALF, rise: float = RISEN) -> Found | None:
     """Find responses that run into the limit more and more often, for nothing."""
@@ -141,6 +145,33 @@ def cut_rises(learning: Learning, *, limit: float = HALF, rise: float = RISEN) -
     return (
         Found({"first": first, "last": last, "limit": _limit(learning)}) if last >= max(limit, first + rise) else None
     )
+
+
+@rule(
+    "warning",
+    reads=(v.RESPONSE_CLIPPED, v.RESPONSE_MAX),
+    condition=f"from some step on no response has more than {whole(LOWERED)} of the tokens that the longest had "
+    f"before, and {whole(HALF)} of them are cut, {whole(RISEN)} of all more than before",
+    window=f"all steps; at least {STAYS} at the end",
+    sentence="The limit of the responses was lowered in step {step}: {after:percent} are cut at {limit:count} tokens "
+    "since then. Before, {before:percent} were cut, and the longest had {longest:count}.",
+    advice="Find what changed the limit (max_completion_length in TRL): a resume with other settings, or a schedule.",
+    silenced_by=("policy_collapse",),
+)
+def limit_lowered(learning: Learning, *, limit: float = HALF, rise: float = RISEN) -> Found | None:
+    """Find responses that are cut since one step, and shorter than before: growth would make them longer."""
+    cut, longest = same_steps(learning.curve(v.RESPONSE_CLIPPED), learning.curve(v.RESPONSE_MAX))
+    if len(cut) <= STAYS:
+        return None
+    now = median(longest.values[-STAYS:])
+    start = onset([value <= now for value in longest.values])
+    if not start or len(cut) - start < STAYS:
+        return None
+    before, after, once = mean(cut.values[:start]), mean(cut.values[start:]), max(longest.values[:start])
+    if after < max(limit, before + rise) or now > LOWERED * once:
+        return None
+    step = cut.steps[start]
+    return Found({"step": step, "before": before, "after": after, "limit": now, "longest": once}, since=step)
 
 
 @rule(

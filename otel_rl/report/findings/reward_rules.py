@@ -398,8 +398,8 @@ def _noun(learning: Learning, curve: Curve) -> str:
     condition=f"no step trains on {whole(DROPPED)} of the prompts that were sampled, or more",
     window="the whole run",
     sentence="{share:percent} of the {of:count} prompts that were sampled were dropped ({reasons}).",
-    advice="Failed: see what raised. Filtered: make the prompts easier or harder. Stale: sample less ahead. Surplus: "
-    "start fewer at once.",
+    advice="Filtered: make the prompts easier or harder. Stale: sample less ahead. Surplus: start fewer at once. "
+    "Failed: see what the rollouts raise.",
     silenced_by=DEAD,
 )
 def groups_dropped(learning: Learning, *, limit: float = DROPPED) -> Found | None:

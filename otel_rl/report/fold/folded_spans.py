@@ -114,6 +114,8 @@ class FoldedSpans:
     hosts: dict[tuple[str, Rank], Host] = field(default_factory=dict)
     """Where each rank of an attempt runs."""
     failures: list[Failure] = field(default_factory=list)
+    survived: set[Failure] = field(default_factory=set)
+    """Those of rollouts in a driver's own process whose step went on."""
     outside: list[PhaseFailure] = field(default_factory=list)
     """Exceptions in set-up and tear-down, in order of time."""
     longest_ns: dict[str, int] = field(default_factory=dict)

@@ -40,7 +40,7 @@ class OfTrace(NamedTuple):
 
     @property
     def whole(self) -> str:
-        """What is under no stage."""
+        """Return what is under no stage."""
         return self.phase if self.iteration is None else v.OTHER
 
 

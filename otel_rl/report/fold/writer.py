@@ -20,7 +20,7 @@ from otel_rl.report.data.report import Failure
 from otel_rl.report.fold.folded_spans import FoldedSpans, StepRecord, with_peers
 from otel_rl.report.fold.traces import Traces
 from otel_rl.report.read.containers import Bounds
-from otel_rl.report.read.failures import failures_of_called
+from otel_rl.report.read.failures import ROLLED_OUT, failures_of_called
 from otel_rl.report.read.memory_readings import KEYS as MEMORY_KEYS
 from otel_rl.report.read.request_spans import KEYS as REQUEST_KEYS
 from otel_rl.report.read.single_controller.guest_steps import (
@@ -96,6 +96,8 @@ class RunFold:
         """By attempt: the bounds of its records, whether a clock was set or not."""
         self.errors: list[SpanView] = []
         """Spans that failed in processes that are called."""
+        self.driver_errors: list[SpanView] = []
+        """Stages of rollouts that failed in a driver."""
         self.devices = SharedDevices()
 
     def read(self, journal: Journal, batches: Iterable[SpanColumns]) -> None:
@@ -119,6 +121,10 @@ class RunFold:
         steps = (self._of_use(record) for record in with_peers(found.steps))
         found.steps = sorted(steps, key=attrgetter("step", "rank"))
         self.failed += failures_of_called(self.errors, found.trajectories.step_of)
+        driven = [span for span in self.driver_errors if not self._has_failed(span)]
+        survived = list(failures_of_called(driven, found.trajectories.step_of))
+        self.failed += survived
+        found.survived.update(failure for _, failure in survived)
         found.failures = [failure for _, failure in sorted(self.failed, key=itemgetter(0))]
         found.outside.sort(key=lambda failure: failure.end_ns)
         found.attempts = dict(sorted(found.attempts.items(), key=lambda item: item[1].begin_ns))
@@ -136,6 +142,11 @@ class RunFold:
         """Return the first of some numbers that no step has."""
         self.steps += count
         return self.steps - count
+
+    def _has_failed(self, span: SpanView) -> bool:
+        """Return whether the step of a driver's span failed, too."""
+        step = self.found.drivers.get(span.trace_id)
+        return step is not None and step.status_code == ERROR
 
     def _writer(self, journal: Journal) -> WriterFold:
         name = journal.identity.writer
@@ -278,6 +289,8 @@ class WriterFold:
             return
         if span.name == v.TRAJECTORY:  # agent loops may run beside the steps, in the driver's own process
             self.found.trajectories.add(span)
+        if span.name in ROLLED_OUT and span.status_code == ERROR:
+            self.run.driver_errors.append(span)
         self.run.devices.add(span)
 
     def _note_called(self, spans: Iterable[SpanView]) -> None:

@@ -47,7 +47,7 @@ class StepCurve:
     smooth: Sequence[float] = ()
     """The mean around each point; empty if there are too few."""
     is_faint: bool = False
-    """It stands behind the others."""
+    """It is drawn below the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

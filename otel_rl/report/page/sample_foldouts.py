@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
-from otel_rl.report.data.course import Course, SampleRow, SampleStep
+from otel_rl.report.data.course import Course, SampleCourse, SampleRow, SampleStep
 from otel_rl.report.data.report import Report
 from otel_rl.report.page.figure import Foldout, Foldouts
 from otel_rl.report.section import Block, Column, Line, Table, rank_name
@@ -28,7 +28,8 @@ def sample_foldouts(report: Report, course: Course) -> Foldouts | None:
     if not samples.count:
         return None
     functions = sorted({name for step in samples.steps for row in step.rows for name in row.rewards})
-    texts = [text for step in samples.steps for row in step.rows for text in (row.prompt, row.response) if text]
+    shown = [*samples.extremes.values(), *(row for step in samples.steps for row in step.rows)]
+    texts = [text for row in shown for text in (row.prompt, row.response) if text]
     most = max(LEAST_TEXT, min(LONGEST_TEXT, MOST_TEXT // max(1, len(texts))))
     longest = samples.extremes.get("longest")
     title = f"Answers have up to {count(longest.length)} tokens" if longest else "Samples"
@@ -37,7 +38,7 @@ def sample_foldouts(report: Report, course: Course) -> Foldouts | None:
     return Foldouts(
         title=title,
         blocks=list(_stands_out(report, course, functions)),
-        folds=[_step(report, one, functions, most) for one in samples.steps],
+        folds=[*_extreme_texts(samples, most), *(_step(report, one, functions, most) for one in samples.steps)],
     )
 
 
@@ -59,6 +60,25 @@ def _stands_out(report: Report, course: Course, functions: Sequence[str]) -> Ite
         why = listed([f"{count(number)} {reason}" for reason, number in samples.discarded.items()], most=6)
         yield Line(f"Not trained on: {why}.", "warning")
     yield Line(_left_out(course), "note")
+
+
+def _extreme_texts(samples: SampleCourse, most: int) -> Iterator[Foldout]:
+    """Yield the texts of what stands out, of whatever steps, each once."""
+    said = {what: row for what, row in samples.extremes.items() if row.prompt or row.response}
+    rows = list({id(row): row for row in said.values()}.values())
+    inner = [
+        Foldout(
+            title=f"{', '.join(what for what, one in said.items() if one is row)}: {_name(row)} of step {row.step}",
+            inner=[
+                Foldout(title=kind, text=_cut(text, most))
+                for kind, text in (("prompt", row.prompt), ("answer", row.response))
+                if text
+            ],
+        )
+        for row in rows
+    ]
+    if inner:
+        yield Foldout(title="Texts of what stands out", inner=inner)
 
 
 def _left_out(course: Course) -> str:

@@ -110,9 +110,17 @@ def stages_of_step(records: Iterable[StepRecord]) -> list[StepRecord]:
 
 
 def of_ranks(records: Sequence[StepRecord]) -> list[StepRecord]:
-    """Return the steps of those that hold devices: all, but those of a driver that ranks get their calls from."""
+    """Return the steps of those that hold devices: all, but those of a driver that ranks get their calls from.
+
+    A step that failed in its driver is whole on no rank.
+    """
     called = {record.attempt for record in records if record.is_guest}
-    return [record for record in records if record.is_guest or record.attempt not in called]
+    failed = {record.key for record in records if record.is_truncated and not record.is_guest}
+    return [
+        replace(record, is_truncated=record.is_truncated or record.key in failed)
+        for record in records
+        if record.is_guest or record.attempt not in called
+    ]
 
 
 def average(records: Iterable[StepRecord]) -> Averaged:

@@ -14,7 +14,9 @@ from otel_rl.report.read.span_attributes import ERROR, rank_of
 from otel_rl.runs.spans import is_container, text
 
 STOPPED = ("CancelledError", "GeneratorExit")
-"""Rollouts that are given up on purpose."""
+"""Rollouts that are given up, on purpose or since another one has failed."""
+ROLLED_OUT = (v.SAMPLE_GROUP, v.TRAJECTORY, v.SAMPLE_TURN, v.REWARD)
+"""Stages of rollouts, which a driver may make in its own process."""
 
 
 class PhaseFailure(NamedTuple):
@@ -50,6 +52,7 @@ def step_failure(container: SpanView, iteration: int, spans: Iterable[SpanView])
 def _innermost(failed: Iterable[SpanView]) -> tuple[str, str, Follows]:
     """Return the innermost stage of an exception, its class, and what it followed."""
     inward = sorted(failed, key=lambda span: (-span.start_ns, span.end_ns))
+    inward = [span for span in inward if text(span.attributes, v.ERROR_TYPE) not in STOPPED] or inward
     stage = next((span for span in inward if span.name != v.COMM), inward[0])
     error = text(stage.attributes, v.ERROR_TYPE)
     collectives = [span for span in inward if span.name == v.COMM and span.start_ns >= stage.start_ns]

@@ -75,7 +75,7 @@ class TraceMemory:
                 yield keys
 
     def is_whole(self, span: SpanView) -> bool:
-        """Whether a span is the container of a step."""
+        """Return whether a span is the container of a step."""
         return self.iteration is not None and is_container(span.name)
 
     def open_before(self, edge: Edge) -> SpanView | None:
@@ -116,5 +116,5 @@ class TraceMemory:
 
 
 def _is_frame(span: SpanView) -> bool:
-    """Whether a span is a root or a container, and so no stage."""
+    """Return whether a span is a root or a container, and so no stage."""
     return not span.parent_id or is_container(span.name)

@@ -71,7 +71,7 @@ class PackedStages(Mapping[Path, StageTimes]):
 
     @property
     def shape(self) -> Mapping[Path, tuple[int, Clocks]]:
-        """The place of each stage; the same object in all steps that have the same stages."""
+        """Return the place of each stage; the same object in all steps that have the same stages."""
         return self._places
 
     @property

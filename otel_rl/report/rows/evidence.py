@@ -62,9 +62,16 @@ def learning(source: Source) -> Learning:
         algorithm=text(source.resource, v.ALGORITHM),
         is_led=bool(source.found.led),
         answers=median(answers) if answers else None,
-        groups=len(source.found.trajectories.groups),
+        groups=_groups(source, sum(answers)),
         dropped=_dropped(source.points.dropped.points()),
     )
+
+
+def _groups(source: Source, answers: float) -> int:
+    """Return how many groups of the training are known; by the size of a group, those without a name, too."""
+    spans, size = source.found.trajectories, source.settings.get(v.SETTINGS_GROUP.removeprefix(v.SETTINGS))
+    nameless = spans.nameless if spans.groups or spans.nameless else answers
+    return len(spans.groups) + (int(nameless // size) if size else 0)
 
 
 def _dropped(points: Iterable[PointView]) -> Counter[str]:

@@ -111,7 +111,7 @@ def _failed(source: Source, one: Failure, *, is_end: bool) -> FailedRank:
         stage=one.stage,
         error=one.error,
         is_end=is_end,
-        is_called=one.attempt in source.found.led and one.rank.role != DRIVER,
+        is_called=one in source.found.survived or (one.attempt in source.found.led and one.rank.role != DRIVER),
         follows=one.follows,
         host=source.found.hosts[one.attempt, one.rank].name,
     )
@@ -148,7 +148,8 @@ def _ends(source: Source, attempt: str) -> list[Failure]:
     """Return the failures that ended an attempt: in the last step of each rank, and in calls in it."""
     records = stages_of_step(source.found.steps)
     steps = {record.rank: record.key for record in records if record.attempt == attempt}
-    failures = [one for one in source.found.failures if one.attempt == attempt]
+    survived = source.found.survived
+    failures = [one for one in source.found.failures if one.attempt == attempt and one not in survived]
     ends = [one for one in failures if (one.attempt, one.loop, one.step) == steps.get(one.rank)]
     passed_on = {(one.loop, one.step, called_error(one.error)) for one in ends if one.follows}
     called = {(one.loop, one.step) for one in ends if one.follows == "failure" and not called_error(one.error)}

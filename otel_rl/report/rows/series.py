@@ -171,7 +171,7 @@ def _at(steps: Sequence[StepRecord], time_ns: int) -> StepRecord | None:
 
 
 def is_own(point: PointView) -> bool:
-    """Whether the training recorded a point itself: a number of the user's, or a gauge without attributes."""
+    """Return whether the training recorded a point itself: a number of the user's, or a gauge without attributes."""
     if point.kind != "gauge" or point.name in v.METRICS:
         return False
     return not point.attributes or point.name.startswith(v.USER)

@@ -21,7 +21,7 @@ def _is_hanging(report: Report) -> bool:
 
 
 def _has_more(report: Report) -> bool:
-    """Whether there is more to say than what HEALTH says of one rank."""
+    """Return whether there is more to say than what HEALTH says of one rank."""
     return len(report.open_stages) > 1 or any(row.collective is not None for row in report.open_stages)
 
 

@@ -10,7 +10,7 @@ from otel_rl.report.section import Block, Line, Paragraph, Section, Severity
 from otel_rl.runs.format import clock
 
 SHOWN_NOTES: Final = ("long_step", "starting_agents")
-"""Notes on the screen, too, behind the first finding: what its numbers leave out, or have only once."""
+"""Notes that follow the first finding, on the screen, too: what its numbers leave out, or have only once."""
 SEVERITIES: Final[dict[str, Severity]] = {"alarm": "alarm", "warning": "warning", "note": ""}
 
 

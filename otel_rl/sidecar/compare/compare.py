@@ -75,7 +75,7 @@ class RankComparer:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something of a dead writer of this node is still to be read."""
+        """Return whether something of a dead writer of this node is still to be read."""
         return any(tail.is_finished and tail.unread for tail in self._followed() if self._is_here(tail.identity))
 
     def samples(self) -> Iterator[Sample]:
@@ -146,7 +146,7 @@ class RankComparer:
             tail.is_finished = not node.is_alive(tail.identity.writer)
 
     def _is_awaiting(self, role: Role, node: Node) -> bool:
-        """Whether the journal of rank 0 may only not be visible yet: then its sidecar compares.
+        """Return whether the journal of rank 0 may only not be visible yet: then its sidecar compares.
 
         If nothing lives any more, or no rank 0 is seen for long (each node has a directory), this one does.
         """

@@ -112,7 +112,7 @@ class ComparedStep:
 
     @property
     def pipeline(self) -> int:
-        """The pipeline stage, which peers share."""
+        """Return the pipeline stage, which peers share."""
         return place(self.resource, v.RANK_PP)
 
 
@@ -205,7 +205,7 @@ class StepCollector:
         trace.container, trace.ended_at, trace.steps = span, now, self._steps[writer]
 
     def _add(self, spans: SpanTable, writer: Ints, is_container: NDArray[np.bool_]) -> None:
-        """Let spans wait for the end of their traces, those that were touched last behind the others."""
+        """Let spans wait for the end of their traces, those that were touched last after the others."""
         back = spans["trace"][::-1]
         keys, last, of = np.unique(back, return_index=True, return_inverse=True)
         counts = np.bincount(of[~is_container[::-1]], minlength=len(keys))
@@ -294,7 +294,7 @@ class StepCollector:
 
 
 def _is_whole_step(container: SpanView) -> bool:
-    """Whether it holds a step that no exception or death cut short."""
+    """Return whether it holds a step that no exception or death cut short."""
     is_cut = container.status_code == 2 or v.TRUNCATED in container.attributes
     return iteration_of(container.attributes) is not None and not is_cut
 

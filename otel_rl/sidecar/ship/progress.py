@@ -62,7 +62,7 @@ class ShipProgress:
 
     @property
     def live(self) -> Range:
-        """What is written now."""
+        """Return what is written now."""
         return self.ranges[-1]
 
     def split(self, end: Position) -> None:

@@ -282,6 +282,21 @@ def test_responses_that_are_cut_more_and_more_are_found() -> None:
     assert "cut_rises" not in raised(changed(RESPONSE_CLIPPED=[0.4 + step / 250 for step in STEPS], REWARD_SCORE=STILL))
 
 
+def test_a_limit_that_is_lowered_is_found() -> None:
+    """Whatever the reward does; responses that grow into their limit are longer than before, not shorter."""
+    half = LENGTH // 2
+    cut, longest = [0.1] * half + [0.9] * half, [200.0] * half + [100.0] * half
+    assert raised(changed(RESPONSE_CLIPPED=cut, RESPONSE_MAX=longest))["limit_lowered"] == (
+        f"The limit of the responses was lowered in step {half + 1}: 90 % are cut at 100 tokens since then. Before, "
+        "10 % were cut, and the longest had 200."
+    )
+    growing = [100.0] * half + [200.0] * half
+    short_before = [0.7] * half + [0.9] * half
+    for change in ({"RESPONSE_MAX": growing}, {"RESPONSE_CLIPPED": short_before}, {"RESPONSE_MAX": [160.0] * LENGTH}):
+        run = {"RESPONSE_CLIPPED": cut, "RESPONSE_MAX": longest} | change
+        assert "limit_lowered" not in raised(changed(**run))
+
+
 @pytest.mark.parametrize(("length", "is_found"), [(96.0, True), (94.0, False)])
 def test_lengths_at_the_limit_tell_of_cut_responses(length: float, is_found: bool) -> None:
     """Where nobody counts these."""

@@ -153,12 +153,24 @@ def test_texts_are_text(tmp_path: Path) -> None:
     ]
     report, course = made(write_samples(tmp_path, {12: answers}))
     page = to_html(report, course)
-    assert page.count("<summary>prompt</summary>") == 1
+    assert page[page.index('id="samples-12"') :].count("<summary>prompt</summary>") == 1
     assert "<summary>answer of sample 12.1, reward 0.1</summary><pre>&lt;/script&gt;" in page
     assert "<pre>How\n  many? &lt;/script&gt;" in page
     assert EVIL not in page.replace("\\u003c", "<").partition("<pre>")[2].partition("</section>")[0]
     assert "\x1b" not in page
     assert len(Tags(page).scripts) == 3
+
+
+def test_texts_of_what_stands_out_are_there(tmp_path: Path) -> None:
+    """Also of steps without a timeline; a sample that stands out twice is there once."""
+    run = write_samples(tmp_path, {4: [sample(4, 0, response="the worst"), sample(4, 7, prompt="?", response="best")]})
+    report, course = made(run)
+    page = to_html(report, replace(course, samples=replace(course.samples, steps=[])))
+    text = re.sub(r"<[^>]+>", "|", page[page.index("Texts of what stands out") :].partition("</section>")[0])
+    assert [one for one in text.split("|") if one.strip()] == [
+        "Texts of what stands out", "longest, best: sample 4.7 of step 4", "prompt", "?", "answer", "best",
+        "worst: sample 4.0 of step 4", "answer", "the worst",
+    ]  # fmt: skip
 
 
 def test_long_texts_are_cut(tmp_path: Path) -> None:

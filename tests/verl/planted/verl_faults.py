@@ -6,6 +6,7 @@ has something to compare it with; a stall in the step that is said.
 
 import asyncio
 import functools
+import math
 import os
 import re
 import signal
@@ -100,6 +101,32 @@ def reward_raises():
         raise ValueError("no reward for this answer")
 
     _reward(then)
+
+
+def slow_reward():
+    """Let the reward of every trajectory take 0.4 s longer from the third step on."""
+
+    def wait_for_judge():
+        time.sleep(0.4)
+
+    _score(FIRST_STEP, wait_for_judge, math.inf)
+
+
+def late_samples():
+    """Let each prompt wait for 1.5 s after its last trajectory, before the driver learns that it is finished."""
+
+    def patch(module):
+        settle = module._settle_session_tasks
+
+        @functools.wraps(settle)
+        async def settle_late(tasks):
+            errors = await settle(tasks)
+            await asyncio.sleep(1.5)
+            return errors
+
+        module._settle_session_tasks = settle_late
+
+    wrapt.register_post_import_hook(patch, "verl.trainer.ppo.v1.agent_loop_tq")
 
 
 def reward_hangs():
@@ -199,16 +226,17 @@ def growing_sync():
 # --- stalls: they begin in a step, and last some seconds --------------------------------------------------------------
 
 
-def _score(step, then):
-    """Do something in the user's reward function, before the second answer of the step that it scores."""
+def _score(step, then, times=1):
+    """Do something in the user's reward function, before the second answer of the step that it scores, and later ones."""
     calls = iter(range(10_000))
+    first = CALLS_A_STEP * (step - 1) + 1
 
     def patch(module):
         score = module.compute_score
 
         @functools.wraps(score)
         def compute_score(*args, **kwargs):
-            if next(calls) == CALLS_A_STEP * (step - 1) + 1:
+            if 0 <= next(calls) - first < times:
                 then()
             return score(*args, **kwargs)
 

@@ -100,7 +100,9 @@ class TrajectorySpans:
         """Seconds of each trajectory of the training."""
         self.evaluated = 0
         self.groups: set[str] = set()
-        """Those of the training, also where nothing came of them."""
+        """Those of the training that have a name, also where nothing came of them."""
+        self.nameless = 0
+        """Trajectories of the training whose group has no name."""
         self.longest: Trajectory | None = None
         self.steps: defaultdict[StepKey, StepRollouts] = defaultdict(StepRollouts)
         self.works: defaultdict[Rank, WorkSums] = defaultdict(WorkSums)
@@ -124,9 +126,9 @@ class TrajectorySpans:
 
     def add_group(self, span: SpanView) -> bool:
         """Add the group of a trajectory; return False for one of an evaluation."""
-        is_trained = text(span.attributes, v.MODE) != "eval"
-        if is_trained:
-            self.groups.add(text(span.attributes, v.GROUP_ID))
+        is_trained, group = text(span.attributes, v.MODE) != "eval", text(span.attributes, v.GROUP_ID)
+        if is_trained and group:
+            self.groups.add(group)
         return is_trained
 
     def add(self, span: SpanView) -> None:
@@ -139,6 +141,7 @@ class TrajectorySpans:
         sample, group = text(span.attributes, v.SAMPLE_ID), text(span.attributes, v.GROUP_ID)
         one = Trajectory(span.end_ns, span.start_ns, sample, group, span.span_id, span.trace_id)
         self.durations.append(one.duration_ns / 1e9)
+        self.nameless += not group
         if self.longest is None or one.duration_ns > self.longest.duration_ns:
             self.longest = one
         rank, work = rank_of(span.resource), sampled(span.attributes, 1)

@@ -56,7 +56,14 @@ class DeepSpeedEngine(torch.nn.Module):
     def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True):
         folder = Path(save_dir, tag)
         folder.mkdir(parents=True, exist_ok=True)
-        torch.save(self.module.state_dict(), folder / f"rank_{distributed.get_rank()}.pt")
+        torch.save((self.module.state_dict(), client_state), folder / f"rank_{distributed.get_rank()}.pt")
+        Path(save_dir, "latest").write_text(tag)
 
     def load_checkpoint(self, load_dir, tag=None, **kwargs):
-        return None, {}
+        latest = Path(load_dir, "latest")
+        if not latest.exists():
+            return None, {}
+        folder = Path(load_dir, latest.read_text())
+        state, client_state = torch.load(folder / f"rank_{distributed.get_rank()}.pt", weights_only=False)
+        self.module.load_state_dict(state)
+        return str(folder), client_state

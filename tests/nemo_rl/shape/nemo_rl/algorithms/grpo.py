@@ -4,7 +4,7 @@ from typing import Any
 
 from nemo_rl.algorithms.async_utils.replay_buffer import ReplayBufferImpl
 from nemo_rl.algorithms.async_utils.trajectory_collector import AsyncTrajectoryCollector
-from nemo_rl.experience.rollouts import run_multi_turn_rollout
+from nemo_rl.experience.rollouts import run_async_multi_turn_rollout, run_multi_turn_rollout
 from nemo_rl.utils.timer import Timer
 from tests.nemo_rl.world import Batch, call, tick
 
@@ -34,9 +34,38 @@ def refit_policy_generation(
     tick(1)
 
 
-def validate(logger: Any, step: int) -> None:
+def roll_out(policy_generation: Any, tasks: list[str], task_to_env: Any, master_config: Any) -> Any:
+    function = run_async_multi_turn_rollout if master_config.async_rollouts else run_multi_turn_rollout
+    return function(policy_generation, Batch(task_name=tasks), None, task_to_env, 8)
+
+
+def dynamic_sampling(
+    repeated_batch: Any,
+    std: Any,
+    baseline: Any,
+    dynamic_sampling_num_gen_batches: Any,
+    master_config: Any,
+    timer: Any,
+    batch_cache: Any = None,
+) -> Any:
+    if not master_config.grpo["use_dynamic_sampling"]:
+        return repeated_batch, True, batch_cache, {}
+    with timer.time("dynamic_sampling"):
+        needed = len(repeated_batch["task_name"])
+        kept = [task for task, spread in zip(repeated_batch["task_name"], std, strict=True) if spread]
+        if kept:
+            batch_cache = Batch(task_name=[*(batch_cache or Batch(task_name=[]))["task_name"], *kept])
+        filled = Batch(task_name=kept) if batch_cache is None else batch_cache
+        if filled.size < needed:
+            return filled, False, batch_cache, {}
+        left = {"dynamic_sampling_num_discarded_valid_samples": filled.size - needed}
+        return Batch(task_name=filled["task_name"][:needed]), True, batch_cache, left
+
+
+def validate(logger: Any, step: int, policy_generation: Any, master_config: Any) -> None:
     with Timer().time("total_validation_time"):
         tick(1)
+        roll_out(policy_generation, ["math"], "", master_config)
     logger.log_metrics({"accuracy": 0.75}, step, prefix="validation")
 
 
@@ -64,19 +93,25 @@ def grpo_train(
     grpo_save_state: Any,
     master_config: Any,
 ) -> None:
-    timer, done, unfilled = Timer(), grpo_save_state["total_steps"], master_config.unfilled
+    timer, done, spreads, cache, batches = Timer(), grpo_save_state["total_steps"], master_config.spreads, None, 0
     while done < master_config.grpo["max_num_steps"]:
         with timer.time("total_step_time"):
             with timer.time("prepare_for_generation/total"):
                 refit_policy_generation(policy, policy_generation, True, timer=timer)
             with timer.time("generation"):
-                _, metrics = run_multi_turn_rollout(policy_generation, Batch(task_name=["math"] * 4), task_to_env)
-            if unfilled:
-                unfilled -= 1
-                continue
+                batch, metrics = roll_out(policy_generation, ["math"] * 4, task_to_env, master_config)
+            batches += 1
+            with timer.time("reward_calculation"):
+                spread = [spreads.pop(0) if spreads else 1, 1]
+                tick(1)
+                std = [one for one in spread for _ in range(2)]
+                batch, is_full, cache, _ = dynamic_sampling(batch, std, None, batches, master_config, timer, cache)
+                if not is_full:
+                    continue
+            cache, batches = None, 0
             update(policy, timer, loss_fn)
             refit_policy_generation(policy, policy_generation, True)
-            validate(logger, done + 1)
+            validate(logger, done + 1, policy_generation, master_config)
             with timer.time("checkpointing"):
                 tick(1)
         logger.log_metrics({**NUMBERS, **metrics}, done + 1, prefix="train")
@@ -104,21 +139,34 @@ def async_grpo_train(
     timer, step, buffer = Timer(), grpo_save_state["current_step"], ReplayBufferImpl()
     collector = AsyncTrajectoryCollector(buffer, task_to_env)
 
-    def collect(generation: int, target: int) -> None:
-        for place in range(2):
+    def collect(generation: int, target: int, only: int = 2) -> None:
+        for place in range(only):
             collector._run_prompt_group_worker(Batch(task_name=["math"] * 2), generation, target, place)
 
-    collect(step, step)
-    while step < master_config.grpo["max_num_steps"]:
-        with timer.time("total_step_time"):
-            with timer.time("exposed_generation"):
-                result = call(buffer.sample, num_prompt_groups=2, current_weight_version=step, max_age_steps=1)
-                tick(1)
-                if result is None:
-                    return
-            collect(step, step + 1)
-            update(policy, timer, loss_fn)
-            with timer.time("weight_sync"):
-                refit_policy_generation(policy, policy_generation, False)
-        logger.log_metrics({"generation": 2.0}, step + 1, prefix="timing/train", step_finished=True)
-        step += 1
+    try:
+        refit_policy_generation(policy, policy_generation, False)
+    except Exception as error:  # noqa: BLE001 as the real one
+        print(error)
+        return
+    if master_config.restored:
+        buffer.kept += [(step, {"batch": Batch(task_name=["math"] * 2), "rollout_metrics": {}}) for _ in range(2)]
+    else:
+        collect(step, step)
+    try:
+        while step < master_config.grpo["max_num_steps"]:
+            with timer.time("total_step_time"):
+                with timer.time("exposed_generation"):
+                    result = call(buffer.sample, num_prompt_groups=2, current_weight_version=step, max_age_steps=1)
+                    tick(1)
+                    if result is None:  # the real one waits, and samples again
+                        collect(step, step, only=1)
+                        continue
+                collect(step, step + 1)
+                update(policy, timer, loss_fn)
+                with timer.time("weight_sync"):
+                    refit_policy_generation(policy, policy_generation, False)
+            logger.log_metrics({**NUMBERS}, step + 1, prefix="train")
+            logger.log_metrics({"generation": 2.0}, step + 1, prefix="timing/train", step_finished=True)
+            step += 1
+    except Exception as error:  # noqa: BLE001 as the real one
+        print(error)

@@ -14,8 +14,8 @@ class AsyncTrajectoryCollector:
         self, repeated_batch: Any, generation_weight_version: Any, target_weight_version: Any, prompt_idx: Any
     ) -> None:
         try:
-            batch, metrics = run_async_multi_turn_rollout(None, repeated_batch, self.task_to_env)
+            batch, metrics = run_async_multi_turn_rollout(None, repeated_batch, None, self.task_to_env, 8)
             group = {"batch": batch, "rollout_metrics": metrics}
             call(self.buffer.add, group, generation_weight_version, target_weight_version)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 as the real one
             print(error)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from nemo_rl.models.automodel.train import forward_with_post_processing_fn
 from nemo_rl.models.policy.workers.base_policy_worker import AbstractPolicyWorker
+from tests.nemo_rl.world import tick
 
 
 class MegatronPolicyWorkerImpl(AbstractPolicyWorker):
@@ -16,10 +16,10 @@ class MegatronPolicyWorkerImpl(AbstractPolicyWorker):
         mbs: Any = None,
         check_dim_skip_keys: Any = None,
     ) -> Any:
-        forward_with_post_processing_fn(None, None, data)
+        tick(1)
 
     def get_logprobs(self, *, data: Any, micro_batch_size: Any = None, require_router_replay: Any = True) -> Any:  # type: ignore[override]
-        forward_with_post_processing_fn(None, None, data)
+        tick(1)
 
     def prepare_for_lp_inference(self) -> Any:
         pass
