@@ -152,15 +152,17 @@ def test_its_numbers(areal: Recording) -> None:
 
 
 def test_a_reward_that_raises(areal: Recording) -> None:
-    """AReaL goes on without the group; what raised is named."""
-    make(["a", "broken", "b", "c", "d"]).train(workflow())
+    """AReaL goes on without the group, also in the last step; what raised is named."""
+    make(["a", "b", "c", "broken", "d"]).train(workflow())
+    run = areal.stop()
     failed = [
         (span.name, span.attributes.get(v.REWARD_FUNCTION), span.attributes[v.GROUP_ID])
-        for span in areal.stop().spans(None)
+        for span in run.spans(None)
         if span.attributes.get(v.ERROR_TYPE) == "ZeroDivisionError"
     ]
-    expected = {(v.REWARD, "length", "1"), (v.TRAJECTORY, None, "1"), (v.SAMPLE_GROUP, None, "1")}
+    expected = {(v.REWARD, "length", "3"), (v.TRAJECTORY, None, "3"), (v.SAMPLE_GROUP, None, "3")}
     assert expected == set(failed)
+    assert ["finished"] == [one.state for one in build_report(run, 0).attempts]
 
 
 def test_an_update_that_raises(areal: Recording) -> None:
