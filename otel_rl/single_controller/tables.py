@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from weakref import WeakSet
 
 from otel_rl import vocabulary
-from otel_rl.hooks import Args, Hook, Kwargs, StageHook
+from otel_rl.hooks import Args, Hook, Kwargs, Memory, StageHook
 from otel_rl.process.hooked import hooking
 from otel_rl.records import Value
 from otel_rl.single_controller.driver import Timers
 from otel_rl.trace.stage import innermost
+
+
+@dataclass(eq=False)
+class FollowedKinds(Memory):
+    """What ``follow_once`` remembers."""
+
+    kinds: WeakSet[type] = field(default_factory=WeakSet)
+    """Classes that are hooked."""
+
+
+followed = FollowedKinds.keep("followed")
 
 
 def sync_timers(*names: str) -> Timers:
@@ -58,4 +71,11 @@ def tool_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
 
 def follow_made(args: Args, kwargs: Kwargs, result: object) -> None:
     """Hook what the class of an object overrides, after ``__init__(self, ...)``."""
-    hooking.follow(args[0])
+    follow_once(args[0])
+
+
+def follow_once(made: object) -> None:
+    """Hook what the class of an object overrides, if it is the first of its class: there may be one for each sample."""
+    if type(made) not in followed.kinds:
+        followed.kinds.add(type(made))
+        hooking.follow(made)

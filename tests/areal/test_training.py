@@ -5,23 +5,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_rl import ids
 from otel_rl import vocabulary as v
 from otel_rl.integrations.areal import committed_stats, engine_calls
 from otel_rl.journal.read import Run
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
+from otel_rl.report.build import build_report
 from otel_rl.single_controller.driver import driver
+from tests.areal.world import SHAPE, config, workflow
 from tests.fixtures import ATTEMPT, Clock, Recording
 
-SHAPE = Path(__file__).parent / "shape"
 SHOWN = (
     v.MODE, v.GROUP_ID, v.LOGPROB_KIND, v.TRAIN_MODEL, v.REWARD_FUNCTION, v.SYNC_OPERATION, v.IDLE_REASON,
     v.CHECKPOINT_FORMAT, v.BATCH_SIZE, v.TOKENS_PROMPT, v.TOKENS_RESPONSE, v.FINISH_REASONS, v.POLICY_VERSION,
@@ -69,51 +69,9 @@ def areal(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recor
         del sys.modules[name]
 
 
-def length(data: str, number: int) -> float:
-    """Give a reward."""
-    if data == "broken":
-        raise ZeroDivisionError("theirs")
-    return float(number) * (data != "equal")
-
-
-def workflow() -> Any:
-    """Make a workflow, as a program has its own."""
-    base = import_module("areal.api.workflow_api").RolloutWorkflow
-    reward = import_module("areal.api.reward_api").AsyncRewardWrapper(length)
-
-    class Workflow(base):  # type: ignore[misc, valid-type]
-        made = 0
-
-        async def arun_episode(self, engine: Any, data: Any) -> Any:
-            """Ask once, and score the answer."""
-            self.made += 1
-            number = self.made
-            answer = await engine.agenerate(SimpleNamespace(input_ids=[1, 2, 3]))
-            score = await reward(data, number)
-            return {
-                "loss_mask": torch.tensor([[0] * 3 + [1] * 2]),
-                "attention_mask": torch.ones(1, 5),
-                "versions": torch.tensor([[-1] * 3 + answer.output_versions]),
-                "rewards": torch.tensor([score]),
-            }
-
-    return Workflow()
-
-
-def make(dataset: list[str]) -> Any:
+def make(dataset: list[str], **changes: Any) -> Any:
     """Make a trainer."""
-    generating = SimpleNamespace(n_samples=2, max_new_tokens=8, temperature=0.9)
-    actor = SimpleNamespace(
-        path="/models/Tiny-1B/",
-        kl_ctl=0.1,
-        ppo_n_minibatches=4,
-        optimizer=SimpleNamespace(lr=1e-6, gradient_clipping=1.0),
-    )
-    config = SimpleNamespace(
-        experiment_name="experiment", trial_name="trial", gconfig=generating, actor=actor, total_train_epochs=1,
-        total_train_steps=2, train_dataset=SimpleNamespace(batch_size=2),
-    )  # fmt: skip
-    return import_module("areal.trainer.rl_trainer").PPOTrainer(config, dataset)
+    return import_module("areal.trainer.rl_trainer").PPOTrainer(config(**changes), dataset)
 
 
 def drawn(run: Run, root: str) -> list[list[str]]:
@@ -178,7 +136,7 @@ def test_a_training(areal: Recording) -> None:
 
 def test_its_numbers(areal: Recording) -> None:
     """AReaL's own, those of ours that mean the same, and those that are counted; counters of AReaL's are left out."""
-    trainer = make(["a", "equal", "b", "broken", "c", "d"])
+    trainer = make(["a", "equal", "b", "broken", "c", "none", "d"])
     trainer.train(workflow())
     points = list(areal.stop().points())
     names = (v.REWARD_SCORE, "areal.ppo_actor/update/approx_kl/avg", "areal.n__count", v.SAMPLES)
@@ -189,20 +147,53 @@ def test_its_numbers(areal: Recording) -> None:
         v.SAMPLES: [10],
     } == {name: [one.value for one in points if one.name == name] for name in names}
     dropped = {one.attributes[v.DROPPED_BECAUSE]: one.value for one in points if one.name == v.GROUPS_DROPPED}
-    assert {"filtered": 1, "failed": 1} == dropped
+    assert {"filtered": 2, "failed": 1} == dropped
     assert [0, 1] == [number for number, _ in trainer.stats_logger.committed]
 
 
 def test_a_reward_that_raises(areal: Recording) -> None:
-    """AReaL goes on without the group; what raised is named."""
-    make(["a", "broken", "b", "c", "d"]).train(workflow())
+    """AReaL goes on without the group, also in the last step; what raised is named."""
+    make(["a", "b", "c", "broken", "d"]).train(workflow())
+    run = areal.stop()
     failed = [
         (span.name, span.attributes.get(v.REWARD_FUNCTION), span.attributes[v.GROUP_ID])
-        for span in areal.stop().spans(None)
+        for span in run.spans(None)
         if span.attributes.get(v.ERROR_TYPE) == "ZeroDivisionError"
     ]
-    expected = {(v.REWARD, "length", "1"), (v.TRAJECTORY, None, "1"), (v.SAMPLE_GROUP, None, "1")}
+    expected = {(v.REWARD, "length", "3"), (v.TRAJECTORY, None, "3"), (v.SAMPLE_GROUP, None, "3")}
     assert expected == set(failed)
+    assert ["finished"] == [one.state for one in build_report(run, 0).attempts]
+
+
+def test_an_update_that_raises(areal: Recording) -> None:
+    """Whoever trains gets the exception as it is; step and stage fail, and no loop is left."""
+    trainer, error = make(["a", "b"]), ZeroDivisionError("theirs")
+    call = trainer.actor.call
+
+    def fail(method: str, **meta: Any) -> Any:
+        if method == "ppo_update":
+            raise error
+        return call(method, **meta)
+
+    trainer.actor.call = fail
+    with pytest.raises(ZeroDivisionError) as raised:
+        trainer.train(workflow())
+    assert raised.value is error
+    assert driver.trainer is None
+    failed = [line for line in drawn(areal.stop(), v.LOOP)[0] if "Error" in line]
+    assert ["rl.loop | ZeroDivisionError", "  rl.rank 0 | ZeroDivisionError",
+            "    rl.train | actor | ZeroDivisionError"] == failed  # fmt: skip
+
+
+def test_a_class_of_workflows_is_hooked_once(areal: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each task makes two workflows, and there may be a thousand at once."""
+    followed: list[Any] = []
+    monkeypatch.setattr(hooking, "follow", followed.append)
+    engine = import_module("areal.infra.remote_inf_engine").RemoteInfEngine()
+    kind = type(workflow())
+    for _ in range(3):
+        engine._resolve_workflow(kind(), None, group_size=2)
+    assert ["GroupedRolloutWorkflow", "Workflow"] == [type(one).__name__ for one in followed]
 
 
 def test_settings_are_those_of_a_rank(areal: Recording) -> None:
@@ -217,15 +208,16 @@ def test_settings_are_those_of_a_rank(areal: Recording) -> None:
 
 
 def test_ranks_without_a_controller(areal: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has a trainer, and counts its own tasks."""
+    """Each has a trainer, and counts its own tasks; the report knows how many groups there were."""
     monkeypatch.setenv("AREAL_SPMD_MODE", "1")
     monkeypatch.setenv("RANK", "3")
-    make(["a", "b", "c", "d"]).train(workflow())
+    make(["a", "equal", "b", "broken", "c", "d"]).train(workflow())
     run = areal.stop()
     assert {"trainer"} == {span.resource[v.ROLE] for span in run.spans(None)}
-    assert [f"rl.sample.group | train | 3-{task}" for task in range(4)] == [
-        tree[0].partition(" | 2 ")[0] for tree in drawn(run, v.SAMPLE_GROUP)
-    ]
+    keys = [tree[0].split(" | ")[2] for tree in drawn(run, v.SAMPLE_GROUP)]
+    assert [f"3-{task}" for task in range(6)] == keys
+    (dropped,) = [one for one in build_report(run, 0).findings.learn if one.rule == "groups_dropped"]
+    assert {"share": 1 / 3, "of": 6, "reasons": ["1 failed", "1 filtered"]} == dropped.values
 
 
 @pytest.mark.parametrize(("tp_size", "cp_size", "expected"), [(1, 1, True), (2, 1, False), (1, 2, False)])
@@ -243,3 +235,9 @@ def test_a_worker_has_the_role_that_it_is_started_with(recording: Recording) -> 
     state.inherit(kind="worker")
     engine_calls._configured((guard, None), {}, None)
     assert ("ref", 2) == (state.identity.role, state.identity.rank)
+
+
+def test_a_worker_of_ray_has_the_role_in_its_name() -> None:
+    """No other actor has."""
+    kinds = type("RayRPCServer", (), {}), int
+    assert ["eval-rollout", None] == [engine_calls.role_of_actor(kind, "eval-rollout/3") for kind in kinds]

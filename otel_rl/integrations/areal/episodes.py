@@ -17,7 +17,6 @@ from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, StageHook
 from otel_rl.hooks.submitted import SubmittedHook
 from otel_rl.integrations.areal.scopes import is_spmd
 from otel_rl.process.carrier import Carrier
-from otel_rl.process.hooked import hooking
 from otel_rl.records import Value
 from otel_rl.single_controller.driver import driver
 from otel_rl.single_controller.sample_groups import (
@@ -27,6 +26,7 @@ from otel_rl.single_controller.sample_groups import (
     of_sample,
     versions_of,
 )
+from otel_rl.single_controller.tables import follow_once
 from otel_rl.trace.stage import innermost
 
 ENGINE = "areal.infra.remote_inf_engine:RemoteInfEngine"
@@ -50,16 +50,11 @@ def group_key(task: object) -> str:
 # --- groups and trajectories: arun_episode(self, engine, data) --------------------------------------------------------
 
 
-def _is_in_group() -> bool:
-    around = innermost()
-    return around is not None and around.name == vocabulary.SAMPLE_GROUP
-
-
 def _follow(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Hook the class of a workflow, which is most often the program's; of a group also the one inside."""
     for workflow in (result, getattr(result, "workflow", None)):
         if workflow is not None:
-            hooking.follow(workflow)
+            follow_once(workflow)
 
 
 def _episode_stage(args: Args, kwargs: Kwargs) -> str:
@@ -67,13 +62,13 @@ def _episode_stage(args: Args, kwargs: Kwargs) -> str:
 
 
 def _say_episode(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    mode, key = _task()
-    return {vocabulary.MODE: mode, vocabulary.GROUP_ID: key}
+    return dict(zip((vocabulary.MODE, vocabulary.GROUP_ID), _task(), strict=True))
 
 
 def _submitted(args: Args, kwargs: Kwargs) -> tuple[Carrier | None, str | None]:
     """Begin a trace, unless this is a trajectory of a group that has."""
-    return None, None if _is_in_group() else _task()[1]
+    around = innermost()
+    return None, None if around is not None and around.name == vocabulary.SAMPLE_GROUP else _task()[1]
 
 
 def _describe_episode(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
@@ -94,8 +89,8 @@ def _describe_episode(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Valu
         vocabulary.TOKENS_RESPONSE: written,
     }
     versions = result.get("versions")
-    known = [] if versions is None else [one for one in versions.flatten().tolist() if one >= 0]
-    return said | versions_of([(min(known), max(known))] if known else ())
+    known: Any = () if versions is None else versions[versions >= 0]
+    return said | versions_of([(int(known.min()), int(known.max()))] if len(known) else ())
 
 
 def _finalized(args: Args, kwargs: Kwargs, result: object) -> None:

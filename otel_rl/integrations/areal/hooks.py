@@ -18,5 +18,6 @@ INTEGRATION = Integration(
     verified=Verified.PACKAGE,
     needs=("ray", "torch"),
     hooks=(*scopes.HOOKS, *episodes.HOOKS, *engine_calls.HOOKS, *committed_stats.HOOKS),
+    role_of=engine_calls.role_of_actor,
     memory=driver,
 )

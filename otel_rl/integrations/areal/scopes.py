@@ -18,7 +18,6 @@ from typing import Any, Final
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, BlockHook, CallbackHook, Hook, Kwargs, StageHook
-from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.records import Value
 from otel_rl.single_controller.driver import (
@@ -33,6 +32,7 @@ from otel_rl.single_controller.driver import (
 )
 from otel_rl.single_controller.micro_batches import forward_stage
 from otel_rl.single_controller.sample_groups import QUEUE
+from otel_rl.single_controller.tables import follow_made
 from otel_rl.trace.stage import Stage, innermost
 
 TRAINER = "areal.trainer.rl_trainer:PPOTrainer"
@@ -102,10 +102,6 @@ def _job(config: Any) -> dict[str, str]:
     return {"algorithm": "PPO", "model_name": PurePath(str(config.actor.path).rstrip("/")).name}
 
 
-def _follow(args: Args, kwargs: Kwargs, result: object) -> None:
-    hooking.follow(args[0])
-
-
 def _begin_loop(args: Args, kwargs: Kwargs) -> None:
     trainer = args[0]
     settings = attempt("read", "the settings of AReaL", _settings, trainer)
@@ -166,7 +162,7 @@ def _save_format(args: Args, kwargs: Kwargs) -> dict[str, Value]:
 
 
 HOOKS: tuple[Hook, ...] = (
-    CallbackHook(target=f"{TRAINER}.__init__", before=_made, after=_follow),
+    CallbackHook(target=f"{TRAINER}.__init__", before=_made, after=follow_made),
     CallbackHook(target=f"{TRAINER}.train", before=_begin_loop, after=end_loop, failed=loop_failed),
     BlockHook(target="areal.utils.perf_tracer:trace_scope", begin=_begin_scope),
     StageHook(target=f"{TRAINER}._evaluate_fn", stage=vocabulary.EVALUATE),

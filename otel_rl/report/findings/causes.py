@@ -15,15 +15,15 @@ LOSSES: Final = frozenset((
     "DistError", "DistBackendError", "DistNetworkError", "DistStoreError",
     "RayActorError", "ActorDiedError", "ActorUnavailableError", "ActorUnschedulableError", "WorkerCrashedError",
     "NodeDiedError", "OwnerDiedError", "ObjectLostError",
-    "ProcessExitedException",
+    "ProcessExitedException", "WorkerFailedError",
 ))  # fmt: skip
-"""With these torch and Ray tell a process that another one is gone."""
+"""With these torch, Ray and AReaL tell a process that another one is gone."""
 CONNECTIONS: Final = frozenset((
     "ConnectionError", "ConnectionResetError", "ConnectionAbortedError", "ConnectionRefusedError", "BrokenPipeError",
     "EOFError",
 ))  # fmt: skip
-FAILURES: Final = frozenset(("ProcessRaisedException", "ChildFailedError", "SignalException"))
-"""With these torch tells a process that another one has failed, or ends it because of that."""
+FAILURES: Final = frozenset(("ProcessRaisedException", "ChildFailedError", "SignalException", "EngineCallError"))
+"""With these torch and AReaL tell a process that another one has failed, or end it because of that."""
 OF_CALLED: Final = "RayTaskError("
 """The class of what a called process raised follows in brackets."""
 IN_COLLECTIVE: Final = frozenset(("RuntimeError", "TimeoutError", *CONNECTIONS))

@@ -262,6 +262,11 @@ class WriterFold:
             self.is_training |= not self._is_driver() and not TRAINING.isdisjoint(names)
             for view in filter(is_driver, table["view"].tolist()):
                 self._note_driver(view)
+        else:
+            rows = np.flatnonzero(table.is_text("name", v.TRAJECTORY))
+            self.make_views(table, rows)
+            for view in table["view"][rows].tolist():
+                self.found.trajectories.add_group(view)
         return table
 
     def _is_driver(self) -> bool:

@@ -156,7 +156,8 @@ def _has_teardown(attempt: str, found: FoldedSpans) -> bool:
 def _errors(attempt: str, found: FoldedSpans, last: Iterable[StepRecord]) -> list[Follows]:
     """Return what the exceptions followed that ended an attempt: in the last step of a rank, or outside of any."""
     keys = {record.rank: record.key for record in last}
-    ends = [one for one in found.failures if (one.attempt, one.loop, one.step) == keys.get(one.rank)]
+    failures = [one for one in found.failures if one not in found.survived]
+    ends = [one for one in failures if (one.attempt, one.loop, one.step) == keys.get(one.rank)]
     return [one.follows for one in ends] + [one.follows for one in found.ended_outside(attempt)]
 
 

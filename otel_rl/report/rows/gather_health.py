@@ -152,12 +152,14 @@ def _ends(source: Source, attempt: str) -> list[Failure]:
     failures = [one for one in source.found.failures if one.attempt == attempt and one not in survived]
     ends = [one for one in failures if (one.attempt, one.loop, one.step) == steps.get(one.rank)]
     passed_on = {(one.loop, one.step, called_error(one.error)) for one in ends if one.follows}
+    called = {(one.loop, one.step) for one in ends if one.follows == "failure" and not called_error(one.error)}
     lost = {(one.loop, one.step) for one in ends if one.follows == "loss"}
     return [
         one
         for one in failures
         if one in ends
         or (one.loop, one.step, one.error) in passed_on
+        or ((one.loop, one.step) in called and (attempt, one.rank) in source.found.guests)
         or (one.follows == "loss" and (one.loop, one.step) in lost)
     ]
 

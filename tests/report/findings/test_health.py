@@ -475,6 +475,8 @@ def test_the_cause_is_told_first(rows: dict[str, Any], sentences: list[str]) -> 
         ("ConnectionResetError", False, "failure"),
         ("DistBackendError", False, "loss"),
         ("ActorDiedError", False, "loss"),
+        ("WorkerFailedError", False, "loss"),
+        ("EngineCallError", False, "failure"),
         ("RayTaskError(ValueError)", False, "failure"),
         ("RayTaskError(ActorDiedError)", False, "loss"),
     ],

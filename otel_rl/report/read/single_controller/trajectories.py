@@ -100,7 +100,7 @@ class TrajectorySpans:
         """Seconds of each trajectory of the training."""
         self.evaluated = 0
         self.groups: set[str] = set()
-        """Those of the training that have a name."""
+        """Those of the training that have a name, also where nothing came of them."""
         self.nameless = 0
         """Trajectories of the training whose group has no name."""
         self.longest: Trajectory | None = None
@@ -124,8 +124,15 @@ class TrajectorySpans:
             self._traces[container.trace_id] = key
             self._hosts[attempt] = text(container.resource, v.HOST_NAME)
 
+    def add_group(self, span: SpanView) -> bool:
+        """Add the group of a trajectory; return False for one of an evaluation."""
+        is_trained, group = text(span.attributes, v.MODE) != "eval", text(span.attributes, v.GROUP_ID)
+        if is_trained and group:
+            self.groups.add(group)
+        return is_trained
+
     def add(self, span: SpanView) -> None:
-        if text(span.attributes, v.MODE) == "eval":
+        if not self.add_group(span):
             self.evaluated += 1
         elif span.status_code != ERROR and v.TRUNCATED not in span.attributes:
             self._add_trained(span)
@@ -134,10 +141,7 @@ class TrajectorySpans:
         sample, group = text(span.attributes, v.SAMPLE_ID), text(span.attributes, v.GROUP_ID)
         one = Trajectory(span.end_ns, span.start_ns, sample, group, span.span_id, span.trace_id)
         self.durations.append(one.duration_ns / 1e9)
-        if group:
-            self.groups.add(group)
-        else:
-            self.nameless += 1
+        self.nameless += not group
         if self.longest is None or one.duration_ns > self.longest.duration_ns:
             self.longest = one
         rank, work = rank_of(span.resource), sampled(span.attributes, 1)

@@ -16,7 +16,8 @@ class GroupedRolloutWorkflow(RolloutWorkflow):
 
     async def arun_episode(self, engine: Any, data: Any):
         made = await asyncio.gather(*(self.workflow.arun_episode(engine, data) for _ in range(self.group_size)))
-        return {key: torch.cat([one[key] for one in made]) for key in made[0]}
+        valid = [one for one in made if one is not None]
+        return {key: torch.cat([one[key] for one in valid]) for key in valid[0]} if valid else None
 
 
 class RemoteInfEngine:

@@ -46,8 +46,9 @@ class BatchTaskDispatcher:
         except Exception:  # noqa: BLE001  as AReaL does
             trace_session_event("mark_finalized", task_id=task_id, status="failed", reason="workflow_exception")
             return None
-        if not is_eval and len(set(made["rewards"].tolist())) == 1:
-            trace_session_event("mark_finalized", task_id=task_id, status="rejected", reason="rejected")
+        if made is None or (not is_eval and len(set(made["rewards"].tolist())) == 1):
+            reason = "returned_none" if made is None else "rejected"
+            trace_session_event("mark_finalized", task_id=task_id, status="rejected", reason=reason)
             return None
         trace_session_event("mark_finalized", task_id=task_id, status="accepted")
         return _RolloutResult(task_id, made)

@@ -19,10 +19,13 @@ class PPOTrainer:
     def __init__(self, config: Any, train_dataset: Any = None, valid_dataset: Any = None):
         self.config, self.train_dataloader = config, train_dataset
         self.actor_alloc = SimpleNamespace(parallel=SimpleNamespace(world_size=2, tp_size=1, cp_size=1))
-        self.actor, self.ref = (TrainController(LocalScheduler(), role) for role in ("actor", "ref"))
+        self.scheduler = LocalScheduler()
         for role in ("actor", "ref"):
             engine_blueprint._engines[f"{role}/0"] = FSDPEngine()
-            getattr(self, role).call("initialize")
+        self.actor = TrainController(self.scheduler, "actor", config.actor_ranks)
+        self.ref = TrainController(self.scheduler, "ref")
+        for controller in (self.actor, self.ref):
+            controller.call("initialize")
         self.rollout, self.stats_logger = RemoteInfEngine(), StatsLogger()
         self.dispatcher = BatchTaskDispatcher(self.rollout)
 
@@ -37,7 +40,7 @@ class PPOTrainer:
     ):
         resolved = self.rollout._resolve_workflow(workflow, None, group_size=self.config.gconfig.n_samples)
         inputs = ((number, resolved, data) for number, data in enumerate(self.train_dataloader))
-        for global_step in range(2):
+        for global_step in range(self.config.total_train_steps):
             said = {"global_step": global_step}
             with perf_tracer.trace_scope("train.rollout", args={**said, "epoch_step": 0}):
                 self.dispatcher.active_submit_and_wait(inputs, batch_size=2)

@@ -1,4 +1,4 @@
-"""Sends calls to workers."""
+"""Starts workers, and sends calls to them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ from areal.infra.rpc.guard import engine_blueprint
 
 
 class LocalScheduler:
+    def create_workers(self, job: Any, *args: Any, **kwargs: Any) -> list[str]:
+        return [self.start(job.role, index) for index in range(job.replicas)]
+
+    def start(self, role: str, index: int) -> str:
+        """Start a process, which here is this one."""
+        return f"{role}/{index}"
+
+    def send(self, worker_id: str, payload: dict[str, Any]) -> Any:
+        return engine_blueprint.call_engine_method(json.dumps(payload))
+
     def call_engine(
         self,
         worker_id: str,
@@ -23,7 +33,7 @@ class LocalScheduler:
         **kwargs: Any,
     ):
         payload = {"method": method, "engine_name": engine_name or worker_id, "args": args, "rpc_meta": rpc_meta}
-        return engine_blueprint.call_engine_method(json.dumps(payload))
+        return self.send(worker_id, payload)
 
     async def async_call_engine(
         self,
@@ -38,4 +48,4 @@ class LocalScheduler:
         **kwargs: Any,
     ):
         payload = {"method": method, "engine_name": engine_name or worker_id, "args": args, "rpc_meta": rpc_meta}
-        return await asyncio.to_thread(engine_blueprint.call_engine_method, json.dumps(payload))
+        return await asyncio.to_thread(self.send, worker_id, payload)
