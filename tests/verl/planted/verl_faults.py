@@ -227,7 +227,7 @@ def growing_sync():
 
 
 def _score(step, then, times=1):
-    """Do something in the user's reward function, before the second answer of the step that it scores, and later ones."""
+    """Do something in the user's reward function, before the second answer that it scores in a step, and later ones."""
     calls = iter(range(10_000))
     first = CALLS_A_STEP * (step - 1) + 1
 
