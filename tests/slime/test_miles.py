@@ -52,11 +52,11 @@ def test_a_step(train: Callable[[Any], Run]) -> None:
     known = {span.span_id: span.name for span in spans}
     rank = f"{v.RANK_SPAN} 0"
     assert [
-        (v.LOOP, ""), (rank, v.LOOP), (v.IDLE, rank), (v.SAMPLE, rank), (v.SAMPLE_GROUP, v.SAMPLE),
+        (v.LOOP, ""), (rank, v.LOOP), (v.SAMPLE, rank), (v.SAMPLE, v.SAMPLE), (v.SAMPLE_GROUP, v.SAMPLE),
         (v.TRAJECTORY, v.SAMPLE_GROUP),
         (v.SAMPLE_TURN, v.TRAJECTORY), (v.REWARD, v.TRAJECTORY), (v.TRAIN, rank), (v.LOGPROB, v.TRAIN),
         (v.LOG, v.SAMPLE), (v.VALUE, v.TRAIN), (v.ADVANTAGE, v.TRAIN), (v.TRAIN, v.TRAIN), (v.MINI_BATCH, v.TRAIN),
-        (v.SYNC, rank), (v.SYNC, rank), (v.IDLE, rank), (v.EVALUATE, rank),
+        (v.SYNC, rank), (v.SYNC, rank), (v.EVALUATE, rank), (v.EVALUATE, v.EVALUATE),
     ] == [
         (span.name, known.get(span.parent_id, "")) for span in spans if span.trace_id == root.trace_id
     ]  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +19,9 @@ def tick(ms: float) -> None:
     CLOCK[0](ms)
 
 
-CLOCK: list[Callable[[float], None]] = [lambda ms: None]
+TICK_S = float(os.environ.get("SHAPE_TICK_S", "0"))
+"""How long a millisecond takes in a program of several processes."""
+CLOCK: list[Callable[[float], None]] = [lambda ms: time.sleep(ms * TICK_S)]
 
 
 class ActorMethod:
@@ -34,7 +38,17 @@ class ActorMethod:
         carrier = Carrier.current()
         assert carrier is not None
         with carrier.use():
-            return self._method(*args, **(kwargs or {}))
+            try:
+                return self._method(*args, **(kwargs or {}))
+            except BaseException as error:  # noqa: BLE001 whatever it is, the caller gets it
+                return Failed(error)
+
+
+class Failed:
+    """Stands for the reference of a call that raised: ``ray.get`` raises it."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
 
 
 class Handle:
@@ -45,6 +59,11 @@ class Handle:
 
     def __getattr__(self, name: str) -> ActorMethod:
         return ActorMethod(getattr(self._actor, name))
+
+
+def actor(kind: type, *args: Any) -> Any:
+    """Make an actor; a program on Ray puts Ray's here, and ``ray.get`` in the place of ``get``."""
+    return Handle(kind(*args))
 
 
 class AwaitedHandle(Handle):
@@ -73,6 +92,9 @@ class AwaitedMethod(ActorMethod):
 def get(refs: Any) -> Any:
     """Stands for ``ray.get``."""
     tick(1)
+    for ref in refs if isinstance(refs, list) else [refs]:
+        if isinstance(ref, Failed):
+            raise ref.error
     return refs
 
 
@@ -118,6 +140,6 @@ def config(**changes: Any) -> Any:
         "kl_coef": 0.0, "use_kl_loss": True, "kl_loss_coef": 0.01, "clip_grad": 1.0, "global_batch_size": 2,
         "custom_rm_path": None, "rm_type": "math", "partial_rollout": False, "entropy_coef": 0.0,
         "rollout_function_path": "slime.rollout.sglang_rollout.generate_rollout", "drop": 0, "broken_reward": None,
-        "broken_step": None,
+        "broken_step": None, "ranks": 1, "slow": 0,
         **changes,
     })  # fmt: skip
