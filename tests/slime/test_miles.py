@@ -64,6 +64,18 @@ def test_a_step(train: Callable[[Any], Run]) -> None:
     assert ({"miles"}, "Tiny-1B") == (system, root.resource[v.MODEL_NAME])
 
 
+def test_an_asynchronous_step(train: Callable[[Any], Run]) -> None:
+    """After its training the driver waits for the rollout ahead, not for the evaluation of a snapshot."""
+    run = train(world.config(num_rollout=3, is_async=True))
+    spans = sorted(run.spans(None), key=lambda span: (span.start_ns, -span.end_ns))
+    (root,) = [one for one in spans if one.name == v.LOOP and one.attributes[v.ITERATION] == 1]
+    (rank,) = [one for one in spans if one.parent_id == root.span_id]
+    assert [(v.TRAIN, None), (v.IDLE, "queue"), (v.SYNC, None)] == [
+        (span.name, span.attributes.get(v.IDLE_REASON)) for span in spans if span.parent_id == rank.span_id
+    ]
+    assert 1 == rank.attributes[v.LAG_MAX]
+
+
 def test_an_entropy_that_is_not_computed(train: Callable[[Any], Run]) -> None:
     """It keeps its name: miles logs 0."""
     names = {point.name for point in train(world.config()).points()}

@@ -164,6 +164,21 @@ def test_samples_without_a_group(train: Program, monkeypatch: pytest.MonkeyPatch
     )
 
 
+def test_a_partial_rollout(train: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample that was aborted goes on: tokens that it had do not count again. One that is complete does nothing."""
+    done, aborted = world.Sample.Status.COMPLETED, world.Sample.Status.ABORTED
+
+    def begun(group: int, index: int) -> world.Sample:
+        return SAMPLE_OF(group, index, [1, 2, 9], 1, reward=1.0, status=aborted if index else done)
+
+    monkeypatch.setattr(world, "Sample", begun)
+    step = of_step(train("train", world.config(num_rollout=1)), 0)
+    (one,) = [span.attributes for span in step if span.name == v.TRAJECTORY and span.attributes[v.MODE] == "train"]
+    assert ("1", 2, 2, 0) == (
+        one[v.SAMPLE_ID], one[v.TOKENS_PROMPT], one[v.TOKENS_RESPONSE], one[v.TOKENS_ENVIRONMENT],
+    )  # fmt: skip
+
+
 def test_a_rollout_of_no_samples(train: Program) -> None:
     """It is counted as such."""
     run = train("train", world.config(num_rollout=1, rollout_batch_size=0))

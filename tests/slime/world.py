@@ -108,6 +108,7 @@ class Sample:
         PENDING = "pending"
         COMPLETED = "completed"
         TRUNCATED = "truncated"
+        ABORTED = "aborted"
 
     group_index: int | None
     index: int
@@ -140,6 +141,6 @@ def config(**changes: Any) -> Any:
         "kl_coef": 0.0, "use_kl_loss": True, "kl_loss_coef": 0.01, "clip_grad": 1.0, "global_batch_size": 2,
         "custom_rm_path": None, "rm_type": "math", "partial_rollout": False, "entropy_coef": 0.0,
         "rollout_function_path": "slime.rollout.sglang_rollout.generate_rollout", "drop": 0, "broken_reward": None,
-        "broken_step": None, "ranks": 1, "slow": 0,
+        "broken_step": None, "ranks": 1, "slow": 0, "is_async": False,
         **changes,
     })  # fmt: skip

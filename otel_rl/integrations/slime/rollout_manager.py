@@ -59,13 +59,20 @@ def _record_rewards(rewards: list[float], groups: list[int], time_ns: int) -> It
     yield from records_of_rewards(np.asarray(rewards, float), np.asarray(groups), time_ns)
 
 
-def _tokens(samples: list[Any]) -> tuple[int, int, int]:
-    """Return the tokens of samples by who wrote them: their prompts, the policy, their environments."""
-    response = sum(int(sample.response_length) for sample in samples)
-    written = sum(
-        int(sample.response_length if sample.loss_mask is None else sum(sample.loss_mask)) for sample in samples
-    )
-    return sum(len(sample.tokens) for sample in samples) - response, written, response - written
+def _tokens(samples: list[Any], begun: int = 0) -> tuple[int, int, int]:
+    """Return the tokens of samples by who wrote them: their prompts, the policy, their environments.
+
+    Args:
+        samples: these.
+        begun: as many of each response are not counted.
+    """
+    prompt, response, written = 0, 0, 0
+    for sample in samples:
+        length = int(sample.response_length) - begun
+        prompt += len(sample.tokens) - begun - length
+        response += length
+        written += length if sample.loss_mask is None else int(sum(sample.loss_mask[begun:]))
+    return prompt, written, response - written
 
 
 def _dropped(args: Args, kwargs: Kwargs) -> None:
@@ -102,14 +109,24 @@ def _mode(kwargs: Kwargs) -> dict[str, Value]:
 def _say_sample(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     """Describe ``generate_and_rm(args, sample, sampling_params, evaluation)``; samples of evaluations have no group."""
     sample = _first(args[1])
-    return {**_group(sample), vocabulary.SAMPLE_ID: str(sample.index), **_mode(kwargs)}
+    begun = {vocabulary.TOKENS_RESPONSE: int(sample.response_length)} if sample.response_length else {}
+    return {**_group(sample), vocabulary.SAMPLE_ID: str(sample.index), **_mode(kwargs), **begun}
+
+
+def _trajectory_stage(args: Args, kwargs: Kwargs) -> str | None:
+    """Name a call that generates; samples of a partial rollout may be complete, and come back as they are."""
+    return None if _first(args[1]).status.value in ("completed", "truncated") else vocabulary.TRAJECTORY
 
 
 def _made(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
-    """Describe what came of a sample: one, or several that a user's function made of it."""
-    samples = result if isinstance(result, list) else [result]
+    """Describe what came of a sample: one, or several that a user's function made of it.
+
+    What a sample of a partial rollout had before counts where it was made.
+    """
+    samples, stage = result if isinstance(result, list) else [result], innermost()
+    begun = (stage.attributes or {}).get(vocabulary.TOKENS_RESPONSE, 0) if stage and result is args[1] else 0
     kinds = vocabulary.TOKENS_PROMPT, vocabulary.TOKENS_RESPONSE, vocabulary.TOKENS_ENVIRONMENT
-    said: dict[str, Value] = dict(zip(kinds, _tokens(samples), strict=True))
+    said: dict[str, Value] = dict(zip(kinds, _tokens(samples, int(begun)), strict=True))  # type: ignore[arg-type]
     ended = {str(sample.status.value) for sample in samples}
     reasons = tuple(reason for status, reason in (("truncated", "length"), ("aborted", "abort")) if status in ended)
     said |= {vocabulary.FINISH_REASONS: reasons} if reasons else {}
@@ -182,7 +199,7 @@ def _rollout_hooks(package: str, rollouts: tuple[str, ...], logs: tuple[str, ...
         *(
             StageHook(
                 target=f"{module}:generate_and_rm",
-                stage=vocabulary.TRAJECTORY,
+                stage=_trajectory_stage,
                 attributes=_say_sample,
                 capture=_made,
                 by_name=True,

@@ -9,8 +9,11 @@ from tests.slime.world import Sample
 
 
 async def generate_and_rm(args: Any, sample: Any, sampling_params: Any, evaluation: Any = False) -> Any:
+    if sample.status is Sample.Status.COMPLETED:
+        return sample
     output = await post("http://router:1/generate", {"input_ids": sample.tokens, "version": args.version})
-    sample.tokens, sample.response_length = [*sample.tokens, 3, 4], output["meta_info"]["completion_tokens"]
+    sample.tokens, count = [*sample.tokens, 3, 4], output["meta_info"]["completion_tokens"]
+    sample.response_length += count
     sample.weight_versions.append(output["meta_info"]["weight_version"])
     sample.status = Sample.Status.COMPLETED
     sample.reward = await async_rm(args, sample)
