@@ -145,6 +145,15 @@ def test_numbers(train: Program) -> None:
     assert {"slime.train/pg_loss", "slime.perf/rollout_time"} == {name for name in found if name.startswith("slime.")}
 
 
+def test_supervised_fine_tuning(train: Program) -> None:
+    """Its rewards are none: slime sets them to 0."""
+    run = train("train", world.config(num_rollout=1, loss_type="sft_loss"))
+    names = {point.name for point in run.points()}
+    assert {"slime.rollout/raw_reward", v.SAMPLES} == names & {
+        "slime.rollout/raw_reward", v.SAMPLES, v.REWARD_SCORE, v.REWARD_STD, v.REWARD_DISTRIBUTION,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("kind", [np.float32, torch.tensor])
 def test_rewards_that_are_no_python_numbers(train: Program, monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
     """Their spread is measured, too."""

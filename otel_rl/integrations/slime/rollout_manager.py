@@ -16,6 +16,7 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, StageHook
 from otel_rl.hooks.submitted import SubmittedHook
+from otel_rl.integrations.slime.own_numbers import has_rewards
 from otel_rl.integrations.slime.train_script import rollout_key
 from otel_rl.metrics.record import as_number
 from otel_rl.process.carrier import IN_USE, Carrier
@@ -49,7 +50,7 @@ def _logged(args: Args, kwargs: Kwargs) -> None:
     count_samples(len(samples), *_tokens(samples))
     rewards = [as_number(sample.get_reward_value(config)) for sample in samples]
     groups = [-place if sample.group_index is None else sample.group_index for place, sample in enumerate(samples, 1)]
-    if rewards and None not in rewards:
+    if rewards and None not in rewards and has_rewards(config):
         state.add(Deferred(_record_rewards, (rewards, groups, state.now())))
 
 
