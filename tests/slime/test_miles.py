@@ -60,6 +60,8 @@ def test_a_step(train: Callable[[Any], Run]) -> None:
     ] == [
         (span.name, known.get(span.parent_id, "")) for span in spans if span.trace_id == root.trace_id
     ]  # fmt: skip
+    reward = next(span.attributes for span in spans if span.name == v.REWARD)
+    assert ("train", "math") == (reward[v.MODE], reward[v.REWARD_FUNCTION])
     system = {span.resource[v.SYSTEM] for span in spans}
     assert ({"miles"}, "Tiny-1B") == (system, root.resource[v.MODEL_NAME])
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,31 @@ def test_a_trajectory(train: Program) -> None:
     assert {**known, **versions, v.FINISH_REASONS: ("stop",)} == turn
     reward = next(described(span.attributes) for span in spans if span.name == v.REWARD)
     assert {v.MODE: "train", v.GROUP_ID: "2", v.SAMPLE_ID: "2", v.REWARD_FUNCTION: "math"} == reward
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "expected"),
+    [
+        ("custom_rm_path", "mine.score", "score"),
+        ("custom_rm_path", None, "math"),
+        ("reward_spec", SimpleNamespace(custom_rm_path="mine.score", rm_type=None), "score"),
+        ("reward_spec", SimpleNamespace(custom_rm_path=None, rm_type="dapo"), "dapo"),
+        ("metadata", {"rm_type": "f1"}, "f1"),
+    ],
+)
+def test_a_reward_of_its_own(
+    train: Program, monkeypatch: pytest.MonkeyPatch, name: str, own: object, expected: str
+) -> None:
+    """A sample may say who rewards it: in slime 0.3.1, and otherwise in miles."""
+
+    def sample(group: int, index: int) -> world.Sample:
+        made = SAMPLE_OF(group, index)
+        setattr(made, name, own)
+        return made
+
+    monkeypatch.setattr(world, "Sample", sample)
+    spans = of_step(train("train", world.config(num_rollout=1)), 0)
+    assert {expected} == {span.attributes[v.REWARD_FUNCTION] for span in spans if span.name == v.REWARD}
 
 
 def test_an_asynchronous_step(train: Program) -> None:

@@ -100,7 +100,7 @@ def get(refs: Any) -> Any:
 
 @dataclass
 class Sample:
-    """Stands for slime's: the response of the policy is as long as the prompt."""
+    """Stands for that of slime 0.3.0: the response of the policy is as long as the prompt."""
 
     class Status(Enum):
         """How a sample ended."""
@@ -119,7 +119,6 @@ class Sample:
     status: Status = Status.PENDING
     weight_versions: list[str] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
-    custom_rm_path: str | None = None
 
     def get_reward_value(self, args: Any) -> Any:
         """Return the reward."""

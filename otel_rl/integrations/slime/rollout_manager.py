@@ -167,10 +167,12 @@ def _answered(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
 
 
 def _say_reward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    """Describe ``async_rm(args, sample, **kwargs)``."""
+    """Describe ``async_rm(args, sample, **kwargs)``. A sample of slime 0.3.1 or of miles may have its own."""
     config, sample = args[:2]
     known = sample.metadata if isinstance(sample.metadata, dict) else {}
-    name = sample.custom_rm_path or config.custom_rm_path or known.get("rm_type") or config.rm_type or ""
+    own = getattr(sample, "reward_spec", None) or sample
+    path = getattr(own, "custom_rm_path", None) or config.custom_rm_path
+    name = path or getattr(own, "rm_type", None) or known.get("rm_type") or config.rm_type or ""
     return {**of_sample(args, kwargs), vocabulary.REWARD_FUNCTION: str(name).rpartition(".")[2]}
 
 
