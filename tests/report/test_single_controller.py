@@ -19,6 +19,7 @@ from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
+from otel_rl.report.data.roles import which
 from otel_rl.report.findings.rollout_rules import has_turns
 from otel_rl.report.read.single_controller.trajectories import TrajectorySpans
 from otel_rl.report.reading import read_run
@@ -31,6 +32,21 @@ from tests.made_runs import BEGIN_NS
 from tests.report.test_screen import COLUMNS, SCREENS
 
 NOW_NS = BEGIN_NS + 62_100_000_000
+
+
+@pytest.mark.parametrize(
+    ("sample", "group", "expected"),
+    [
+        ("g61_0", "g61", "trajectory 0 of group g61"),
+        ("7.3", "7", "trajectory 3 of group 7"),
+        ("12", "1", "trajectory 12 of group 1"),
+        ("0", "0", "trajectory 0 of group 0"),
+        ("12", "", "trajectory 12"),
+    ],
+)
+def test_names_of_trajectories(sample: str, group: str, expected: str) -> None:
+    """The name of a group is part of those of its samples, or is not."""
+    assert expected == which(sample, group)
 
 
 def report_of(root: Path, plan: DrivenPlan | None = None) -> Report:
