@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -234,6 +235,20 @@ def test_calls_by_keyword(train: Program) -> None:
     import_module("train").by_keyword = by_keyword  # type: ignore[attr-defined]
     step = of_step(train("by_keyword", world.config()), 0)
     assert [(v.SAMPLE, f"{v.RANK_SPAN} 0"), (v.SAMPLE, v.SAMPLE)] == names(step)[2:4]
+
+
+def test_another_thread_of_the_driver(train: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it gets of Ray ends no wait."""
+
+    def in_thread(config: Any, rollout_data: Any) -> None:
+        thread = Thread(target=world.get, args=([],))
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr("slime.backends.megatron_utils.actor.compute_advantages_and_returns", in_thread)
+    spans = of_step(train("train", world.config(num_rollout=1)), 0)
+    ends = {span.name: span.end_ns for span in reversed(spans)}
+    assert ends[v.MINI_BATCH] < ends[v.TRAIN]
 
 
 @pytest.mark.parametrize("error", [OSError("theirs"), KeyboardInterrupt(), SystemExit(3)])

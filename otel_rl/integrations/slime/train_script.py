@@ -192,7 +192,7 @@ def _submit_training(args: Args, kwargs: Kwargs) -> None:
 
 def _await_ahead(*_: object) -> None:
     """Wait for a rollout that was generated ahead, if the driver has nothing else to do."""
-    if progress.ahead and progress.waiting is None and innermost() in (None, tracing.container):
+    if progress.ahead and progress.waiting is None and innermost() is tracing.container:
         _wait(Stage(vocabulary.IDLE, dict((QUEUE,)), coarse=True))
 
 
@@ -215,9 +215,10 @@ def _next(*_: object) -> None:
     _go_on()
 
 
-def _not_there(args: Args, kwargs: Kwargs, error: BaseException) -> None:
-    """Let a wait fail with what ``ray.get`` raises."""
-    _go_on(error)
+def _got(args: Args, kwargs: Kwargs, outcome: object) -> None:
+    """End the wait with what ``ray.get`` returns or raises; other threads may call it, too."""
+    if innermost() is progress.waiting:
+        _go_on(outcome if isinstance(outcome, BaseException) else None)
 
 
 def _say_model(args: Args, kwargs: Kwargs) -> dict[str, Value]:
@@ -259,7 +260,7 @@ MILES_GROUPS = "miles.ray.actor_group:RayTrainGroup", "miles.ray.train.group:Ray
 SLIME: tuple[Hook, ...] = (
     *_driver_hooks("slime", _made_slime, "slime.observability.logging_utils", "slime.utils.logging_utils"),
     CallbackHook(target="ray.actor:ActorMethod._remote", before=_called_slime, during=(driver, "trainer")),
-    CallbackHook(target="ray:get", before=_await_ahead, after=_next, failed=_not_there, during=(driver, "trainer")),
+    CallbackHook(target="ray:get", before=_await_ahead, after=_got, failed=_got, during=(driver, "trainer")),
     CallbackHook(target=f"{SLIME_GROUP}.async_train", before=_submit_training),
     *_group_hooks(SLIME_GROUP),
 )
