@@ -15,6 +15,7 @@ import pytest
 import torch
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+import otel_rl
 from otel_rl import ids
 from otel_rl import vocabulary as v
 from otel_rl.hooks.hook import wrap
@@ -222,7 +223,7 @@ def test_a_rollout_of_no_samples(train: Program) -> None:
 
 
 def test_calls_by_keyword(train: Program) -> None:
-    """A loop of one's own may name the arguments."""
+    """A loop of one's own may name the arguments, and have stages of its own."""
 
     def by_keyword(args: Any) -> None:
         program = import_module("train")
@@ -230,11 +231,15 @@ def test_calls_by_keyword(train: Program) -> None:
         model, _ = program.create_training_models(args=args, pgs={}, rollout_manager=manager)
         data = world.get(manager.generate.remote(rollout_id=0))
         world.get(model.async_train(rollout_id=0, rollout_data_ref=data))
+        with otel_rl.stage("mine"):
+            data = world.get(manager.generate.remote(rollout_id=1))
+        world.get(model.async_train(rollout_id=1, rollout_data_ref=data))
         program.finish_tracking(args=args)
 
     import_module("train").by_keyword = by_keyword  # type: ignore[attr-defined]
-    step = of_step(train("by_keyword", world.config()), 0)
-    assert [(v.SAMPLE, f"{v.RANK_SPAN} 0"), (v.SAMPLE, v.SAMPLE)] == names(step)[2:4]
+    run, rank = train("by_keyword", world.config()), f"{v.RANK_SPAN} 0"
+    begins = [names(of_step(run, number))[2:4] for number in (0, 1)]
+    assert [[(v.SAMPLE, rank), (v.SAMPLE, v.SAMPLE)]] * 2 == begins
 
 
 def test_another_thread_of_the_driver(train: Program, monkeypatch: pytest.MonkeyPatch) -> None:

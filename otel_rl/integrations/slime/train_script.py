@@ -129,7 +129,7 @@ def _called_miles(args: Args, kwargs: Kwargs) -> None:
 def _submit(method: Any, given: Args, named: Kwargs) -> None:
     """Wait for a call of the rollouts that no stage of the driver makes; the one that generates may begin a step."""
     name = str(method._method_name)
-    if name not in WAITED or innermost() not in (None, tracing.container, progress.waiting):
+    if name not in WAITED:
         return
     _go_on()
     if name == "generate":
@@ -138,7 +138,8 @@ def _submit(method: Any, given: Args, named: Kwargs) -> None:
             progress.ahead[number] = progress.synced
             return
         begin_step(number)
-    if named.get("hf_dir") is None:  # a snapshot of miles is evaluated beside training
+    is_awaited = named.get("hf_dir") is None  # a snapshot of miles is evaluated beside training
+    if is_awaited and innermost() in (None, tracing.container):
         _wait(stage_of(WAITED, name))
 
 
