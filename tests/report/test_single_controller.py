@@ -34,6 +34,12 @@ from tests.report.test_screen import COLUMNS, SCREENS
 NOW_NS = BEGIN_NS + 62_100_000_000
 
 
+def test_a_step_that_failed_is_in_no_mean(tmp_path: Path) -> None:
+    """Nor are the calls that its ranks got."""
+    ranks = report_of(tmp_path, DrivenPlan(ends="lost")).efficiency.ranks
+    assert [pytest.approx(2.87)] * 2 == [row.step_s for row in ranks]
+
+
 @pytest.mark.parametrize(
     ("sample", "group", "expected"),
     [

@@ -134,7 +134,9 @@ class Traces:
         if not is_guest:
             return record
         self.called.append((record.number, unwrapped(container, inside)))
-        return replace(record, is_guest=True)
+        driver = self.found.drivers.get(container.trace_id)
+        has_failed = driver is not None and driver.status_code == ERROR
+        return replace(record, is_guest=True, is_truncated=record.is_truncated or has_failed)
 
     def _add_calls(self, within: Within, is_step: Flags, first: int) -> None:
         """Keep the calls of the steps; guests are compared in each stage of an update that they are called for."""
