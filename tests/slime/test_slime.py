@@ -139,6 +139,15 @@ def test_a_reward_of_its_own(
     assert {expected} == {span.attributes[v.REWARD_FUNCTION] for span in spans if span.name == v.REWARD}
 
 
+@pytest.mark.parametrize(("path", "expected"), [("mine.score", {v.BATCH_SIZE: 1}), (None, {})])
+def test_rewards_of_a_group(train: Program, path: str | None, expected: dict[str, int]) -> None:
+    """They are one call of a function of the user's, or one for each sample; the group is around them."""
+    spans = of_step(train("train", world.config(num_rollout=1, group_rm=True, custom_rm_path=path)), 0)
+    reward = next(span for span in spans if span.name == v.REWARD)
+    said = {v.MODE: "train", v.GROUP_ID: "0", v.REWARD_FUNCTION: "score" if path else "math"}
+    assert ({**said, **expected}, v.SAMPLE_GROUP) == (described(reward.attributes), dict(names(spans))[v.REWARD])
+
+
 def test_an_asynchronous_step(train: Program) -> None:
     """A rollout that is generated ahead is a trace of its own; the step that trains on it links to it, with its lag."""
     run = train("train_async", world.config(num_rollout=3))

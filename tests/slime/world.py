@@ -141,6 +141,6 @@ def config(**changes: Any) -> Any:
         "custom_rm_path": None, "rm_type": "math", "partial_rollout": False, "entropy_coef": 0.0,
         "rollout_function_path": "slime.rollout.sglang_rollout.generate_rollout", "drop": 0, "broken_reward": None,
         "broken_step": None, "ranks": 1, "slow": 0, "is_async": False,
-        "loss_type": "policy_loss",
+        "loss_type": "policy_loss", "group_rm": False,
         **changes,
     })  # fmt: skip

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from slime.rollout.rm_hub import async_rm
+from slime.rollout.rm_hub import async_rm, batched_async_rm
 from slime.utils.http_utils import post
 from tests.slime.world import Sample
 
@@ -16,7 +16,8 @@ async def generate_and_rm(args: Any, sample: Any, sampling_params: Any, evaluati
     sample.response_length += count
     sample.weight_versions.append(output["meta_info"]["weight_version"])
     sample.status = Sample.Status.COMPLETED
-    sample.reward = await async_rm(args, sample)
+    if not args.group_rm:
+        sample.reward = await async_rm(args, sample)
     return sample
 
 
@@ -25,4 +26,8 @@ async def generate_and_rm_group(args: Any, group: Any, sampling_params: Any, eva
         asyncio.create_task(generate_and_rm(args, sample, sampling_params.copy(), evaluation=evaluation))
         for sample in group
     ]
-    return await asyncio.gather(*tasks)
+    group = await asyncio.gather(*tasks)
+    if args.group_rm:
+        for sample, reward in zip(group, await batched_async_rm(args, group), strict=True):
+            sample.reward = reward
+    return group
