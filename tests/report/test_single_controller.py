@@ -10,11 +10,13 @@ import os
 from dataclasses import asdict, replace
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from otel_rl import vocabulary as v
+from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.ranks import Rank
@@ -32,6 +34,19 @@ from tests.made_runs import BEGIN_NS
 from tests.report.test_screen import COLUMNS, SCREENS
 
 NOW_NS = BEGIN_NS + 62_100_000_000
+
+
+def test_a_journal_that_is_older_than_its_role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that calls `instrument()` has one before it turns out to be a driver; its name says trainer."""
+    expected, current = report_of(tmp_path / "driver"), WriterIdentity.current
+
+    def older(role: str, *more: Any) -> WriterIdentity:
+        return current("trainer" if role == "driver" else role, *more)
+
+    monkeypatch.setattr(WriterIdentity, "current", older)
+    report = report_of(tmp_path / "trainer")
+    assert {"trainer"} == {path.name.partition("-")[0] for path in (tmp_path / "trainer").rglob("trainer-0-*.otlp")}
+    assert (expected.roles, expected.steps, expected.efficiency) == (report.roles, report.steps, report.efficiency)
 
 
 def test_a_step_that_failed_is_in_no_mean(tmp_path: Path) -> None:
