@@ -196,9 +196,13 @@ def _wrap_return(hook: ReturnHook, original: Callable[..., Any], bind: Bind | No
     return call
 
 
+ARGUED = "stage", "attributes", "submitted", "before", "capture", "after"
+"""Fields of hooks with functions that see the arguments of a call that does not fail."""
+
+
 def _early(hook: CallbackHook, bind: Bind | None) -> Bind | None:
     """Return ``bind`` if any function sees the arguments of a call that does not fail."""
-    functions = [getattr(hook, name, None) for name in ("stage", "attributes", "before", "capture", "after")]
+    functions = [getattr(hook, name, None) for name in ARGUED]
     return bind if any(map(callable, functions)) else None
 
 

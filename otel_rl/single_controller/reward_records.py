@@ -27,9 +27,9 @@ def records_of_rewards(rewards: Any, groups: Any, time_ns: int) -> Iterator[Poin
     yield from distribution_of(rewards, (GLOBAL,))
     _, place, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     spread = np.full((2, len(sizes)), -np.inf)
-    for row, values in zip(spread, (rewards, -rewards), strict=True):  # the highest, and the lowest negated
-        np.maximum.at(row, place, values)
-    with np.errstate(invalid="ignore"):  # an infinite reward has no spread
+    with np.errstate(invalid="ignore"):  # of rewards that are NaN or infinite numpy warns
+        for row, values in zip(spread, (rewards, -rewards), strict=True):  # the highest, and the lowest negated
+            np.maximum.at(row, place, values)
         std, equal = rewards.std(ddof=1) if len(rewards) > 1 else None, spread.sum(0)[sizes > 1] <= SAME
     if std is not None:
         yield Point(vocabulary.REWARD_STD, float(std), time_ns, (GLOBAL,))

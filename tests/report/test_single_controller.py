@@ -11,15 +11,18 @@ from dataclasses import asdict, replace
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from otel_rl import vocabulary as v
+from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
+from otel_rl.report.data.roles import which
 from otel_rl.report.findings.rollout_rules import has_turns
 from otel_rl.report.read.single_controller.trajectories import TrajectorySpans
 from otel_rl.report.reading import read_run
@@ -33,6 +36,40 @@ from tests.made_runs import BEGIN_NS
 from tests.report.test_screen import COLUMNS, SCREENS
 
 NOW_NS = BEGIN_NS + 62_100_000_000
+
+
+def test_a_journal_that_is_older_than_its_role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that calls `instrument()` has one before it turns out to be a driver; its name says trainer."""
+    expected, current = report_of(tmp_path / "driver"), WriterIdentity.current
+
+    def older(role: str, *more: Any) -> WriterIdentity:
+        return current("trainer" if role == "driver" else role, *more)
+
+    monkeypatch.setattr(WriterIdentity, "current", older)
+    report = report_of(tmp_path / "trainer")
+    assert {"trainer"} == {path.name.partition("-")[0] for path in (tmp_path / "trainer").rglob("trainer-0-*.otlp")}
+    assert (expected.roles, expected.steps, expected.efficiency) == (report.roles, report.steps, report.efficiency)
+
+
+def test_a_step_that_failed_is_in_no_mean(tmp_path: Path) -> None:
+    """Nor are the calls that its ranks got."""
+    ranks = report_of(tmp_path, DrivenPlan(ends="lost")).efficiency.ranks
+    assert [pytest.approx(2.87)] * 2 == [row.step_s for row in ranks]
+
+
+@pytest.mark.parametrize(
+    ("sample", "group", "expected"),
+    [
+        ("g61_0", "g61", "trajectory 0 of group g61"),
+        ("7.3", "7", "trajectory 3 of group 7"),
+        ("12", "1", "trajectory 12 of group 1"),
+        ("0", "0", "trajectory 0 of group 0"),
+        ("12", "", "trajectory 12"),
+    ],
+)
+def test_names_of_trajectories(sample: str, group: str, expected: str) -> None:
+    """The name of a group is part of those of its samples, or is not."""
+    assert expected == which(sample, group)
 
 
 def report_of(root: Path, plan: DrivenPlan | None = None) -> Report:

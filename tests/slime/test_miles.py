@@ -52,16 +52,30 @@ def test_a_step(train: Callable[[Any], Run]) -> None:
     known = {span.span_id: span.name for span in spans}
     rank = f"{v.RANK_SPAN} 0"
     assert [
-        (v.LOOP, ""), (rank, v.LOOP), (v.IDLE, rank), (v.SAMPLE, rank), (v.SAMPLE_GROUP, v.SAMPLE),
+        (v.LOOP, ""), (rank, v.LOOP), (v.SAMPLE, rank), (v.SAMPLE, v.SAMPLE), (v.SAMPLE_GROUP, v.SAMPLE),
         (v.TRAJECTORY, v.SAMPLE_GROUP),
         (v.SAMPLE_TURN, v.TRAJECTORY), (v.REWARD, v.TRAJECTORY), (v.TRAIN, rank), (v.LOGPROB, v.TRAIN),
         (v.LOG, v.SAMPLE), (v.VALUE, v.TRAIN), (v.ADVANTAGE, v.TRAIN), (v.TRAIN, v.TRAIN), (v.MINI_BATCH, v.TRAIN),
-        (v.SYNC, rank), (v.SYNC, rank), (v.IDLE, rank), (v.EVALUATE, rank),
+        (v.SYNC, rank), (v.SYNC, rank), (v.EVALUATE, rank), (v.EVALUATE, v.EVALUATE),
     ] == [
         (span.name, known.get(span.parent_id, "")) for span in spans if span.trace_id == root.trace_id
     ]  # fmt: skip
+    reward = next(span.attributes for span in spans if span.name == v.REWARD)
+    assert ("train", "math") == (reward[v.MODE], reward[v.REWARD_FUNCTION])
     system = {span.resource[v.SYSTEM] for span in spans}
     assert ({"miles"}, "Tiny-1B") == (system, root.resource[v.MODEL_NAME])
+
+
+def test_an_asynchronous_step(train: Callable[[Any], Run]) -> None:
+    """After its training the driver waits for the rollout ahead, not for the evaluation of a snapshot."""
+    run = train(world.config(num_rollout=3, is_async=True))
+    spans = sorted(run.spans(None), key=lambda span: (span.start_ns, -span.end_ns))
+    (root,) = [one for one in spans if one.name == v.LOOP and one.attributes[v.ITERATION] == 1]
+    (rank,) = [one for one in spans if one.parent_id == root.span_id]
+    assert [(v.TRAIN, None), (v.IDLE, "queue"), (v.SYNC, None)] == [
+        (span.name, span.attributes.get(v.IDLE_REASON)) for span in spans if span.parent_id == rank.span_id
+    ]
+    assert 1 == rank.attributes[v.LAG_MAX]
 
 
 def test_an_entropy_that_is_not_computed(train: Callable[[Any], Run]) -> None:

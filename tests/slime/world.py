@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +19,9 @@ def tick(ms: float) -> None:
     CLOCK[0](ms)
 
 
-CLOCK: list[Callable[[float], None]] = [lambda ms: None]
+TICK_S = float(os.environ.get("SHAPE_TICK_S", "0"))
+"""How long a millisecond takes in a program of several processes."""
+CLOCK: list[Callable[[float], None]] = [lambda ms: time.sleep(ms * TICK_S)]
 
 
 class ActorMethod:
@@ -34,7 +38,17 @@ class ActorMethod:
         carrier = Carrier.current()
         assert carrier is not None
         with carrier.use():
-            return self._method(*args, **(kwargs or {}))
+            try:
+                return self._method(*args, **(kwargs or {}))
+            except BaseException as error:  # noqa: BLE001 whatever it is, the caller gets it
+                return Failed(error)
+
+
+class Failed:
+    """Stands for the reference of a call that raised: ``ray.get`` raises it."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
 
 
 class Handle:
@@ -45,6 +59,11 @@ class Handle:
 
     def __getattr__(self, name: str) -> ActorMethod:
         return ActorMethod(getattr(self._actor, name))
+
+
+def actor(kind: type, *args: Any) -> Any:
+    """Make an actor; a program on Ray puts Ray's here, and ``ray.get`` in the place of ``get``."""
+    return Handle(kind(*args))
 
 
 class AwaitedHandle(Handle):
@@ -73,12 +92,15 @@ class AwaitedMethod(ActorMethod):
 def get(refs: Any) -> Any:
     """Stands for ``ray.get``."""
     tick(1)
+    for ref in refs if isinstance(refs, list) else [refs]:
+        if isinstance(ref, Failed):
+            raise ref.error
     return refs
 
 
 @dataclass
 class Sample:
-    """Stands for slime's: the response of the policy is as long as the prompt."""
+    """Stands for that of slime 0.3.0: the response of the policy is as long as the prompt."""
 
     class Status(Enum):
         """How a sample ended."""
@@ -86,6 +108,7 @@ class Sample:
         PENDING = "pending"
         COMPLETED = "completed"
         TRUNCATED = "truncated"
+        ABORTED = "aborted"
 
     group_index: int | None
     index: int
@@ -96,7 +119,6 @@ class Sample:
     status: Status = Status.PENDING
     weight_versions: list[str] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
-    custom_rm_path: str | None = None
 
     def get_reward_value(self, args: Any) -> Any:
         """Return the reward."""
@@ -118,6 +140,7 @@ def config(**changes: Any) -> Any:
         "kl_coef": 0.0, "use_kl_loss": True, "kl_loss_coef": 0.01, "clip_grad": 1.0, "global_batch_size": 2,
         "custom_rm_path": None, "rm_type": "math", "partial_rollout": False, "entropy_coef": 0.0,
         "rollout_function_path": "slime.rollout.sglang_rollout.generate_rollout", "drop": 0, "broken_reward": None,
-        "broken_step": None,
+        "broken_step": None, "ranks": 1, "slow": 0, "is_async": False,
+        "loss_type": "policy_loss", "group_rm": False,
         **changes,
     })  # fmt: skip

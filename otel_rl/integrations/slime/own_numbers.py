@@ -33,6 +33,11 @@ STEPS: Final = frozenset(("train/step", "rollout/step", "eval/step"))
 """Numbers of steps, which are no measurements."""
 
 
+def has_rewards(config: Any) -> bool:
+    """Return whether samples have rewards: those of supervised fine-tuning are all 0."""
+    return str(config.loss_type) != "sft_loss"
+
+
 def _canonical(config: Any, metrics: Mapping[str, Any], package: str) -> dict[str, Series]:
     """Return what means the same in this call.
 
@@ -40,6 +45,8 @@ def _canonical(config: Any, metrics: Mapping[str, Any], package: str) -> dict[st
     an evaluation is known if it has one data set.
     """
     found = dict(CANONICAL)
+    if not has_rewards(config):
+        del found["rollout/raw_reward"]
     if config.advantage_estimator == "gspo":
         del found["train/ppo_kl"]
     if package == "miles" and not config.entropy_coef:

@@ -16,7 +16,9 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, StageHook
 from otel_rl.hooks.submitted import SubmittedHook
+from otel_rl.integrations.slime.own_numbers import has_rewards
 from otel_rl.integrations.slime.train_script import rollout_key
+from otel_rl.metrics.record import as_number
 from otel_rl.process.carrier import IN_USE, Carrier
 from otel_rl.process.state import state
 from otel_rl.records import Deferred, Measured, Point, Value
@@ -45,25 +47,33 @@ def _submitted(args: Args, kwargs: Kwargs) -> tuple[Carrier | None, str | None]:
 def _logged(args: Args, kwargs: Kwargs) -> None:
     """Count the samples of a rollout: ``log_rollout_data(rollout_id, args, samples, ...)`` gets all of them."""
     config, samples = args[1], args[2]
-    counts = [_tokens(sample) for sample in samples]
-    count_samples(len(counts), *map(sum, zip(*counts, strict=True)))
-    rewards = [sample.get_reward_value(config) for sample in samples]
-    state.add(Deferred(_record_rewards, (rewards, [sample.group_index for sample in samples], state.now())))
+    count_samples(len(samples), *_tokens(samples))
+    rewards = [as_number(sample.get_reward_value(config)) for sample in samples]
+    groups = [-place if sample.group_index is None else sample.group_index for place, sample in enumerate(samples, 1)]
+    if rewards and None not in rewards and has_rewards(config):
+        state.add(Deferred(_record_rewards, (rewards, groups, state.now())))
 
 
-def _record_rewards(rewards: list[Any], groups: list[Any], time_ns: int) -> Iterator[Point | Measured]:
+def _record_rewards(rewards: list[float], groups: list[int], time_ns: int) -> Iterator[Point | Measured]:
     import numpy as np
 
-    if all(isinstance(reward, int | float) for reward in rewards):
-        known = [-1 if group is None else group for group in groups]
-        yield from records_of_rewards(np.asarray(rewards, float), np.asarray(known), time_ns)
+    yield from records_of_rewards(np.asarray(rewards, float), np.asarray(groups), time_ns)
 
 
-def _tokens(sample: Any) -> tuple[int, int, int]:
-    """Return the tokens of a sample by who wrote them: its prompt, the policy, its environment."""
-    length = int(sample.response_length)
-    written = length if sample.loss_mask is None else sum(sample.loss_mask)
-    return len(sample.tokens) - length, written, length - written
+def _tokens(samples: list[Any], begun: int = 0) -> tuple[int, int, int]:
+    """Return the tokens of samples by who wrote them: their prompts, the policy, their environments.
+
+    Args:
+        samples: these.
+        begun: as many of each response are not counted.
+    """
+    prompt, response, written = 0, 0, 0
+    for sample in samples:
+        length = int(sample.response_length) - begun
+        prompt += len(sample.tokens) - begun - length
+        response += length
+        written += length if sample.loss_mask is None else int(sum(sample.loss_mask[begun:]))
+    return prompt, written, response - written
 
 
 def _dropped(args: Args, kwargs: Kwargs) -> None:
@@ -80,13 +90,17 @@ def _first(samples: Any) -> Any:
 
 def _group_submitted(args: Args, kwargs: Kwargs) -> tuple[Carrier | None, str | None]:
     """Name a group that the worker of a fully asynchronous rollout makes: its thread works for no rollout."""
-    around = innermost()
-    return None, f"group-{_first(args[1]).group_index}" if around is None else None
+    group = _first(args[1]).group_index
+    return None, f"group-{group}" if group is not None and innermost() is None else None
 
 
 def _say_group(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     """Describe ``generate_and_rm_group(args, group, sampling_params, evaluation)``."""
-    return {vocabulary.GROUP_ID: str(_first(args[1]).group_index), vocabulary.BATCH_SIZE: len(args[1]), **_mode(kwargs)}
+    return {**_group(_first(args[1])), vocabulary.BATCH_SIZE: len(args[1]), **_mode(kwargs)}
+
+
+def _group(sample: Any) -> dict[str, Value]:
+    return {} if sample.group_index is None else {vocabulary.GROUP_ID: str(sample.group_index)}
 
 
 def _mode(kwargs: Kwargs) -> dict[str, Value]:
@@ -96,15 +110,24 @@ def _mode(kwargs: Kwargs) -> dict[str, Value]:
 def _say_sample(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     """Describe ``generate_and_rm(args, sample, sampling_params, evaluation)``; samples of evaluations have no group."""
     sample = _first(args[1])
-    group = {} if sample.group_index is None else {vocabulary.GROUP_ID: str(sample.group_index)}
-    return {**group, vocabulary.SAMPLE_ID: str(sample.index), **_mode(kwargs)}
+    begun = {vocabulary.TOKENS_RESPONSE: int(sample.response_length)} if sample.response_length else {}
+    return {**_group(sample), vocabulary.SAMPLE_ID: str(sample.index), **_mode(kwargs), **begun}
+
+
+def _trajectory_stage(args: Args, kwargs: Kwargs) -> str | None:
+    """Name a call that generates; samples of a partial rollout may be complete, and come back as they are."""
+    return None if _first(args[1]).status.value in ("completed", "truncated") else vocabulary.TRAJECTORY
 
 
 def _made(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
-    """Describe what came of a sample: one, or several that a user's function made of it."""
-    samples = result if isinstance(result, list) else [result]
+    """Describe what came of a sample: one, or several that a user's function made of it.
+
+    What a sample of a partial rollout had before counts where it was made.
+    """
+    samples, stage = result if isinstance(result, list) else [result], innermost()
+    begun = (stage.attributes or {}).get(vocabulary.TOKENS_RESPONSE, 0) if stage and result is args[1] else 0
     kinds = vocabulary.TOKENS_PROMPT, vocabulary.TOKENS_RESPONSE, vocabulary.TOKENS_ENVIRONMENT
-    said: dict[str, Value] = dict(zip(kinds, map(sum, zip(*map(_tokens, samples), strict=True)), strict=True))
+    said: dict[str, Value] = dict(zip(kinds, _tokens(samples, int(begun)), strict=True))  # type: ignore[arg-type]
     ended = {str(sample.status.value) for sample in samples}
     reasons = tuple(reason for status, reason in (("truncated", "length"), ("aborted", "abort")) if status in ended)
     said |= {vocabulary.FINISH_REASONS: reasons} if reasons else {}
@@ -144,10 +167,12 @@ def _answered(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
 
 
 def _say_reward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    """Describe ``async_rm(args, sample, **kwargs)``."""
+    """Describe ``async_rm(args, sample, **kwargs)``. A sample of slime 0.3.1 or of miles may have its own."""
     config, sample = args[:2]
     known = sample.metadata if isinstance(sample.metadata, dict) else {}
-    name = sample.custom_rm_path or config.custom_rm_path or known.get("rm_type") or config.rm_type or ""
+    own = getattr(sample, "reward_spec", None) or sample
+    path = getattr(own, "custom_rm_path", None) or config.custom_rm_path
+    name = path or getattr(own, "rm_type", None) or known.get("rm_type") or config.rm_type or ""
     return {**of_sample(args, kwargs), vocabulary.REWARD_FUNCTION: str(name).rpartition(".")[2]}
 
 
@@ -177,7 +202,7 @@ def _rollout_hooks(package: str, rollouts: tuple[str, ...], logs: tuple[str, ...
         *(
             StageHook(
                 target=f"{module}:generate_and_rm",
-                stage=vocabulary.TRAJECTORY,
+                stage=_trajectory_stage,
                 attributes=_say_sample,
                 capture=_made,
                 by_name=True,

@@ -6,12 +6,14 @@ Source: slime 0.3.1 (624b824a) ``train.py`` (11), ``train_async.py`` (12), ``sli
 
 Step N is that of rollout N. It begins with the call that generates it, if all rollouts before it are trained; else,
 where it was generated ahead, with the call that trains it. Such a rollout is a trace of its own.
+
+The driver only submits and waits. So its stages are named after what it waits for.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -21,15 +23,29 @@ from otel_rl.guard import attempt
 from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, StageHook
 from otel_rl.integrations.slime.checkout import version_of_miles, version_of_slime
 from otel_rl.records import Value
-from otel_rl.single_controller.driver import become_driver, begin_loop, begin_step, driver, end_loop, loop_failed
-from otel_rl.single_controller.sample_groups import lags_of, link_groups
+from otel_rl.single_controller.driver import (
+    Timers,
+    become_driver,
+    begin_loop,
+    begin_step,
+    driver,
+    end_loop,
+    loop_failed,
+    stage_of,
+)
+from otel_rl.single_controller.sample_groups import QUEUE, lags_of, link_groups
 from otel_rl.single_controller.tables import sync_timers
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, innermost
 
-WAITED = frozenset(("generate", "eval", "save", "offload", "onload", "onload_weights", "onload_kv"))
-"""Methods of the rollouts that the driver calls itself, and waits for."""
 FORMAT = ((vocabulary.CHECKPOINT_FORMAT, "megatron"),)
+WAITED: Timers = {
+    "generate": (vocabulary.SAMPLE, ()),
+    "eval": (vocabulary.EVALUATE, ()),
+    "save": (vocabulary.CHECKPOINT, ()),
+    **sync_timers("offload", "onload", "onload_weights", "onload_kv"),
+}
+"""Methods of the rollouts that the driver calls itself and waits for, and the stages of these waits."""
 
 
 @dataclass(eq=False)
@@ -43,7 +59,7 @@ class TrainProgress(Memory):
     ahead: dict[int, int] = field(default_factory=dict)
     """Rollouts that were generated ahead, and ``synced`` when they began."""
     waiting: Stage | None = None
-    """The open wait of the driver."""
+    """The open stage of the driver for what it waits for."""
 
 
 progress = TrainProgress.keep("progress")
@@ -101,23 +117,30 @@ def _settings(config: Any) -> dict[str, Value]:
 
 def _called_slime(args: Args, kwargs: Kwargs) -> None:
     """Look at a call of an actor: ``ActorMethod._remote(self, args, kwargs, ...)``."""
-    _submit(args[0], (args[1] if len(args) > 1 else kwargs.get("args")) or ())
+    given, named = (*args[1:], *(None, None))[:2]
+    _submit(args[0], tuple(given or ()), named or {})
 
 
 def _called_miles(args: Args, kwargs: Kwargs) -> None:
     """Look at a call of an actor: ``ActorMethod.remote(self, *args, **kwargs)``; two integrations hook no function."""
-    _submit(args[0], args[1:])
+    _submit(args[0], args[1:], kwargs)
 
 
-def _submit(method: Any, given: Sequence[Any]) -> None:
-    """Begin a step with the call that generates its rollout."""
+def _submit(method: Any, given: Args, named: Kwargs) -> None:
+    """Wait for a call of the rollouts that no stage of the driver makes; the one that generates may begin a step."""
+    name = str(method._method_name)
+    if name not in WAITED:
+        return
     _go_on()
-    if method._method_name == "generate" and given:
-        number = int(given[0])
-        if number == progress.trained:
-            begin_step(number)
-        else:
+    if name == "generate":
+        number = int(given[0] if given else named["rollout_id"])
+        if number != progress.trained:
             progress.ahead[number] = progress.synced
+            return
+        begin_step(number)
+    is_awaited = named.get("hf_dir") is None  # a snapshot of miles is evaluated beside training
+    if is_awaited and innermost() in (None, tracing.container):
+        _wait(stage_of(WAITED, name))
 
 
 def _begin_step(args: Args, kwargs: Kwargs) -> None:
@@ -153,7 +176,7 @@ def _synced(args: Args, kwargs: Kwargs, result: object) -> None:
 def _ended(args: Args, kwargs: Kwargs) -> None:
     """End the loop: ``finish_tracking`` is the last that a training calls, in miles also where it fails."""
     error = sys.exc_info()[1]
-    _go_on()
+    _go_on(error)
     if driver.trainer is not None:
         end_loop((), {}, None) if error is None else loop_failed((), {}, error)
 
@@ -161,29 +184,42 @@ def _ended(args: Args, kwargs: Kwargs) -> None:
 # --- parts of a step --------------------------------------------------------------------------------------------------
 
 
-def _submitted(args: Args, kwargs: Kwargs, result: object) -> None:
-    """Wait for a call of the rollouts that no stage of the driver makes."""
-    if args[0]._method_name in WAITED and innermost() in (None, tracing.container):
-        _wait()
-
-
-def _training(args: Args, kwargs: Kwargs, result: object) -> None:
-    """Wait for the ranks: ``async_train`` returns at once."""
+def _submit_training(args: Args, kwargs: Kwargs) -> None:
+    """Wait for the ranks: ``async_train(self, rollout_id, ...)`` returns at once."""
     if driver.trainer is not None:
-        _wait()
+        _begin_step(args, kwargs)
+        _wait(Stage(vocabulary.TRAIN, _say_model(args, kwargs), coarse=True))
 
 
-def _wait() -> None:
-    """Open the wait for what was submitted, until the driver does something else: ``ray.get`` or ``await``."""
-    progress.waiting = Stage(vocabulary.IDLE, {vocabulary.IDLE_REASON: "workers"}, coarse=True)
-    progress.waiting.open()
+def _await_ahead(*_: object) -> None:
+    """Wait for a rollout that was generated ahead, if the driver has nothing else to do."""
+    if progress.ahead and progress.waiting is None and innermost() is tracing.container:
+        _wait(Stage(vocabulary.IDLE, dict((QUEUE,)), coarse=True))
 
 
-def _go_on(*_: object) -> None:
+def _wait(stage: Stage | None) -> None:
+    """Open a stage of the driver for what it has submitted, until that is there or the driver does something else."""
+    progress.waiting = stage
+    if stage is not None:
+        stage.open()
+
+
+def _go_on(error: BaseException | None = None) -> None:
     """End the wait of the driver."""
     stage, progress.waiting = progress.waiting, None
     if stage is not None:
-        stage.__exit__(None, None, None)
+        stage.__exit__(None if error is None else type(error), error, None)
+
+
+def _next(*_: object) -> None:
+    """Let the driver do something else."""
+    _go_on()
+
+
+def _got(args: Args, kwargs: Kwargs, outcome: object) -> None:
+    """End the wait with what ``ray.get`` returns or raises; other threads may call it, too."""
+    if innermost() is progress.waiting:
+        _go_on(outcome if isinstance(outcome, BaseException) else None)
 
 
 def _say_model(args: Args, kwargs: Kwargs) -> dict[str, Value]:
@@ -206,17 +242,17 @@ def _group_hooks(group: str) -> tuple[Hook, ...]:
     """Return the hooks of the ranks of one model, as the driver calls them."""
     return (
         *(
-            StageHook(target=f"{group}.{name}", stage=stage, attributes=attributes, before=_go_on)
+            StageHook(target=f"{group}.{name}", stage=stage, attributes=attributes, before=_next)
             for name, (stage, attributes) in sync_timers("onload", "offload", "clear_memory").items()
         ),
         StageHook(
             target=f"{group}.update_weights",
             stage=vocabulary.SYNC,
             attributes=((vocabulary.SYNC_OPERATION, "update_weights"),),
-            before=_go_on,
+            before=_next,
             after=_synced,
         ),
-        StageHook(target=f"{group}.save_model", stage=vocabulary.CHECKPOINT, attributes=FORMAT, before=_go_on),
+        StageHook(target=f"{group}.save_model", stage=vocabulary.CHECKPOINT, attributes=FORMAT, before=_next),
     )
 
 
@@ -224,19 +260,22 @@ SLIME_GROUP = "slime.ray.actor_group:RayTrainGroup"
 MILES_GROUPS = "miles.ray.actor_group:RayTrainGroup", "miles.ray.train.group:RayTrainGroup"
 SLIME: tuple[Hook, ...] = (
     *_driver_hooks("slime", _made_slime, "slime.observability.logging_utils", "slime.utils.logging_utils"),
-    CallbackHook(
-        target="ray.actor:ActorMethod._remote", before=_called_slime, after=_submitted, during=(driver, "trainer")
-    ),
-    CallbackHook(target=f"{SLIME_GROUP}.async_train", before=_begin_step, after=_training),
+    CallbackHook(target="ray.actor:ActorMethod._remote", before=_called_slime, during=(driver, "trainer")),
+    CallbackHook(target="ray:get", before=_await_ahead, after=_got, failed=_got, during=(driver, "trainer")),
+    CallbackHook(target=f"{SLIME_GROUP}.async_train", before=_submit_training),
     *_group_hooks(SLIME_GROUP),
 )
 MILES: tuple[Hook, ...] = (
     *_driver_hooks("miles", _made_miles, "miles.utils.tracking_utils.tracking"),
-    CallbackHook(
-        target="ray.actor:ActorMethod.remote", before=_called_miles, after=_submitted, during=(driver, "trainer")
-    ),
+    CallbackHook(target="ray.actor:ActorMethod.remote", before=_called_miles, during=(driver, "trainer")),
     *(
-        StageHook(target=f"{group}.train", stage=vocabulary.TRAIN, before=_begin_step, attributes=_say_model)
+        StageHook(
+            target=f"{group}.train",
+            stage=vocabulary.TRAIN,
+            before=_begin_step,
+            attributes=_say_model,
+            after=_await_ahead,
+        )
         for group in MILES_GROUPS
     ),
     *(hook for group in MILES_GROUPS for hook in _group_hooks(group)),

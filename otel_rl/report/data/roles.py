@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,12 @@ class Trajectories:
     """Averaged steps in which the driver waited for these alone for a tenth of the step or more: the longest 16."""
 
 
+SEPARATORS: Final = "_-/. "
+"""What is between the name of a group and that of its sample."""
+
+
 def which(sample: str, group: str) -> str:
-    """Name a trajectory by its group, and by what its own name has beyond that."""
-    own = sample.removeprefix(group).lstrip("_-/ ") if group else sample
+    """Name a trajectory by its group, and by what its own name has beyond that; group 1 may have sample 12."""
+    rest = sample.removeprefix(group)
+    own = rest.lstrip(SEPARATORS) if rest[:1] in tuple(SEPARATORS) else sample
     return f"trajectory {own} of group {group}" if group else f"trajectory {own}"

@@ -117,7 +117,7 @@ def of_ranks(records: Sequence[StepRecord]) -> list[StepRecord]:
     called = {record.attempt for record in records if record.is_guest}
     failed = {record.key for record in records if record.is_truncated and not record.is_guest}
     return [
-        replace(record, is_truncated=record.is_truncated or record.key in failed)
+        replace(record, is_truncated=True) if record.key in failed else record
         for record in records
         if record.is_guest or record.attempt not in called
     ]

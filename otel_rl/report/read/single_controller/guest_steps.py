@@ -7,17 +7,29 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.intervals import Interval, clip, merge
 from otel_rl.journal.read import Journal, OpenView, Run, SpanView
+from otel_rl.process.identity import TRAINER
 from otel_rl.records import Value
 from otel_rl.report.read.memory_readings import KINDS
 from otel_rl.runs.spans import integer, is_container, nanoseconds, text
 
 DRIVER: Final = "driver"
 """The role of a process that holds the steps and calls everybody else."""
+SAYS_DRIVER: Final = b"\n%c%b\x12%c\n%c%b" % (
+    len(v.ROLE),
+    v.ROLE.encode(),
+    len(DRIVER) + 2,
+    len(DRIVER),
+    DRIVER.encode(),
+)
+"""That role in a resource, as OTLP has it."""
+FIRST_BYTES: Final = 1 << 20
+"""So much of a journal is read to find it."""
 TRAINING: Final = frozenset((v.TRAIN, v.LOGPROB, v.VALUE, v.FORWARD))
 """Who has one of these stages holds a device: it is a rank."""
 CONTROLLER: Final = "controller"
@@ -35,7 +47,20 @@ def drivers_first(run: Run) -> Run:
 
 
 def drivers_of(run: Run) -> list[Journal]:
-    return [journal for journal in run.journals if journal.identity.writer.startswith(f"{DRIVER}-")]
+    return [journal for journal in run.journals if _is_of_driver(journal)]
+
+
+def _is_of_driver(journal: Journal) -> bool:
+    """Return whether a driver writes a journal; its name says trainer if it was there before that was known."""
+    writer = journal.identity.writer
+    if not writer.startswith(f"{TRAINER}-0-"):
+        return writer.startswith(f"{DRIVER}-")
+    first = next((segment.path for segment in journal.segments if segment.signal == "traces"), None)
+    with suppress(OSError):
+        if first is not None:
+            with first.open("rb") as file:
+                return SAYS_DRIVER in file.read(FIRST_BYTES)
+    return False
 
 
 def is_driver(span: SpanView | OpenView) -> bool:

@@ -8,9 +8,9 @@ from tests.slime import world
 
 class RayTrainGroup:
     def __init__(self, args: Any, rollout_manager: Any) -> None:
-        self.args, self.manager, rank = args, rollout_manager, MegatronTrainRayActor()
-        rank.init(args, "actor")
-        self.ranks = [world.Handle(rank)]
+        self.args, self.manager = args, rollout_manager
+        self.ranks = [world.actor(MegatronTrainRayActor, rank) for rank in range(args.ranks)]
+        world.get([one.init.remote(args, "actor") for one in self.ranks])
 
     def async_train(self, rollout_id: Any, rollout_data_ref: Any, external_data: Any = None) -> Any:
         return [one.train.remote(rollout_id, rollout_data_ref, external_data) for one in self.ranks]
@@ -19,7 +19,7 @@ class RayTrainGroup:
         return world.get([one.save_model.remote(rollout_id) for one in self.ranks])
 
     def update_weights(self) -> Any:
-        self.manager.use_weights.remote()
+        world.get(self.manager.use_weights.remote())
         return world.get([one.update_weights.remote() for one in self.ranks])
 
     def onload(self) -> Any:

@@ -4,7 +4,7 @@ from typing import Any
 
 from slime.ray.actor_group import RayTrainGroup
 from slime.ray.rollout import RolloutManager
-from tests.slime.world import Handle
+from tests.slime import world
 
 
 def create_placement_groups(args: Any) -> Any:
@@ -12,7 +12,7 @@ def create_placement_groups(args: Any) -> Any:
 
 
 def create_rollout_manager(args: Any, pg: Any) -> Any:
-    return Handle(RolloutManager(args)), None
+    return world.actor(RolloutManager, args), None
 
 
 def create_training_models(args: Any, pgs: Any, rollout_manager: Any, actor_cls: Any = None) -> Any:

@@ -9,26 +9,32 @@ from slime.rollout.filter_hub.base_types import MetricGatherer
 from tests.slime import world
 
 
+async def make(manager: Any, gatherer: Any) -> Any:
+    """Make a rollout; the filter drops its first groups."""
+    args, made, samples = manager.args, 0, []
+    while len(samples) < args.rollout_batch_size:
+        group = [world.Sample(manager.group, manager.group)]
+        manager.group, made = manager.group + 1, made + 1
+        group = await sglang_rollout.generate_and_rm_group(args, group, {}, evaluation=False)
+        if made <= args.drop:
+            gatherer.on_dynamic_filter_drop(reason="zero_std")
+        else:
+            samples += group
+    return samples
+
+
 class RolloutManager:
     def __init__(self, args: Any) -> None:
-        self.args, self.version = args, 0
+        self.args, self.version, self.group = args, 0, 0
 
     def use_weights(self) -> None:
         self.version += 1
 
     def generate(self, rollout_id: Any) -> Any:
         self.args.version = self.version
-        count = self.args.rollout_batch_size
-        groups = [[world.Sample(rollout_id * count + group, rollout_id * count + group)] for group in range(count)]
-        samples = asyncio.run(self.make(groups))
-        for _ in range(self.args.drop):
-            MetricGatherer().on_dynamic_filter_drop("zero_std")
+        samples = asyncio.run(make(self, MetricGatherer()))
         rollout_metrics.log_rollout_data(rollout_id, self.args, samples, None, 1.0)
         return samples
-
-    async def make(self, groups: Any) -> Any:
-        made = [await sglang_rollout.generate_and_rm_group(self.args, group, {}, evaluation=False) for group in groups]
-        return [sample for group in made for sample in group]
 
     def eval(self, rollout_id: Any) -> Any:
         sample = world.Sample(None, 0)

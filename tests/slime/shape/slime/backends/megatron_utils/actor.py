@@ -4,6 +4,7 @@ from typing import Any
 
 from slime.backends.megatron_utils.loss import compute_advantages_and_returns
 from slime.backends.megatron_utils.model import forward_only, train
+from slime.observability import logging_utils
 from slime.observability.timer import timer
 from tests.slime.world import tick
 
@@ -13,6 +14,9 @@ def get_log_probs_and_entropy() -> None:
 
 
 class MegatronTrainRayActor:
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
     def init(self, args: Any, role: Any, with_ref: Any = False, with_opd_teacher: Any = False) -> Any:
         self.args = args
         tick(1)
@@ -25,7 +29,11 @@ class MegatronTrainRayActor:
                 with timer(name):
                     forward_only(get_log_probs_and_entropy, self.args, [self], [], [])
             compute_advantages_and_returns(self.args, {})
+            rewards = [sample.reward for sample in rollout_data_ref]
+            numbers = {"rollout/raw_reward": sum(rewards) / max(1, len(rewards)), "rollout/step": rollout_id}
+            logging_utils.log(self.args, numbers, step_key="rollout/step")
             with timer("actor_train"):
+                tick(self.args.slow * self.rank)
                 train(rollout_id, [self], None, None, [], [1], [2])
 
     @timer
