@@ -23,7 +23,7 @@ from typing import Any, Final
 from otel_rl import vocabulary
 from otel_rl.clock import monotonic_ns
 from otel_rl.guard import attempt
-from otel_rl.hooks import Args, CallbackHook, Hook, Integration, Kwargs, Memory, StageHook, Verified
+from otel_rl.hooks import Args, CallbackHook, Hook, Integration, Kwargs, Memory, StageHook, Verified, installed_version
 from otel_rl.hooks.submitted import SubmittedHook
 from otel_rl.metrics.naming import Series
 from otel_rl.process.carrier import Carrier
@@ -123,15 +123,9 @@ def _configured(args: Args, kwargs: Kwargs) -> None:
     prime.config = config = kwargs.get("run_config")
     state.identify(
         system="prime_rl",
-        system_version=attempt("read", "the version of prime-rl", _version) or "",
+        system_version=installed_version("prime-rl"),
         model_name=attempt("read", "what prime-rl trains", _model_name, config) or "",
     )
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("prime-rl")
 
 
 def _model_name(config: Any) -> str:

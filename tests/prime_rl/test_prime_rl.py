@@ -35,7 +35,6 @@ def recorded(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> Iterator[Re
     """Record programs of prime-rl's shape; their distribution is not installed."""
     monkeypatch.syspath_prepend(str(SHAPE))
     monkeypatch.setattr(world, "CLOCK", [stubbed.tick])
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.8.1")
     monkeypatch.setattr("otel_rl.hooks.integration.version", lambda name: "0.8.1")
     yield stubbed.start("prime_rl")
     for name in [name for name in sys.modules if name.partition(".")[0] == "prime_rl"]:
@@ -174,8 +173,9 @@ def test_groups_and_batches(recorded: Recording) -> None:
     assert {v.MODE: "train", v.SAMPLE_BATCH_SIZE: 1, **lag} == shipped
     assert [[], [trace_of("a"), trace_of("b")]] == sorted(links(run, v.SAMPLE))
     assert [(v.SYNC, "")] == names([span for span in spans if span.trace_id == trace_of("weights-1")])
-    assert {("prime_rl", "orchestrator", "Tiny-1B")} == {
-        (span.resource[v.SYSTEM], span.resource[v.ROLE], span.resource[v.MODEL_NAME]) for span in spans
+    known = (v.SYSTEM, v.SYSTEM_VERSION, v.ROLE, v.MODEL_NAME)
+    assert {("prime_rl", "0.8.1", "orchestrator", "Tiny-1B")} == {
+        tuple(span.resource[key] for key in known) for span in spans
     }
 
 
