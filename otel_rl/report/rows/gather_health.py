@@ -90,7 +90,7 @@ def _memory(source: Source, attempt: str) -> Iterable[RankMemory]:
             bytes=[size for _, size in rows],
             stage=stage,
             share=share,
-            is_rank=(attempt, rank) in source.found.guests if attempt in source.found.led else True,
+            is_rank=(attempt, rank) in source.found.guests if attempt in source.found.led else rank in source.ranks,
         )
 
 
@@ -111,7 +111,7 @@ def _failed(source: Source, one: Failure, *, is_end: bool) -> FailedRank:
         stage=one.stage,
         error=one.error,
         is_end=is_end,
-        is_called=one.attempt in source.found.led and one.rank.role != DRIVER,
+        is_called=one.rank.role != DRIVER if one.attempt in source.found.led else one.rank not in source.ranks,
         follows=one.follows,
         host=source.found.hosts[one.attempt, one.rank].name,
     )

@@ -118,21 +118,26 @@ class TrajectorySpans:
         attempt, number = text(container.resource, v.ATTEMPT_ID), iteration_of(container.attributes)
         if number is not None:
             key = attempt, text(container.attributes, v.LOOP_NAME), number
-            insort(self._begins[attempt], (container.start_ns, container.end_ns, key))  # journals have any order
+            self.add_times(key, container.start_ns, container.end_ns, text(container.resource, v.HOST_NAME))
             self._traces[container.trace_id] = key
-            self._hosts[attempt] = text(container.resource, v.HOST_NAME)
+
+    def add_times(self, key: StepKey, begin_ns: int, end_ns: int, host: str) -> None:
+        """Add when a step was, by the clock of a host."""
+        insort(self._begins[key[0]], (begin_ns, end_ns, key))  # journals have any order
+        self._hosts[key[0]] = host
 
     def add(self, span: SpanView) -> None:
         if text(span.attributes, v.MODE) == "eval":
             self.evaluated += 1
-        elif span.status_code != ERROR and v.TRUNCATED not in span.attributes:
+            return
+        self.groups.add(text(span.attributes, v.GROUP_ID))
+        if span.status_code != ERROR and v.TRUNCATED not in span.attributes:
             self._add_trained(span)
 
     def _add_trained(self, span: SpanView) -> None:
         sample, group = text(span.attributes, v.SAMPLE_ID), text(span.attributes, v.GROUP_ID)
         one = Trajectory(span.end_ns, span.start_ns, sample, group, span.span_id, span.trace_id)
         self.durations.append(one.duration_ns / 1e9)
-        self.groups.add(group)
         if self.longest is None or one.duration_ns > self.longest.duration_ns:
             self.longest = one
         rank, work = rank_of(span.resource), sampled(span.attributes, 1)
