@@ -1,0 +1,23 @@
+"""Around the main function of each program."""
+
+import functools
+import sys
+from typing import Any
+
+import wandb
+
+
+def clean_exit(func: Any) -> Any:
+    """Finish W&B, and exit with 1 instead of raising: prime-rl logs the exception and prints no traceback."""
+
+    @functools.wraps(func)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            returned = func(*args, **kwargs)
+            wandb.finish()
+            return returned
+        except Exception:  # noqa: BLE001  as theirs does
+            wandb.finish(exit_code=1)
+            sys.exit(1)
+
+    return wrapper
