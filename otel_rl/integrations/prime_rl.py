@@ -58,7 +58,6 @@ ORCHESTRATOR: Final = "orchestrator"
 """The role, and what precedes the names of its own numbers: those of the trainer may have the same."""
 PROGRAMS: Final = {"Orchestrator": ORCHESTRATOR, "EnvServer": "environment", "Inference": "rollout"}
 """The roles of programs without steps, by their titles: they must not pass for rank 0 of the trainer."""
-DROPPED = {"stale": "stale", "overload": "surplus"}
 CANONICAL: Final[dict[str, Series]] = {
     "optim/lr": (vocabulary.LEARNING_RATE, ()),
     "optim/grad_norm": (vocabulary.GRAD_NORM, ()),
@@ -87,11 +86,6 @@ class PrimeRl(Memory):
 
 
 prime = PrimeRl.keep("prime")
-
-
-def batch_key(step: int) -> str:
-    """Name the batch that a step trains."""
-    return f"batch-{step}"
 
 
 # --- launcher ---------------------------------------------------------------------------------------------------------
@@ -134,14 +128,18 @@ def _configured(args: Args, kwargs: Kwargs) -> None:
 
 
 def _failed(args: Args, kwargs: Kwargs) -> None:
-    """End the step, or the set-up, with the exception that ends the program.
+    """End the step, or the set-up, with the exception that ends the program; the orchestrator has neither.
 
     ``clean_exit`` calls ``wandb.finish(exit_code=1)`` while it handles that, and then exits: nobody else sees it.
     """
     error = sys.exc_info()[1]
     if prime.config is None or not kwargs.get("exit_code") or error is None:
         return
-    if tracing.loop is None:
+    if state.identity.role == ORCHESTRATOR:
+        stage = Stage(vocabulary.SAMPLE, {vocabulary.MODE: "train"}, coarse=True)
+        open_apart(stage, ORCHESTRATOR, None)
+        stage.__exit__(type(error), error, error.__traceback__)
+    elif tracing.loop is None:
         close_phase(monotonic_ns(), error)
     else:
         loop_failed(args, kwargs, error)
@@ -173,7 +171,7 @@ def _begin_step(args: Args, kwargs: Kwargs) -> None:
     """Begin a step with the wait for its batch, and link it to that: ``wait_for_batch(self)``."""
     if driver.trainer is args[0]:
         begin_step(prime.step)
-        link_groups([(batch_key(prime.step), None)])
+        link_groups([(f"batch-{prime.step}", None)])
         prime.step += 1
 
 
@@ -211,9 +209,9 @@ def _end_groups(args: Args, kwargs: Kwargs, result: object) -> None:
 
 def _drop(args: Args, kwargs: Kwargs) -> None:
     """Count a group that is dropped: ``drop_group(self, group_id, *, reason)``. Half of one may be trained."""
-    group, reason = args[0].groups.get(args[1]), str(kwargs["reason"])
-    if group is not None and (reason == "stale" or not group.emitted):
-        count_dropped(1, DROPPED.get(reason, "surplus"), str(group.kind))
+    group, is_stale = args[0].groups.get(args[1]), kwargs["reason"] == "stale"
+    if group is not None and (is_stale or not group.emitted):
+        count_dropped(1, "stale" if is_stale else "surplus", str(group.kind))
 
 
 def _admitted(args: Args, kwargs: Kwargs, result: object) -> None:
@@ -241,7 +239,7 @@ def _ran(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
 def _submitted(args: Args, kwargs: Kwargs) -> tuple[Carrier | None, str | None]:
     """Name a batch by its step: ``finalize_train_batch(self, batch)``."""
     prime.batch = int(args[0].progress.step)
-    return None, batch_key(prime.batch)
+    return None, f"batch-{prime.batch}"
 
 
 def _shipped(args: Args, kwargs: Kwargs, result: object) -> dict[str, Value]:

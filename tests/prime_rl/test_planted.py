@@ -49,8 +49,12 @@ class Job:
                 self.shaped.stop()
 
     def orchestrate(self, program: Coroutine[Any, Any, None]) -> Report:
-        """Run the orchestrator; return the report of the job, whose processes have ended."""
+        """Run the orchestrator; return the report of the job."""
         self.run(lambda: asyncio.run(program))
+        return self.report()
+
+    def report(self) -> Report:
+        """Return the report of the job, whose processes have ended."""
         self.monkeypatch.setattr(Journal, "alive", lambda journal: False)
         return build_report(self.shaped.run(), WALL_NS + self.shaped.clock.ns)
 
@@ -131,6 +135,25 @@ def test_a_set_up_that_raises(shaped: Recording, monkeypatch: pytest.MonkeyPatch
         Job(shaped, monkeypatch).train(0)
     failed = spans_of(shaped.run(), "MemoryError")
     assert [(v.SETUP, 2), (f"{v.RANK_SPAN} 0", 2), (v.SETUP_MODEL, 2)] == failed
+
+
+def test_an_orchestrator_that_raises(shaped: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exception is in no stage; the program exits with 1."""
+    theirs = LookupError("theirs")
+
+    async def fail(dispatcher: Any, step: int) -> None:
+        if step == 6:
+            raise theirs
+
+    job = Job(shaped, monkeypatch)
+    job.train(0)
+    with pytest.raises(SystemExit) as raised:
+        job.orchestrate(ship(STEPS, plan=fail))
+    assert (1, theirs) == (raised.value.code, raised.value.__context__)
+    failures = job.report().failures
+    assert [(ORCHESTRATOR, 6, v.SAMPLE, "LookupError")] == [
+        (one.rank, one.step, one.stage, one.error) for one in failures
+    ]
 
 
 def test_groups_that_are_dropped(shaped: Recording, monkeypatch: pytest.MonkeyPatch) -> None:

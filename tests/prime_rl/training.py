@@ -71,7 +71,12 @@ async def orchestrate(error: str = "") -> None:
     await shipping.finalize_train_batch(batch(cohort, arrived, {one.id for one in stale}))
 
 
-async def ship(
+async def ship(steps: int, **plan: Any) -> None:
+    """Run the orchestrator with what ``_ship`` takes."""
+    await part("utils.utils").clean_exit(_ship)(steps, **plan)
+
+
+async def _ship(
     steps: int,
     *,
     error: Callable[[int], Any] = lambda step: "",

@@ -49,7 +49,7 @@ class FailedRank:
     is_end: bool
     """It ended the last attempt, too."""
     is_called: bool = False
-    """It ended a call of a process that a driver calls, and no step."""
+    """It ended a call in a process that holds no steps, and no step."""
     follows: Follows = ""
     phase: str = ""
     """`set-up` or `tear-down`, outside of any step."""

@@ -133,7 +133,7 @@ def failed_and_went_on(rows: HealthRows) -> Found | None:
 @rule(
     "warning",
     reads=(v.ERROR_TYPE,),
-    condition="an exception ended a call in a process that a driver calls",
+    condition="an exception ended a call in a process that a driver calls, or that works beside the ranks",
     window="all steps",
     sentence=f"{WHO} failed with {{error}} {{where}} ({{times:plural failure}} in all).",
     advice="See what its caller made of it: whether it tried again, or left the sample out.",
