@@ -18,7 +18,8 @@ from otel_rl.journal.read import Run
 from otel_rl.journal.views import SpanView
 from otel_rl.process.state import state
 from tests.fixtures import ATTEMPT, Recording, described
-from tests.prime_rl.training import SHAPE, orchestrate, train
+from tests.prime_rl import world
+from tests.prime_rl.training import SHAPE, orchestrate, set_up_orchestrator, train
 from tests.prime_rl.world import part
 from tests.programs.signatures import script
 
@@ -148,6 +149,42 @@ def test_what_means_the_same_of_one_agent() -> None:
     } == added  # fmt: skip
     others = {key.replace("agent", name): None for key in numbers if key.startswith("train") for name in ("a", "b")}
     assert prime_rl.CANONICAL == prime_rl._canonical(others)
+
+
+@pytest.mark.parametrize(("environments", "expected"), [(1, True), (2, False)])
+def test_evaluations_of_several_environments_are_no_one_number(
+    environments: int, expected: bool, recorded: Recording
+) -> None:
+    """Each is logged by itself."""
+    asyncio.run(set_up_orchestrator(environments))
+    for number in range(environments):
+        asyncio.run(part("monitors").log({f"eval/env-{number}/effective/a/reward/mean": 0.5}, step=1))
+    found = {point.name for point in recorded.stop().points()}
+    assert (expected, not expected) == (
+        v.EVAL_REWARD in found, "prime_rl.orchestrator/eval/env-0/effective/a/reward/mean" in found,
+    )  # fmt: skip
+
+
+def test_a_group_that_is_cut_short_is_not_dropped(recorded: Recording) -> None:
+    """prime-rl trains on the episodes that it has, if those that it owes are cancelled for an overload."""
+
+    async def cut(emitted: int) -> None:
+        dispatcher = part("orchestrator.dispatcher").Dispatcher(part("orchestrator.envs").Env())
+        group = world.group()
+        for _ in range(2):
+            await dispatcher.schedule_group_episode("a", group)
+        for meta, task in dispatcher.tasks[:emitted]:
+            await dispatcher.emit_episode(meta, group, await task)
+        await dispatcher.drop_group("a", reason="overload")
+
+    asyncio.run(cut(1))
+    asyncio.run(cut(0))
+    dropped = [
+        (one.attributes[v.DROPPED_BECAUSE], one.value)
+        for one in recorded.stop().points()
+        if one.name == v.GROUPS_DROPPED
+    ]
+    assert [("surplus", 1)] == dropped
 
 
 def test_an_episode_that_fails(recorded: Recording) -> None:
