@@ -198,7 +198,8 @@ def _wrap_return(hook: ReturnHook, original: Callable[..., Any], bind: Bind | No
 
 def _early(hook: CallbackHook, bind: Bind | None) -> Bind | None:
     """Return ``bind`` if any function sees the arguments of a call that does not fail."""
-    functions = [getattr(hook, name, None) for name in ("stage", "attributes", "before", "capture", "after")]
+    names = ("stage", "attributes", "before", "capture", "after", "submitted")
+    functions = [getattr(hook, name, None) for name in names]
     return bind if any(map(callable, functions)) else None
 
 

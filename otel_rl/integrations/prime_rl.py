@@ -3,7 +3,7 @@
 Runs in each of them. Source: prime-rl 0.8.1.dev67 (559b4477), ``prime_rl/entrypoints/rl.py`` (``rl_local``, 111),
 ``trainer/rl/train.py``, ``trainer/rl/data.py`` (159), ``trainer/model.py`` (1314, 1431), ``trainer/utils.py`` (88),
 ``trainer/ckpt.py`` (254), ``transports/weights``, ``orchestrator/orchestrator.py`` (619),
-``orchestrator/dispatcher.py`` (491, 603, 637), ``orchestrator/envs.py`` (93), ``orchestrator/watcher.py`` (91),
+``orchestrator/dispatcher.py`` (491, 603, 637), ``orchestrator/envs.py`` (93), ``utils/client.py`` (89),
 ``monitors/__init__.py``, ``utils/utils.py`` (``clean_exit``, 41). Backwards and optimizer steps are torch's, requests
 vLLM's.
 
@@ -291,8 +291,8 @@ def _record_rewards(rewards: list[float], arrived: list[tuple[float, str]], time
 
 
 def _update(args: Args, kwargs: Kwargs) -> tuple[Carrier | None, str | None]:
-    """Name an update of the engines by its version: ``apply_policy_update(self, next_step)``."""
-    return None, f"weights-{args[1]}"
+    """Name an update of the engines by its version: ``update_weights(self, weight_dir, lora_name, step)``."""
+    return None, f"weights-{args[3]}"
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -382,7 +382,7 @@ HOOKS: tuple[Hook, ...] = (
         capture=_shipped,
     ),
     SubmittedHook(
-        target="prime_rl.orchestrator.watcher:WeightWatcher.apply_policy_update",
+        target="prime_rl.utils.client:InferencePool.update_weights",
         stage=vocabulary.SYNC,
         attributes=((vocabulary.SYNC_OPERATION, "update_weights"),),
         submitted=_update,

@@ -61,7 +61,7 @@ async def orchestrate(error: str = "") -> None:
     for group in (admitted, [episode("d", 0, 0.0)], [episode("e", 0, 0.0, "RewardError")]):
         sink._admit(group)
     shipping = part("orchestrator.orchestrator").Orchestrator(Namespace(step=2))
-    await part("orchestrator.watcher").WeightWatcher().apply_policy_update(1)
+    await part("utils.client").InferencePool().update_weights(None, lora_name=None, step=1)
     cohort = [episode("a", 0, 1.0), episode("a", 0, 0.0), episode("b", 1, 1.0)]
     stale = [episode("f", 0, 0.0), episode("f", 0, 0.0)]
     equal = [episode("g", 0, 1.0), episode("g", 0, 1.0)]
