@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -123,8 +123,6 @@ class HealthRows:
     """Steps that it shall make; 0 if unknown."""
     ranks: Sequence[Rank] = ()
     missing_ranks: int = 0
-    led: Set[str] = frozenset()
-    """Attempts in which a driver calls the others."""
     memory: Sequence[RankMemory] = ()
     """Memory of the ranks in the last attempt."""
     stalls: Sequence[StallRow] = ()

@@ -44,7 +44,6 @@ def health_rows(source: Source) -> HealthRows:
         planned=int(source.settings.get(PLANNED, 0)),
         ranks=source.ranks,
         missing_ranks=source.missing_ranks,
-        led=set(source.found.led),
         memory=list(_memory(source, last)),
         stalls=source.stalls,
         actions=source.actions,
