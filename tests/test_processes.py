@@ -80,7 +80,7 @@ def test_trainings_that_a_program_starts_are_loops_of_its_run(tmp_path: Path, me
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_of_an_engine_belong_to_the_run_that_started_it(tmp_path: Path, method: str) -> None:
-    """They make a process group of several ranks, as trainings do; they are ranks of the rollout."""
+    """They make a process group, as trainings do; they are ranks of the rollout, not of the training."""
     pytest.importorskip("torch")
     assert "0 0\n" == run(tmp_path, str(HERE / "engine.py"), method, "serve")
     (recorded,) = everything(tmp_path)
@@ -90,7 +90,10 @@ def test_workers_of_an_engine_belong_to_the_run_that_started_it(tmp_path: Path, 
     assert {"rollout"} == {node.span.resource[v.ROLE] for node in recorded.nodes if node.name == "load"}
     assert 1 == len({node.span.resource[v.ATTEMPT_ID] for node in recorded.nodes})
     report = build_report(recorded.run, time.time_ns())
-    assert [("finished", 1, 3)] == [(one.state, one.steps, one.ranks) for one in report.attempts]
+    assert [("finished", 1, 1)] == [(one.state, one.steps, one.ranks) for one in report.attempts]
+    assert [("trainer", 1, True), ("rollout", 2, False)] == [
+        (one.role, one.processes, one.is_rank) for one in report.roles
+    ]
 
 
 @pytest.mark.slow

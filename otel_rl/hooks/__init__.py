@@ -6,7 +6,7 @@ from otel_rl.hooks.callbacks import CallbackHook, ReturnHook, StageHook
 from otel_rl.hooks.collective import CollectiveHook
 from otel_rl.hooks.generators import GeneratorCall, GeneratorHook, RequestHook, Watch
 from otel_rl.hooks.hook import Hook
-from otel_rl.hooks.integration import Attachment, Integration, Verified
+from otel_rl.hooks.integration import Attachment, Integration, Verified, installed_version
 from otel_rl.hooks.remote import RemoteHook
 from otel_rl.probes import deferred
 from otel_rl.process.memory import Memory
@@ -33,4 +33,5 @@ __all__ = [
     "Verified",
     "Watch",
     "deferred",
+    "installed_version",
 ]

@@ -12,6 +12,14 @@ from otel_rl.hooks.hook import Hook
 from otel_rl.process.memory import Memory
 
 
+def installed_version(package: str) -> str:
+    """Return the version of a distribution that is installed, or nothing."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
 class Verified(str, Enum):
     """How an integration of ours is tested, as ``docs/frameworks.md`` and ``otel-rl doctor`` say it."""
 
@@ -63,7 +71,4 @@ class Integration:
         """Return the version that is installed, or None."""
         if self.version is not None:
             return self.version()
-        try:
-            return version(self.package)
-        except PackageNotFoundError:
-            return None
+        return installed_version(self.package) or None

@@ -3,8 +3,9 @@
 Runs in each of them. Source: prime-rl 0.8.1.dev67 (559b4477), ``prime_rl/entrypoints/rl.py`` (``rl_local``, 111),
 ``trainer/rl/train.py``, ``trainer/rl/data.py`` (159), ``trainer/model.py`` (1314, 1431), ``trainer/utils.py`` (88),
 ``trainer/ckpt.py`` (254), ``transports/weights``, ``orchestrator/orchestrator.py`` (619),
-``orchestrator/dispatcher.py`` (491, 603, 637), ``orchestrator/envs.py`` (93), ``orchestrator/watcher.py`` (91),
-``monitors/__init__.py``. Backwards and optimizer steps are torch's, requests vLLM's.
+``orchestrator/dispatcher.py`` (491, 603, 637), ``orchestrator/envs.py`` (93), ``utils/client.py`` (89),
+``monitors/__init__.py``, ``utils/utils.py`` (``clean_exit``, 41). Backwards and optimizer steps are torch's, requests
+vLLM's.
 
 The ranks of the trainer hold the steps: step N begins when a rank asks for batch N. The orchestrator has none: each
 group of episodes, each batch that it ships and each update of the engines is a trace of its own. The step links to its
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -23,14 +25,14 @@ from typing import Any, Final
 from otel_rl import vocabulary
 from otel_rl.clock import monotonic_ns
 from otel_rl.guard import attempt
-from otel_rl.hooks import Args, CallbackHook, Hook, Integration, Kwargs, Memory, StageHook, Verified
+from otel_rl.hooks import Args, CallbackHook, Hook, Integration, Kwargs, Memory, StageHook, Verified, installed_version
 from otel_rl.hooks.submitted import SubmittedHook
 from otel_rl.metrics.naming import Series
 from otel_rl.process.carrier import Carrier
 from otel_rl.process.state import state
 from otel_rl.records import Count, Deferred, Measured, Point, Value
-from otel_rl.single_controller.driver import begin_loop, begin_step, driver
-from otel_rl.single_controller.reward_records import records_of_rewards
+from otel_rl.single_controller.driver import begin_loop, begin_step, driver, loop_failed
+from otel_rl.single_controller.reward_records import equal_groups, spread_of_rewards
 from otel_rl.single_controller.sample_groups import (
     QUEUE,
     count_dropped,
@@ -56,7 +58,6 @@ ORCHESTRATOR: Final = "orchestrator"
 """The role, and what precedes the names of its own numbers: those of the trainer may have the same."""
 PROGRAMS: Final = {"Orchestrator": ORCHESTRATOR, "EnvServer": "environment", "Inference": "rollout"}
 """The roles of programs without steps, by their titles: they must not pass for rank 0 of the trainer."""
-DROPPED = {"stale": "stale", "overload": "surplus"}
 CANONICAL: Final[dict[str, Series]] = {
     "optim/lr": (vocabulary.LEARNING_RATE, ()),
     "optim/grad_norm": (vocabulary.GRAD_NORM, ()),
@@ -76,6 +77,8 @@ class PrimeRl(Memory):
     """The step that begins next, in a rank."""
     batch: int = 0
     """The batch that is being shipped, in the orchestrator."""
+    evaluations: int = 0
+    """The environments that are evaluated, each by itself, in the orchestrator."""
     groups: dict[Any, Stage] = field(default_factory=dict)
     """The open groups by id, in the orchestrator."""
     named: tuple[str, ...] = ()
@@ -83,11 +86,6 @@ class PrimeRl(Memory):
 
 
 prime = PrimeRl.keep("prime")
-
-
-def batch_key(step: int) -> str:
-    """Name the batch that a step trains."""
-    return f"batch-{step}"
 
 
 # --- launcher ---------------------------------------------------------------------------------------------------------
@@ -119,19 +117,32 @@ def _titled(args: Args, kwargs: Kwargs) -> None:
 
 
 def _configured(args: Args, kwargs: Kwargs) -> None:
-    """Learn what is trained: ``monitors.setup(..., run_config)``."""
+    """Learn what is trained: ``monitors.setup(..., run_config, ..., eval_env_names)``."""
     prime.config = config = kwargs.get("run_config")
+    prime.evaluations = len(kwargs.get("eval_env_names") or ())
     state.identify(
         system="prime_rl",
-        system_version=attempt("read", "the version of prime-rl", _version) or "",
+        system_version=installed_version("prime-rl"),
         model_name=attempt("read", "what prime-rl trains", _model_name, config) or "",
     )
 
 
-def _version() -> str:
-    from importlib.metadata import version
+def _failed(args: Args, kwargs: Kwargs) -> None:
+    """End the step, or the set-up, with the exception that ends the program; the orchestrator has neither.
 
-    return version("prime-rl")
+    ``clean_exit`` calls ``wandb.finish(exit_code=1)`` while it handles that, and then exits: nobody else sees it.
+    """
+    error = sys.exc_info()[1]
+    if prime.config is None or not kwargs.get("exit_code") or error is None:
+        return
+    if state.identity.role == ORCHESTRATOR:
+        stage = Stage(vocabulary.SAMPLE, {vocabulary.MODE: "train"}, coarse=True)
+        open_apart(stage, ORCHESTRATOR, None)
+        stage.__exit__(type(error), error, error.__traceback__)
+    elif tracing.loop is None:
+        close_phase(monotonic_ns(), error)
+    else:
+        loop_failed(args, kwargs, error)
 
 
 def _model_name(config: Any) -> str:
@@ -160,7 +171,7 @@ def _begin_step(args: Args, kwargs: Kwargs) -> None:
     """Begin a step with the wait for its batch, and link it to that: ``wait_for_batch(self)``."""
     if driver.trainer is args[0]:
         begin_step(prime.step)
-        link_groups([(batch_key(prime.step), None)])
+        link_groups([(f"batch-{prime.step}", None)])
         prime.step += 1
 
 
@@ -196,18 +207,18 @@ def _end_groups(args: Args, kwargs: Kwargs, result: object) -> None:
         prime.groups.pop(key).__exit__(None, None, None)
 
 
-def _dropped(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """Count a group that is dropped: ``drop_group(self, group_id, *, reason)`` returns how many episodes it owed."""
-    stage = prime.groups.get(args[1])
-    if result and stage is not None:
-        mode = str((stage.attributes or {}).get(vocabulary.MODE, "train"))
-        count_dropped(1, DROPPED.get(str(kwargs["reason"]), "surplus"), mode)
-    _end_groups(args, kwargs, result)
+def _drop(args: Args, kwargs: Kwargs) -> None:
+    """Count a group that is dropped: ``drop_group(self, group_id, *, reason)``. Half of one may be trained."""
+    group, is_stale = args[0].groups.get(args[1]), kwargs["reason"] == "stale"
+    if group is not None and (is_stale or not group.emitted):
+        count_dropped(1, "stale" if is_stale else "surplus", str(group.kind))
 
 
-def _rejected(args: Args, kwargs: Kwargs, result: object) -> None:
-    """Count a group that the curriculum rejects: ``_admit(self, group)``."""
-    if not result:
+def _admitted(args: Args, kwargs: Kwargs, result: object) -> None:
+    """Count a group of failed episodes, or one that the curriculum rejects: ``_admit(self, group)``."""
+    if all(trace.has_error for episode in args[1] for trace in episode.traces):
+        count_dropped(1, "failed", "train")
+    elif not result:
         count_dropped(1, "filtered", "train")
 
 
@@ -228,7 +239,7 @@ def _ran(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
 def _submitted(args: Args, kwargs: Kwargs) -> tuple[Carrier | None, str | None]:
     """Name a batch by its step: ``finalize_train_batch(self, batch)``."""
     prime.batch = int(args[0].progress.step)
-    return None, batch_key(prime.batch)
+    return None, f"batch-{prime.batch}"
 
 
 def _shipped(args: Args, kwargs: Kwargs, result: object) -> dict[str, Value]:
@@ -244,9 +255,9 @@ def _shipped(args: Args, kwargs: Kwargs, result: object) -> dict[str, Value]:
         taken.append((str(episode.group.id), lag))
         lags += [] if lag is None else [lag] * len(episode.traces)
     link_groups(taken, innermost())
-    rewards = [(float(trace.reward), str(one.group.id)) for one in episodes for trace in one.traces]
+    rewards = [float(trace.reward) for one in episodes for trace in one.traces]
     state.add(Deferred(_count, ([(one.token_ids, one.mask) for one in batch.samples],)))
-    state.add(Deferred(_record_rewards, (rewards, state.now())))
+    state.add(Deferred(_record_rewards, (rewards, _arrived(batch.episodes), state.now())))
     return {vocabulary.SAMPLE_BATCH_SIZE: len(batch.samples), **lags_of(lags, newest=newest)}
 
 
@@ -258,17 +269,30 @@ def _count(samples: list[tuple[list[int], list[bool]]]) -> tuple[Count, ...]:
     return sample_counts(len(samples), begun, written, whole - begun - written)
 
 
-def _record_rewards(rewards: list[tuple[float, str]], time_ns: int) -> Iterator[Point | Measured]:
+def _arrived(window: Any) -> list[tuple[float, str]]:
+    """Return rewards and groups of what arrived since the last batch: groups of equal rewards are not shipped."""
+    return [
+        (float(trace.reward), f"{episode.group.id} {trace.agent.name}")
+        for episode in window
+        if episode.id not in window.cancelled
+        for trace in episode.traces
+        if trace.agent.trainable and not trace.has_error
+    ]
+
+
+def _record_rewards(rewards: list[float], arrived: list[tuple[float, str]], time_ns: int) -> Iterator[Point | Measured]:
     import numpy as np
 
     if rewards:
-        values, groups = zip(*rewards, strict=True)
-        yield from records_of_rewards(np.asarray(values), np.asarray(groups), time_ns)
+        yield from spread_of_rewards(np.asarray(rewards), time_ns)
+    if arrived:
+        values, groups = zip(*arrived, strict=True)
+        yield from equal_groups(np.asarray(values), np.asarray(groups), time_ns)
 
 
 def _update(args: Args, kwargs: Kwargs) -> tuple[Carrier | None, str | None]:
-    """Name an update of the engines by its version: ``apply_policy_update(self, next_step)``."""
-    return None, f"weights-{args[1]}"
+    """Name an update of the engines by its version: ``update_weights(self, weight_dir, lora_name, step)``."""
+    return None, f"weights-{args[3]}"
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -291,7 +315,7 @@ def _log(args: Args, kwargs: Kwargs) -> None:
 
 
 def _canonical(numbers: Mapping[str, Any]) -> dict[str, Series]:
-    """Return what means the same: of all environments, if one agent is trained; of an evaluation, if it is one."""
+    """Return what means the same: of all environments, if one agent is trained; of evaluations, if they are of one."""
     found = dict(CANONICAL)
     trained = [key for key in numbers if TRAINED.fullmatch(key)]
     for key in trained if len(trained) == 2 else ():
@@ -300,7 +324,7 @@ def _canonical(numbers: Mapping[str, Any]) -> dict[str, Series]:
         else:
             found[key] = (vocabulary.RESPONSE_LENGTH, ())
             found |= extremes_at(key.removesuffix("/mean"), vocabulary.RESPONSE_MAX, vocabulary.RESPONSE_MIN)
-    evaluated = [key for key in numbers if EVALUATED.fullmatch(key)]
+    evaluated = [key for key in numbers if EVALUATED.fullmatch(key)] if prime.evaluations < 2 else []
     return found | ({evaluated[0]: (vocabulary.EVAL_REWARD, ())} if len(evaluated) == 1 else {})
 
 
@@ -313,6 +337,7 @@ HOOKS: tuple[Hook, ...] = (
     ),
     CallbackHook(target="prime_rl.utils.process:set_proc_title", before=_titled),
     CallbackHook(target="prime_rl.monitors:setup", before=_configured, by_name=True),
+    CallbackHook(target="wandb:finish", before=_failed),
     StageHook(target="prime_rl.monitors:log", stage=_log_stage, before=_log),
     # --- the ranks of the trainer ---
     StageHook(target="prime_rl.trainer.model:setup_model", stage=vocabulary.SETUP_MODEL),
@@ -342,12 +367,13 @@ HOOKS: tuple[Hook, ...] = (
         failed=_scheduled,
     ),
     CallbackHook(target=f"{DISPATCHER}.emit_episode", after=_end_groups),
-    CallbackHook(target=f"{DISPATCHER}.drop_group", after=_dropped),
+    CallbackHook(target=f"{DISPATCHER}.drop_group", before=_drop, after=_end_groups),
     CallbackHook(target=f"{DISPATCHER}.cancel_inflight_train_episodes", after=_end_groups),
+    CallbackHook(target=f"{DISPATCHER}.cancel_inflight_episodes", after=_end_groups),
     StageHook(
         target="prime_rl.orchestrator.envs:Env.run", stage=vocabulary.TRAJECTORY, attributes=of_sample, capture=_ran
     ),
-    CallbackHook(target="prime_rl.orchestrator.train_sink:TrainSink._admit", after=_rejected),
+    CallbackHook(target="prime_rl.orchestrator.train_sink:TrainSink._admit", after=_admitted),
     SubmittedHook(
         target="prime_rl.orchestrator.orchestrator:Orchestrator.finalize_train_batch",
         stage=vocabulary.SAMPLE,
@@ -356,7 +382,7 @@ HOOKS: tuple[Hook, ...] = (
         capture=_shipped,
     ),
     SubmittedHook(
-        target="prime_rl.orchestrator.watcher:WeightWatcher.apply_policy_update",
+        target="prime_rl.utils.client:InferencePool.update_weights",
         stage=vocabulary.SYNC,
         attributes=((vocabulary.SYNC_OPERATION, "update_weights"),),
         submitted=_update,

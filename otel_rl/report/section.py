@@ -145,8 +145,8 @@ def more(left: int, what: str = ", which --json has") -> list[Block]:
 
 
 def rank_name(report: Report, of: Rank | OfRank | OpenStageRow) -> str:
-    """Return the number of a rank, after its role if there are several roles."""
-    role = "rank" if len({one.role for one in report.ranks}) < 2 else role_in_words(of.role)
+    """Return the number of a rank, after its role if there are several roles, or it is no rank."""
+    role = "rank" if {one.role for one in report.ranks} <= {of.role} else role_in_words(of.role)
     return f"{role} {of.rank}"
 
 

@@ -102,14 +102,17 @@ class Source:
         self.of_ranks: Averaged = average(of_ranks(found.steps)) if found.guests else self.averaged
         """The steps of the processes that hold devices: not those of a driver."""
         self.resource: Mapping[str, Value] = found.resources[list(found.attempts)[-1]] if found.attempts else {}
-        self.ranks: list[Rank] = sorted({rank for ranks in found.ranks.values() for rank in ranks})
+        self.processes: list[Rank] = sorted({rank for ranks in found.ranks.values() for rank in ranks})
+        roles = {rank.role for rank in self.processes if found.led} or {record.rank.role for record in found.steps}
+        self.ranks: list[Rank] = [rank for rank in self.processes if not roles or rank.role in roles]
+        """All processes of a run with a driver; else those that hold the steps, or all as long as there is none."""
         stepped = sum(steps for rank, steps in self.points.stepped.items() if not found.led or rank.role == DRIVER)
         self.unseen_steps: int = max(0, stepped - len(self.averaged.finished))
         self.making = Making()
 
     @cached_property
     def attempts(self) -> list[Attempt]:
-        return attempt_rows(self.found, self.averaged, self.opened, self.alive, self.unwritten, self.moved)
+        return attempt_rows(self.found, self.averaged, self.opened, self.alive, self.unwritten, self.moved, self.ranks)
 
     @cached_property
     def settings(self) -> dict[str, float]:
@@ -234,9 +237,10 @@ class Source:
 
     @cached_property
     def roles(self) -> list[RoleRow]:
-        """The roles of a run with a driver; empty of another one."""
-        ranks = {rank for _, rank in self.found.guests}
-        return self.found.roles.rows(self.ranks, ranks) if self.found.drivers else []
+        """The roles of a run with a driver, or with processes beside its ranks; empty of another one."""
+        ranks = {rank for _, rank in self.found.guests} if self.found.drivers else set(self.ranks)
+        is_plain = not self.found.drivers and self.ranks == self.processes
+        return [] if is_plain else self.found.roles.rows(self.processes, ranks)
 
     @cached_property
     def trajectories(self) -> Trajectories | None:

@@ -149,7 +149,7 @@ class Situation:
         """
         if not last.is_over:
             return None
-        together = self._alike(last)
+        together = () if last.leaf.name == v.IDLE else self._alike(last)  # ranks that wait for work meet nowhere in it
         if together:
             return Stall(together[0], "collective", together=together)
         if last.process.is_driver or last.leaf.name == v.IDLE:

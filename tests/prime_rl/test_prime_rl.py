@@ -5,10 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
-from argparse import Namespace
-from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,47 +19,12 @@ from otel_rl.journal.views import SpanView
 from otel_rl.process.state import state
 from tests.fixtures import ATTEMPT, Recording, described
 from tests.prime_rl import world
+from tests.prime_rl.training import SHAPE, orchestrate, set_up_orchestrator, train
+from tests.prime_rl.world import part
 from tests.programs.signatures import script
 
-SHAPE = Path(__file__).parent / "shape"
 TABLE: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("signatures.json").read_text("utf-8"))
 RANK = f"{v.RANK_SPAN} 0"
-
-
-@pytest.fixture
-def recorded(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recording]:
-    """Record programs of prime-rl's shape; their distribution is not installed."""
-    monkeypatch.syspath_prepend(str(SHAPE))
-    monkeypatch.setattr(world, "CLOCK", [stubbed.tick])
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.8.1")
-    monkeypatch.setattr("otel_rl.hooks.integration.version", lambda name: "0.8.1")
-    yield stubbed.start("prime_rl")
-    for name in [name for name in sys.modules if name.partition(".")[0] == "prime_rl"]:
-        del sys.modules[name]
-
-
-def part(name: str) -> Any:
-    """Import a module of the shape."""
-    return import_module(f"prime_rl.{name}")
-
-
-def train(start: int = 1) -> None:
-    """Train two steps, as ``prime_rl.trainer.rl.train`` does, which is a program."""
-    config, monitors = world.trainer_config(), part("monitors")
-    asyncio.run(monitors.setup(output_dir="outputs", run_config=config))
-    part("trainer.model").setup_model(config.model, None)
-    loader = part("trainer.rl.data").DataLoader(config.output_dir, start, 1, None)
-    broadcast = part("transports.weights.nccl").NCCLWeightBroadcast()
-    broadcast.broadcast_weights(None, step=start - 1)
-    for step in (start, start + 1):
-        loader.wait_for_batch()
-        for _ in loader.get_batch():
-            part("trainer.model").forward(None, None, None, seq_lens=None)
-        part("trainer.utils").clip_grad_norm_(None, None, 1.0, False)
-        broadcast.broadcast_weights(None, step=step)
-        part("trainer.ckpt").CheckpointManager().save(step, None, [], None, None)
-        numbers = {"optim/lr": 1e-6, "optim/grad_norm": 2.0, "entropy/all/mean": 1.5, "loss/mean": 0.25, "step": step}
-        asyncio.run(monitors.log(numbers, step=step))
 
 
 def ordered(run: Run) -> list[SpanView]:
@@ -134,28 +95,6 @@ def test_numbers_of_other_ranks(recorded: Recording, monkeypatch: pytest.MonkeyP
     assert v.LEARNING_RATE not in {point.name for point in recorded.stop().points()}
 
 
-async def orchestrate(error: str = "") -> None:
-    """Make two groups at once, drop a third one, ship a batch of the first two, and update the engines."""
-    part("utils.process").set_proc_title("Orchestrator")
-    await part("monitors").setup(output_dir="outputs", run_config=world.orchestrator_config())
-    dispatcher = part("orchestrator.dispatcher").Dispatcher(part("orchestrator.envs").Env(error))
-    groups = {"a": world.group(), "b": world.group(version=1), "c": world.group()}
-    for key in ("a", "b", "a", "b", "c"):
-        await dispatcher.schedule_group_episode(key, groups[key])
-    for meta, task in dispatcher.tasks[:4]:
-        await dispatcher.emit_episode(meta, groups[meta.group_id], await task)
-    await dispatcher.drop_group("c", reason="stale")
-    sink = part("orchestrator.train_sink").TrainSink()
-    sink._admit([1])
-    sink._admit([])
-    shipping = part("orchestrator.orchestrator").Orchestrator(Namespace(step=2))
-    await part("orchestrator.watcher").WeightWatcher().apply_policy_update(1)
-    cohort = [world.episode("a", 0, 1.0), world.episode("a", 0, 0.0), world.episode("b", 1, 1.0)]
-    sample = Namespace(token_ids=[1, 2, 3, 4, 5], mask=[False, False, True, False, True])
-    await shipping.finalize_train_batch(Namespace(samples=[], cohort=[]))
-    await shipping.finalize_train_batch(Namespace(samples=[sample], cohort=cohort))
-
-
 def test_groups_and_batches(recorded: Recording) -> None:
     """Groups overlap, and each has its own episodes; a batch links to its groups, with their lags."""
     asyncio.run(orchestrate())
@@ -171,11 +110,12 @@ def test_groups_and_batches(recorded: Recording) -> None:
     assert {(v.SAMPLE, ""), (v.SAMPLE, v.SAMPLE), (v.LOG, v.SAMPLE)} == set(names(batch))
     lag = {v.POLICY_VERSION: 1, v.LAG_MAX: 1, v.STALE_COUNT: 2}
     (shipped,) = [described(span.attributes) for span in batch if v.SAMPLE_BATCH_SIZE in span.attributes]
-    assert {v.MODE: "train", v.SAMPLE_BATCH_SIZE: 1, **lag} == shipped
+    assert {v.MODE: "train", v.SAMPLE_BATCH_SIZE: 3, **lag} == shipped
     assert [[], [trace_of("a"), trace_of("b")]] == sorted(links(run, v.SAMPLE))
     assert [(v.SYNC, "")] == names([span for span in spans if span.trace_id == trace_of("weights-1")])
-    assert {("prime_rl", "orchestrator", "Tiny-1B")} == {
-        (span.resource[v.SYSTEM], span.resource[v.ROLE], span.resource[v.MODEL_NAME]) for span in spans
+    known = (v.SYSTEM, v.SYSTEM_VERSION, v.ROLE, v.MODEL_NAME)
+    assert {("prime_rl", "0.8.1", "orchestrator", "Tiny-1B")} == {
+        tuple(span.resource[key] for key in known) for span in spans
     }
 
 
@@ -185,14 +125,15 @@ def test_numbers_of_the_orchestrator(recorded: Recording) -> None:
     points = list(recorded.stop().points())
     found = {point.name: point.value for point in points}
     expected = {
-        v.SAMPLES: 1, v.SAMPLE_LAG: pytest.approx(2 / 3), v.SAMPLE_LAG_MAX: 1, v.REWARD_ZERO_STD: 0,
-        "prime_rl.orchestrator/time/step": 2, "prime_rl.orchestrator/train/agg/effective/agent/reward/mean": 0.5,
+        v.SAMPLES: 3, v.SAMPLE_LAG: pytest.approx(2 / 3), v.SAMPLE_LAG_MAX: 1,
+        v.REWARD_SCORE: pytest.approx(2 / 3), v.REWARD_STD: pytest.approx(3**-0.5), v.REWARD_ZERO_STD: 0.5,
+        "prime_rl.orchestrator/time/step": 2,
     }  # fmt: skip
     assert expected == {name: found[name] for name in expected}
     tokens = {point.attributes[v.TOKEN_KIND]: point.value for point in points if point.name == v.SAMPLE_TOKENS}
-    assert {"prompt": 2, "response": 2, "environment": 1} == tokens
+    assert {"prompt": 6, "response": 6, "environment": 3} == tokens
     dropped = {point.attributes[v.DROPPED_BECAUSE]: point.value for point in points if point.name == v.GROUPS_DROPPED}
-    assert {"stale": 1, "filtered": 1} == dropped
+    assert {"stale": 1, "filtered": 1, "failed": 1} == dropped
 
 
 def test_what_means_the_same_of_one_agent() -> None:
@@ -208,6 +149,42 @@ def test_what_means_the_same_of_one_agent() -> None:
     } == added  # fmt: skip
     others = {key.replace("agent", name): None for key in numbers if key.startswith("train") for name in ("a", "b")}
     assert prime_rl.CANONICAL == prime_rl._canonical(others)
+
+
+@pytest.mark.parametrize(("environments", "expected"), [(1, True), (2, False)])
+def test_evaluations_of_several_environments_are_no_one_number(
+    environments: int, expected: bool, recorded: Recording
+) -> None:
+    """Each is logged by itself."""
+    asyncio.run(set_up_orchestrator(environments))
+    for number in range(environments):
+        asyncio.run(part("monitors").log({f"eval/env-{number}/effective/a/reward/mean": 0.5}, step=1))
+    found = {point.name for point in recorded.stop().points()}
+    assert (expected, not expected) == (
+        v.EVAL_REWARD in found, "prime_rl.orchestrator/eval/env-0/effective/a/reward/mean" in found,
+    )  # fmt: skip
+
+
+def test_a_group_that_is_cut_short_is_not_dropped(recorded: Recording) -> None:
+    """prime-rl trains on the episodes that it has, if those that it owes are cancelled for an overload."""
+
+    async def cut(emitted: int) -> None:
+        dispatcher = part("orchestrator.dispatcher").Dispatcher(part("orchestrator.envs").Env())
+        group = world.group()
+        for _ in range(2):
+            await dispatcher.schedule_group_episode("a", group)
+        for meta, task in dispatcher.tasks[:emitted]:
+            await dispatcher.emit_episode(meta, group, await task)
+        await dispatcher.drop_group("a", reason="overload")
+
+    asyncio.run(cut(1))
+    asyncio.run(cut(0))
+    dropped = [
+        (one.attributes[v.DROPPED_BECAUSE], one.value)
+        for one in recorded.stop().points()
+        if one.name == v.GROUPS_DROPPED
+    ]
+    assert [("surplus", 1)] == dropped
 
 
 def test_an_episode_that_fails(recorded: Recording) -> None:

@@ -270,6 +270,20 @@ def test_if_all_only_wait_it_is_one_stall() -> None:
     assert [("stage", "trainer", 2, v.IDLE, ["trainer 0", "trainer 1"])] == told(*some)
 
 
+def test_ranks_that_all_wait_for_work_wait_for_who_makes_it() -> None:
+    """They wait for another program, not in a collective; while that goes on they do not stall."""
+    groups = {"default_pg": (7, (0, 1))}
+    ranks = [
+        process(rank, row(v.IDLE, 100), normal={v.IDLE: (9, 1.0)}, groups=groups, world_size=2, stage=("", 100))
+        for rank in range(2)
+    ]
+    role = {"role": "orchestrator", "process": "worker", "normal": {v.TRAJECTORY: (9, 10.0)}}
+    stuck, busy = (process(0, row(v.TRAJECTORY, age_s), stage=("", age_s), **role) for age_s in (90, 5))
+    waiting = ["trainer 0", "trainer 1"]
+    assert [("stage", "orchestrator", 0, v.TRAJECTORY, waiting)] == told(*ranks, stuck)
+    assert [] == told(*ranks, busy)
+
+
 def test_two_processes_that_call_each_other_are_one_stall() -> None:
     """The chain ends, at the one that was to answer first."""
     one = worker(0, row("ask", 700, id="a", parent="b"))

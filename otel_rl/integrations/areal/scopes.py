@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
-from otel_rl.hooks import Args, BlockHook, CallbackHook, Hook, Kwargs, StageHook
+from otel_rl.hooks import Args, BlockHook, CallbackHook, Hook, Kwargs, StageHook, installed_version
 from otel_rl.process.state import state
 from otel_rl.records import Value
 from otel_rl.single_controller.driver import (
@@ -89,13 +89,11 @@ def is_spmd() -> bool:
 
 def _made(args: Args, kwargs: Kwargs) -> None:
     """Learn what is trained: ``__init__(self, config, ...)``."""
-    from importlib.metadata import version
-
     job = attempt("read", "what AReaL trains", _job, args[1]) or {}
     if is_spmd():
-        state.identify(system="areal", system_version=version("areal"), **job)
+        state.identify(system="areal", system_version=installed_version("areal"), **job)
     else:
-        become_driver("areal", version("areal"), job)
+        become_driver("areal", installed_version("areal"), job)
 
 
 def _job(config: Any) -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
-from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, StageHook
+from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, StageHook, installed_version
 from otel_rl.integrations.openrlhf.actors import COMPUTED, FORMAT
 from otel_rl.integrations.openrlhf.logged_numbers import log_metrics, record_evaluation
 from otel_rl.records import Value
@@ -51,9 +51,8 @@ progress = StepsDone.keep("progress")
 
 def _made(args: Args, kwargs: Kwargs) -> None:
     """Learn what is trained: ``__init__(self, strategy, ...)``."""
-    from importlib.metadata import version
-
-    become_driver("openrlhf", version("openrlhf"), attempt("read", "what OpenRLHF trains", _job, args[1].args))
+    job = attempt("read", "what OpenRLHF trains", _job, args[1].args)
+    become_driver("openrlhf", installed_version("openrlhf"), job)
 
 
 def _job(config: Any) -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
-from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, StageHook
+from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, StageHook, installed_version
 from otel_rl.process.hooked import hooking
 from otel_rl.records import Value
 from otel_rl.single_controller.driver import (
@@ -87,9 +87,7 @@ rollout_weights = RolloutWeights.keep("rollout_weights")
 
 def _made(args: Args, kwargs: Kwargs) -> None:
     """Learn what is trained: ``__init__(self, cfg, tracker, tokenizer, train_dataset, ...)``."""
-    from importlib.metadata import version
-
-    become_driver("skyrl", version("skyrl"), attempt("read", "what SkyRL trains", _job, args[1].trainer))
+    become_driver("skyrl", installed_version("skyrl"), attempt("read", "what SkyRL trains", _job, args[1].trainer))
 
 
 def _job(config: Any) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -49,7 +49,7 @@ class FailedRank:
     is_end: bool
     """It ended the last attempt, too."""
     is_called: bool = False
-    """It ended a call of a process that a driver calls, or a rollout beside the steps of a driver, and no step."""
+    """It ended a call in a process that holds no steps, or a rollout in a driver's own, and no step."""
     follows: Follows = ""
     phase: str = ""
     """`set-up` or `tear-down`, outside of any step."""
@@ -123,8 +123,6 @@ class HealthRows:
     """Steps that it shall make; 0 if unknown."""
     ranks: Sequence[Rank] = ()
     missing_ranks: int = 0
-    led: Set[str] = frozenset()
-    """Attempts in which a driver calls the others."""
     memory: Sequence[RankMemory] = ()
     """Memory of the ranks in the last attempt."""
     stalls: Sequence[StallRow] = ()

@@ -308,7 +308,7 @@ class Report:
     """Algorithm of the first training."""
     model: str
     roles: list[RoleRow]
-    """The processes of a single controller; empty of a run in which every rank has the steps itself."""
+    """The processes of a run with a driver, or with others beside its ranks; empty if all of them hold the steps."""
     trainings: list[TrainingRow]
     """In order of time; loops in a row with the same algorithm and model are one."""
     settings: dict[str, float]
@@ -330,7 +330,7 @@ class Report:
     rates: list[Rate]
     requests: Requests
     trajectories: Trajectories | None
-    """Null if the run has no single controller, or none was recorded."""
+    """Those of processes that hold no steps, and of a driver; null if none was recorded."""
     flops: Flops
     ledger: Ledger
     memory: list[MemoryPeak]

@@ -1,4 +1,4 @@
-"""What a single controller's processes did, as data: stages by role, trajectories, and what a step waits for."""
+"""What processes did that hold no steps, as data: stages by role, trajectories, and what a step waits for."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class RoleRow:
     is_driver: bool
     """It holds the steps and calls the others."""
     is_rank: bool
-    """They hold devices: they train, and count in goodput and wall time."""
+    """They train, and count in goodput and wall time."""
     stages: list[RoleStage]
-    """The most time first; empty for the driver, whose stages are those of the step."""
+    """The most time first; empty for who holds the steps: a driver, or else the ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,7 +133,8 @@ def failed_and_went_on(rows: HealthRows) -> Found | None:
 @rule(
     "warning",
     reads=(v.ERROR_TYPE,),
-    condition="an exception ended a call in a process that a driver calls, or a rollout in the driver's own",
+    condition="an exception ended a call in a process that a driver calls, or that works beside the ranks, or a "
+    "rollout in the driver's own",
     window="all steps",
     sentence=f"{WHO} failed with {{error}} {{where}} ({{times:plural failure}} in all).",
     advice="See what its caller made of it: whether it tried again, or left the sample out.",

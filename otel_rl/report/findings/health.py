@@ -33,7 +33,7 @@ OFTEN: Final = 0.1
 READINGS: Final = 12
 """The fewest readings that are judged: a minute of them."""
 CALLERS_WAITS: Final = (f"{v.IDLE} queue", f"{v.IDLE} controller")
-"""Waits of a driver and of its ranks for what others do."""
+"""Waits for what other processes do."""
 WRONG: Final = ("failed", "no_value")
 OF_ACTIONS: Final[dict[str, Any]] = {"reads": (v.ACTIONS,), "window": "the last attempt"}
 DOES: Final = {"checkpoint": "saved a checkpoint", "stop": "stopped the training", "call": "called"}
@@ -73,7 +73,7 @@ def hanging(rows: HealthRows) -> Found | None:
     hanging = [row for row in rows.open_stages if row.is_hanging]
     if not hanging:
         return None
-    row = min(hanging, key=lambda row: (_waits(rows, row), -row.open_s))
+    row = min(hanging, key=lambda row: (_waits(row), -row.open_s))
     return Found(
         {
             "who": rank_name(Rank(row.role, row.rank), rows.ranks),
@@ -89,9 +89,9 @@ def hanging(rows: HealthRows) -> Found | None:
     )
 
 
-def _waits(rows: HealthRows, row: OpenStageRow) -> bool:
-    """Return whether it waits for another rank in a collective, or for what a driver's processes do."""
-    return row.collective is not None or (row.attempt in rows.led and row.stage in CALLERS_WAITS)
+def _waits(row: OpenStageRow) -> bool:
+    """Return whether it waits for another rank in a collective, or for what other processes do."""
+    return row.collective is not None or row.stage in CALLERS_WAITS
 
 
 @rule(

@@ -60,8 +60,8 @@ def whole(share: float) -> str:
 
 
 def rank_name(rank: Rank, ranks: Iterable[Rank]) -> str:
-    """Name one of all ranks: by its role only if there are several roles."""
-    role = "rank" if len({one.role for one in ranks}) < 2 else role_in_words(rank.role)
+    """Name one of all ranks: by its role only if there are several roles, or it is no rank."""
+    role = "rank" if {one.role for one in ranks} <= {rank.role} else role_in_words(rank.role)
     return f"{role} {rank.rank}"
 
 

@@ -142,6 +142,17 @@ class FoldedSpans:
     def widen(self, attempt: str, bounds: Bounds) -> None:
         self.attempts.setdefault(attempt, replace(bounds)).widen(bounds.begin_ns, bounds.end_ns)
 
+    def place_by_ranks(self) -> None:
+        """Let what is in no rank's steps be placed by those of the first rank of each loop: there is no driver."""
+        first: dict[tuple[str, str], Rank] = {}
+        for record in self.steps:
+            loop = record.attempt, record.step.loop
+            first[loop] = min(first.get(loop, record.rank), record.rank)
+        for record in self.steps:
+            if record.rank == first[record.attempt, record.step.loop]:
+                host = self.hosts[record.attempt, record.rank].name
+                self.trajectories.add_times(record.key, record.step.begin_ns, record.step.end_ns, host)
+
     def ended_outside(self, attempt: str) -> list[PhaseFailure]:
         """Return the exceptions that may have ended an attempt outside of its steps; one that has steps went on."""
         has_steps = any(record.attempt == attempt for record in self.steps)

@@ -204,9 +204,7 @@ class Traces:
         return v.TEARDOWN if is_later else v.SETUP
 
     def _step_of(self, spans: Sequence[SpanView]) -> int | None:
-        """Return the step in which a rollout ended that has a trace of its own; None without a driver."""
-        if not self.found.drivers:
-            return None
+        """Return the step in which a rollout ended that has a trace of its own; None if that is not known."""
         key = self.found.trajectories.step_of(max(spans, key=lambda span: span.end_ns))
         return None if key is None else key[2]
 

@@ -108,9 +108,13 @@ class RunFold:
         of_writer: defaultdict[str, list[SpanView]] = defaultdict(list)
         for view in closed:
             of_writer[self._writer(view.journal).writer].append(view)
-        for name, writer in self.writers.items():
-            writer.finish(of_writer[name])
         found = self.found
+        for has_steps in (True, False):  # what is beside the ranks is placed in the steps of these
+            for name, writer in self.writers.items():
+                if writer.has_steps is has_steps:
+                    writer.finish(of_writer[name])
+            if has_steps and not found.drivers:
+                found.place_by_ranks()
         found.trajectories.place()
         for attempt, widest in self.bounds.items():
             if attempt not in found.set_in:
@@ -165,6 +169,8 @@ class WriterFold:
 
     def __init__(self, run: RunFold, journal: Journal) -> None:
         self.run, self.found, self.journal = run, run.found, journal
+        self.has_steps = False
+        """Whether the process has steps of its own."""
         self.is_training = False
         """Whether the process trains in the steps of a driver."""
         self.lent: set[bytes] = set()
@@ -228,7 +234,9 @@ class WriterFold:
         self.batches[number] = batch
         table = table_of_columns(batch, self.texts, COLUMNS, resource[batch.rows["resource"]], number)
         self.run.is_led |= self._is_driver()
-        is_seen = self.containers(table) | (table["status"] == ERROR) | table.has(v.SUBMISSION)
+        is_container = self.containers(table)
+        self.has_steps |= bool((is_container & table.has(v.ITERATION)).any())
+        is_seen = is_container | (table["status"] == ERROR) | table.has(v.SUBMISSION)
         self.make_views(table, np.arange(len(table)) if self.run.is_led else np.flatnonzero(is_seen))
         return table
 
@@ -272,6 +280,11 @@ class WriterFold:
     def _is_driver(self) -> bool:
         return any(text(resource, v.ROLE) == DRIVER for resource in self.resources)
 
+    def _is_beside(self) -> bool:
+        """Return whether the process works beside ranks that hold the steps, in a role of its own."""
+        roles = {record.rank.role for record in self.found.steps}
+        return bool(roles) and not any(rank_of(resource).role in roles for resource in self.resources)
+
     def _note_driver(self, span: SpanView) -> None:
         """Note what a driver did; drivers are read first."""
         if is_container(span.name):
@@ -286,7 +299,7 @@ class WriterFold:
         self.run.devices.add(span)
 
     def _note_called(self, spans: Iterable[SpanView]) -> None:
-        """Note what a process did that a driver calls, when the steps are known in which that was."""
+        """Note what a process did that has no steps, when the steps are known in which that was."""
         found, run = self.found, self.run
         for span in sorted(spans, key=attrgetter("end_ns")):
             if is_driver(span) or is_container(span.name):
@@ -366,7 +379,10 @@ class WriterFold:
         kept = is_closed[trace]
         if closed:
             over = table.take(kept)
-            self._note_called(over["view"].tolist() if self.found.drivers else ())
+            is_beside = is_end and not self.found.drivers and not self.has_steps and self._is_beside()
+            if is_beside:
+                self.make_views(over, np.arange(len(over)))
+            self._note_called(over["view"].tolist() if self.found.drivers or is_beside else ())
             Traces(self, *self._with_guests(over, turn[trace[kept]], len(closed))).fold()
         self._keep(table.take(~kept))
         return len(self.pending[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Container, Iterable, Sequence, Set
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import OpenView
@@ -101,6 +101,7 @@ def attempt_rows(
     alive: set[str],
     unwritten: Set[str],
     moved: Set[str],
+    ranks: Container[Rank],
 ) -> list[Attempt]:
     steps = {record.key for record in averaged.finished}
     return [
@@ -110,7 +111,7 @@ def attempt_rows(
             begin_ns=bounds.begin_ns,
             end_ns=bounds.end_ns,
             steps=sum(name == attempt for name, _, _ in steps),
-            ranks=len(found.ranks[attempt]),
+            ranks=sum(rank in ranks for rank in found.ranks[attempt]),
             setup_s=_setup_s(attempt, found),
         )
         for attempt, bounds in found.attempts.items()

@@ -44,7 +44,6 @@ def health_rows(source: Source) -> HealthRows:
         planned=int(source.settings.get(PLANNED, 0)),
         ranks=source.ranks,
         missing_ranks=source.missing_ranks,
-        led=set(source.found.led),
         memory=list(_memory(source, last)),
         stalls=source.stalls,
         actions=source.actions,
@@ -90,7 +89,7 @@ def _memory(source: Source, attempt: str) -> Iterable[RankMemory]:
             bytes=[size for _, size in rows],
             stage=stage,
             share=share,
-            is_rank=(attempt, rank) in source.found.guests if attempt in source.found.led else True,
+            is_rank=(attempt, rank) in source.found.guests if attempt in source.found.led else rank in source.ranks,
         )
 
 
@@ -104,6 +103,13 @@ def _failures(source: Source, last: str) -> list[FailedRank]:
     return failures + (_outside(source, last, ends[last]) if last in ends else [])
 
 
+def _is_called(source: Source, one: Failure) -> bool:
+    """Return whether it ended a call, or a rollout of a driver, and no step."""
+    if one.attempt not in source.found.led:
+        return one.rank not in source.ranks
+    return one.rank.role != DRIVER or one in source.found.failed_calls
+
+
 def _failed(source: Source, one: Failure, *, is_end: bool) -> FailedRank:
     return FailedRank(
         rank=one.rank,
@@ -111,7 +117,7 @@ def _failed(source: Source, one: Failure, *, is_end: bool) -> FailedRank:
         stage=one.stage,
         error=one.error,
         is_end=is_end,
-        is_called=one.attempt in source.found.led and (one.rank.role != DRIVER or one in source.found.failed_calls),
+        is_called=_is_called(source, one),
         follows=one.follows,
         host=source.found.hosts[one.attempt, one.rank].name,
     )

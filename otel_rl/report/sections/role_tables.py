@@ -53,7 +53,8 @@ def _trajectory_blocks(report: Report) -> list[Block]:
     heads = ("count", "median", "p95", "longest", "prompt tok.", "response tok.")
     table = Table.of("trajectories", *heads)
     times = map(seconds, (found.median_s, found.p95_s, found.longest_s))
-    table.add("training", count(found.trajectories), *times, count(found.prompt_tokens), count(found.response_tokens))
+    tokens = (count(number) if number else "-" for number in (found.prompt_tokens, found.response_tokens))
+    table.add("training", count(found.trajectories), *times, *tokens)
     if found.evaluated:
         table.add("evaluation", count(found.evaluated), *[""] * (len(heads) - 1))
     held = [

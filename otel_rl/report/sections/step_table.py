@@ -83,7 +83,7 @@ def _table(report: Report, shown: Sequence[StageRow], ranks: list[Rank]) -> Tabl
 
 def _callers(report: Report, row: StageRow) -> int:
     """Return how many processes have a stage: of several calls in a step of each the median says too little."""
-    if not report.roles:
+    if not any(one.is_driver for one in report.roles):
         return len(report.ranks)
     return 1 if row.inside is None else sum(one.processes for one in report.roles if one.is_rank)
 

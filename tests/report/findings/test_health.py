@@ -202,10 +202,7 @@ UPDATES = Updates(steps=100, skipped=30, last_row=0, since=4)
     ("rows", "severity", "sentence"),
     [
         (
-            {
-                "open_stages": [replace(HANG, rank=0, open_s=50.0, attempt="led", stage="rl.idle queue"), HANG],
-                "led": {"led"},
-            },
+            {"open_stages": [replace(HANG, rank=0, open_s=50.0, stage="rl.idle queue"), HANG]},
             "alarm",
             "Rank 1 may hang, like 1 more: in rl.reward, step 7 for 40.0 s; the longest call that ended took 1.20 s.",
         ),

@@ -21,7 +21,7 @@ STARTING_RATIO: Final = 5.0
 
 def slow_process(source: Source) -> SlowProcess | None:
     """Compare the processes of a role that are no ranks: agent loops, servers, reward workers."""
-    slow = source.found.roles.slowest({rank for _, rank in source.found.guests}) if source.roles else None
+    slow = source.found.roles.slowest({rank for _, rank in source.found.guests}) if source.found.led else None
     steps, step_s = len({record.key for record in source.averaged.finished}), source.averaged.mean_ns / 1e9
     if slow is None or not steps or not step_s:
         return None
@@ -44,7 +44,7 @@ def growing_stage(source: Source) -> GrowingStage | None:
     """
     steps = _together(source)
     stages = {path[0] for records in steps for record in records for path in record.stages if len(path) == 1}
-    stages = {stage for stage in stages if (not stage.startswith(v.IDLE) if source.roles else _is_sync(stage))}
+    stages = {stage for stage in stages if (not stage.startswith(v.IDLE) if source.found.led else _is_sync(stage))}
     rises = {
         stage: rise([fmean(_busy_ns(record, stage) for record in records) / 1e9 for records in steps])
         for stage in stages
@@ -84,7 +84,7 @@ def _together(source: Source) -> list[list[StepRecord]]:
 
 def _of_last_attempt(source: Source, records: Sequence[StepRecord]) -> list[StepRecord]:
     last = source.attempts[-1].id if source.attempts else ""
-    return [record for record in records if record.attempt == last] if source.roles else []
+    return [record for record in records if record.attempt == last] if source.found.led else []
 
 
 def _busy_ns(record: StepRecord, stage: str) -> int:

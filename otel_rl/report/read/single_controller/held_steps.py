@@ -26,14 +26,14 @@ WORKING: Final = (v.SAMPLE_SERVE, v.REWARD, v.SAMPLE_TURN, v.IDLE)
 
 
 def trajectories(run: Run, found: FoldedSpans, averaged: Averaged) -> Trajectories | None:
-    """Sum up the trajectories of a run with a single controller; None of another run, or where there are none."""
+    """Sum up the trajectories of a run that are not in the steps of its ranks; None if there are none."""
     spans = found.trajectories
     longest = spans.longest
     if longest is None:
         return None
     durations = summarize(spans.durations)
     work = sum_of(spans.works.values())
-    generating_s, late_s = _waited_s(spans, averaged)
+    generating_s, late_s = _waited_s(found, averaged)
     return Trajectories(
         trajectories=durations.count,
         evaluated=spans.evaluated,
@@ -63,10 +63,11 @@ def sum_of(works: Iterable[WorkSums]) -> WorkSums:
     return total
 
 
-def _waited_s(spans: TrajectorySpans, averaged: Averaged) -> tuple[float | None, float | None]:
-    """Return how long the driver waits in a mean step for trajectories, and how long after they have ended."""
+def _waited_s(found: FoldedSpans, averaged: Averaged) -> tuple[float | None, float | None]:
+    """Return how long the driver waits in a mean step for trajectories, and how long after they have ended; or None."""
+    spans = found.trajectories
     known = [(record, spans.steps[record.key]) for record in averaged.steady if record.key in spans.steps]
-    if not known or not all(spans.is_by_its_clock(record.key) for record, _ in known):
+    if not found.led or not known or not all(spans.is_by_its_clock(record.key) for record, _ in known):
         return None, None
     late_ns = sum(rollouts.late_ns(record.waits) for record, rollouts in known)
     waited_ns = sum(end_ns - begin_ns for record, _ in known for begin_ns, end_ns in record.waits)

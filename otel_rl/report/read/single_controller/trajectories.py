@@ -120,9 +120,13 @@ class TrajectorySpans:
         attempt, number = text(container.resource, v.ATTEMPT_ID), iteration_of(container.attributes)
         if number is not None:
             key = attempt, text(container.attributes, v.LOOP_NAME), number
-            insort(self._begins[attempt], (container.start_ns, container.end_ns, key))  # journals have any order
+            self.add_times(key, container.start_ns, container.end_ns, text(container.resource, v.HOST_NAME))
             self._traces[container.trace_id] = key
-            self._hosts[attempt] = text(container.resource, v.HOST_NAME)
+
+    def add_times(self, key: StepKey, begin_ns: int, end_ns: int, host: str) -> None:
+        """Add when a step was, by the clock of a host."""
+        insort(self._begins[key[0]], (begin_ns, end_ns, key))  # journals have any order
+        self._hosts[key[0]] = host
 
     def add_group(self, span: SpanView) -> bool:
         """Add the group of a trajectory; return False for one of an evaluation."""

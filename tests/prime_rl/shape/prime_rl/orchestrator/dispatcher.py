@@ -18,11 +18,20 @@ class Dispatcher:
 
     async def emit_episode(self, meta: Any, group: Any, episode: Any) -> None:
         group.emitted += 1
+        episode.run.work.policy.start = group.policy_version_at_start
         if group.emitted >= group.target_episodes:
             self.groups.pop(meta.group_id, None)
 
     async def drop_group(self, group_id: Any, *, reason: Any) -> Any:
-        return self.groups.pop(group_id).target_episodes
+        group = self.groups.pop(group_id, None)
+        owed = 0 if group is None else group.target_episodes - group.emitted
+        for task in [task for meta, task in self.tasks if meta.group_id == group_id]:
+            task.cancel()
+        await asyncio.sleep(0)
+        return owed
+
+    async def cancel_inflight_episodes(self) -> None:
+        self.groups.clear()
 
     async def cancel_inflight_train_episodes(self) -> Any:
         self.groups.clear()

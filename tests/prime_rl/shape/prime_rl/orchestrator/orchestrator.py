@@ -15,4 +15,12 @@ class Orchestrator:
             return
         tick(1)
         self.progress.step += 1
-        await monitors.log({"train/agg/effective/agent/reward/mean": 0.5, "time/step": 2.0, "step": 1}, step=1)
+        step, rewards = self.progress.step - 1, [trace.reward for one in batch.cohort for trace in one.traces]
+        agent = "train/agg/effective/agent"
+        numbers = {
+            f"{agent}/reward/mean": sum(rewards) / len(rewards),
+            f"{agent}/num_output_tokens/mean": 5.0,
+            "time/step": 2.0,
+            "step": step,
+        }
+        await monitors.log(numbers, step=step)

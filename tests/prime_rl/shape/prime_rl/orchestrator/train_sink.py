@@ -4,5 +4,8 @@ from typing import Any
 
 
 class TrainSink:
+    def __init__(self, on_result: Any) -> None:
+        self.on_result = on_result
+
     def _admit(self, group: Any) -> Any:
-        return bool(group)
+        return self.on_result(group) if self.on_result is not None else True
