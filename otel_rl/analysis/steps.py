@@ -6,9 +6,9 @@ Steps of several tasks or threads may overlap instead: then each lasts to its ow
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 WARMUP_STEPS: Final = 2
 """First steps of an attempt that stay out of averages: they allocate, compile and fill caches."""
@@ -27,8 +27,7 @@ class Disagreement(Generic[RankT]):
     compared: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Step:
+class Step(NamedTuple):
     """One step of one rank; ordered by its begin."""
 
     begin_ns: int
@@ -49,7 +48,7 @@ def tile(steps: Sequence[Step]) -> list[Step]:
     """
     ordered = sorted(steps)
     tiled = [
-        replace(step, end_ns=max(step.end_ns, following.begin_ns)) if _follows(step, following) else step
+        Step(step.begin_ns, max(step.end_ns, following.begin_ns), *step[2:]) if _follows(step, following) else step
         for step, following in pairwise(ordered)
     ]
     return tiled + ordered[-1:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import Goodput
@@ -33,8 +34,7 @@ from otel_rl.tables.calls import Calls
 from otel_rl.tables.peers import CallKey
 
 
-@dataclass(frozen=True, slots=True)
-class StepRecord:
+class StepRecord(NamedTuple):
     """One step of one rank."""
 
     attempt: str
@@ -160,4 +160,4 @@ def with_peers(records: Sequence[StepRecord]) -> Iterator[StepRecord]:
     unsaid = {(record.attempt, record.rank.role) for record in records if record.pipeline == UNKNOWN}
     for record in records:
         is_unsaid = (record.attempt, record.rank.role) in unsaid
-        yield replace(record, pipeline=UNKNOWN) if is_unsaid and record.pipeline != UNKNOWN else record
+        yield record._replace(pipeline=UNKNOWN) if is_unsaid and record.pipeline != UNKNOWN else record

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from copy import copy
-from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from operator import attrgetter, itemgetter
@@ -146,7 +145,7 @@ class RunFold:
         if not record.is_guest:
             return record
         host = self.found.hosts[record.attempt, record.rank].name
-        return replace(record, goodput=self.devices.with_rollouts(record.goodput, record.waits, record.attempt, host))
+        return record._replace(goodput=self.devices.with_rollouts(record.goodput, record.waits, record.attempt, host))
 
 
 def fold(run: Run, opened: Sequence[OpenView]) -> FoldedSpans:

@@ -127,7 +127,7 @@ def average(records: Iterable[StepRecord]) -> Averaged:
         group.sort(key=lambda record: record.step)
         tiled = tile([record.step for record in group])
         whole = [
-            replace(record, step=step) for record, step in zip(group, tiled, strict=True) if not record.is_truncated
+            record._replace(step=step) for record, step in zip(group, tiled, strict=True) if not record.is_truncated
         ]
         finished += whole
         steady += whole[warmup(len(whole)) :]

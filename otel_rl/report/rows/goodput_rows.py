@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
 from typing import Final
 
@@ -157,5 +156,5 @@ def _parts(records: Sequence[StepRecord]) -> list[list[Step]]:
         if loop not in names:
             names[loop] = names.get(record.restart_of, loop)
             parts += [[]] if record.restart_of else []
-        parts[-1].append(replace(record.step, loop=names[loop]))
+        parts[-1].append(record.step._replace(loop=names[loop]))
     return parts
