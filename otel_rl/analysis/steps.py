@@ -48,14 +48,10 @@ def tile(steps: Sequence[Step]) -> list[Step]:
     """
     ordered = sorted(steps)
     tiled = [
-        Step(step.begin_ns, max(step.end_ns, following.begin_ns), *step[2:]) if _follows(step, following) else step
-        for step, following in pairwise(ordered)
+        Step(begin, max(end, following) if (name, number) == (loop, iteration + 1) else end, loop, iteration)
+        for (begin, end, loop, iteration), (following, _, name, number) in pairwise(ordered)
     ]
     return tiled + ordered[-1:]
-
-
-def _follows(step: Step, following: Step) -> bool:
-    return following.loop == step.loop and following.iteration == step.iteration + 1
 
 
 def warmup(count: int) -> int:
@@ -72,6 +68,9 @@ def disagreement(names: Mapping[RankT, Sequence[Name]]) -> Disagreement[RankT] |
     """
     lengths = sorted(map(len, names.values()))
     compared = lengths[-2] if len(lengths) > 1 else 0
+    longest = max(names.values(), key=len, default=[])
+    if all(own[:compared] == longest[: len(own)][:compared] for own in names.values()):
+        return None
     different = [k for k in range(compared) if len({own[k] for own in names.values() if len(own) > k}) > 1]
     if not different:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from copy import copy
@@ -13,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from otel_rl import vocabulary as v
+from otel_rl.analysis.steps import Step
 from otel_rl.journal.files import Journal
 from otel_rl.journal.read import OpenView, Run, SpanView, span_columns
 from otel_rl.report.data.report import Failure
-from otel_rl.report.fold.folded_spans import FoldedSpans, StepRecord, with_peers
+from otel_rl.report.fold.folded_spans import GOODPUT, FoldedSpans, StepRecord, with_peers
 from otel_rl.report.fold.traces import Traces
 from otel_rl.report.read.containers import Bounds
 from otel_rl.report.read.failures import failures_of_called
@@ -115,8 +117,8 @@ class RunFold:
             if attempt not in found.set_in:
                 found.widen(attempt, widest)
         found.growth.finish()
-        steps = (self._of_use(record) for record in with_peers(found.steps))
-        found.steps = sorted(steps, key=attrgetter("step", "rank"))
+        steps = [self._of_use(record) if record.is_guest else record for record in with_peers(found.steps)]
+        found.steps = sorted(steps, key=_order)
         self.failed += failures_of_called(self.errors, found.trajectories.step_of)
         found.failures = [failure for _, failure in sorted(self.failed, key=itemgetter(0))]
         found.outside.sort(key=lambda failure: failure.end_ns)
@@ -142,10 +144,15 @@ class RunFold:
 
     def _of_use(self, record: StepRecord) -> StepRecord:
         """Return a step of a guest with what rollout servers did on its device meanwhile."""
-        if not record.is_guest:
-            return record
         host = self.found.hosts[record.attempt, record.rank].name
-        return record._replace(goodput=self.devices.with_rollouts(record.goodput, record.waits, record.attempt, host))
+        goodput = self.devices.with_rollouts(record.goodput, record.waits, record.attempt, host)
+        numbers = array("q", record.sums)
+        numbers[GOODPUT] = array("q", goodput)
+        return record._replace(sums=numbers.tobytes())
+
+
+def _order(record: StepRecord) -> tuple[Step, str, int]:
+    return record.step, record.rank.role, record.rank.rank
 
 
 def fold(run: Run, opened: Sequence[OpenView]) -> FoldedSpans:

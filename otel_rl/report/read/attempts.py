@@ -102,14 +102,13 @@ def attempt_rows(
     unwritten: Set[str],
     moved: Set[str],
 ) -> list[Attempt]:
-    steps = {record.key for record in averaged.finished}
     return [
         Attempt(
             id=attempt,
             state="moved" if found.writers[attempt] & moved else _state(attempt, found, opened, alive, unwritten),
             begin_ns=bounds.begin_ns,
             end_ns=bounds.end_ns,
-            steps=sum(name == attempt for name, _, _ in steps),
+            steps=sum(name == attempt for name, _, _ in averaged.keys),
             ranks=len(found.ranks[attempt]),
             setup_s=_setup_s(attempt, found),
         )
