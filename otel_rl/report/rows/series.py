@@ -53,6 +53,15 @@ class PlacedMoments(NamedTuple):
     """Its turn in order of steps, in each of time and attempt."""
 
 
+class LinedUp(NamedTuple):
+    """The points of a series step by step, of each the newest attempt's, in order of time."""
+
+    rows: Ints
+    ends: list[int]
+    """Where the points of each step begin in ``rows``, and where the last end."""
+    steps: list[int | None]
+
+
 @dataclass(frozen=True, slots=True)
 class RankSeries:
     """The values of one rank as it recorded them, the newest of each step."""
@@ -108,9 +117,9 @@ class SeriesPoints:
 
     def series(self, records: Sequence[StepRecord], making: Making) -> tuple[list[Series], list[Series]]:
         """Return the series of ``NAMES`` and the training's own, by step; the newest attempt of a step counts."""
-        moments = self._place(records)
+        moments, known = self._place(records), dict[bytes, LinedUp]()
         found = (
-            making.make("curve", head[0], None, _series, head, moments, *map(np.array, points))
+            making.make("curve", head[0], None, _series, head, moments, known, *map(np.array, points))
             for head, points in self._points.items()
         )
         made = [one for one in found if one is not None]
@@ -228,29 +237,38 @@ def _rank_series(head: Head, rank: Rank, moments: PlacedMoments, own: Ints, valu
     )
 
 
-def _series(head: Head, moments: PlacedMoments, own: Ints, values: Ints) -> Series:
+def _series(head: Head, moments: PlacedMoments, known: dict[bytes, LinedUp], own: Ints, values: Ints) -> Series:
+    """Make a series; most have the moments of another one, so that few have to be lined up."""
     name, unit, qualifiers = head
-    order = np.argsort(moments.turn[own], kind="stable")
-    step, time, attempt = (column[own[order]] for column in (moments.step, moments.time, moments.attempt))
-    is_last = np.append(step[1:] != step[:-1], True)
-    of_step = np.cumsum(is_last) - is_last
-    is_newest = attempt == attempt[is_last][of_step]
-    first = np.minimum.reduceat(order, np.flatnonzero(np.append(True, is_last[:-1])))
-    values, time, of_step = values[order][is_newest], time[is_newest], of_step[is_newest]
-    bounds = np.searchsorted(of_step, np.arange(len(first) + 1))
-    turns = np.lexsort((first, time[bounds[:-1]])).tolist()
-    listed, ends = values.tolist(), bounds.tolist()
-    numbers = [_combine(listed[ends[turn] : ends[turn + 1]], name) for turn in turns]
-    steps = step[is_last].tolist()
+    key = own.tobytes()
+    rows, ends, steps = known.get(key) or known.setdefault(key, _line_up(moments, own))
+    values = values[rows]
+    listed = values.tolist()
+    numbers = [_combine(listed[begin:end], name) for begin, end in pairwise(ends)]
     return Series(
         name=name,
         qualifiers=dict(qualifiers),
         unit=unit,
         **trend(numbers),
         nonfinite=int(np.sum(~np.isfinite(values))),
-        steps=[moments.steps[steps[turn]] for turn in turns],
+        steps=list(steps),
         values=[value if math.isfinite(value) else None for value in numbers],
     )
+
+
+def _line_up(moments: PlacedMoments, own: Ints) -> LinedUp:
+    order = np.argsort(moments.turn[own], kind="stable")
+    step, time, attempt = (column[own[order]] for column in (moments.step, moments.time, moments.attempt))
+    is_last = np.append(step[1:] != step[:-1], True)
+    of_step = np.cumsum(is_last) - is_last
+    is_newest = attempt == attempt[is_last][of_step]
+    first = np.minimum.reduceat(order, np.flatnonzero(np.append(True, is_last[:-1])))
+    rows, time, of_step = order[is_newest], time[is_newest], of_step[is_newest]
+    counts = np.bincount(of_step)
+    turns = np.lexsort((first, time[np.cumsum(counts) - counts]))
+    rows = rows[np.argsort(inverse(turns)[of_step], kind="stable")]
+    steps = step[is_last][turns].tolist()
+    return LinedUp(rows, [0, *np.cumsum(counts[turns]).tolist()], [moments.steps[one] for one in steps])
 
 
 def _combine(numbers: Sequence[float], name: str) -> float:
