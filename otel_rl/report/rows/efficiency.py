@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from otel_rl.analysis.summary import summarize
 from otel_rl.report.data.ranks import Rank, StepKey
 from otel_rl.report.data.report import WorkRow
 from otel_rl.report.data.time_use import Efficiency, GoodputRow
 from otel_rl.report.fold.folded_spans import FoldedSpans, StepRecord, sums_of
-from otel_rl.report.read.average import Averaged, of_ranks
+from otel_rl.report.read.average import Averaged, of_ranks, quantile_of
 from otel_rl.report.read.rank_times import CONTROLLER, RankTimes
 from otel_rl.report.read.span_attributes import WorkSums
 from otel_rl.report.rows.goodput_rows import Goodputs
@@ -27,8 +26,9 @@ def efficiency(found: FoldedSpans, averaged: Averaged) -> Efficiency:
     waits = compared.by_rank_step([record.skipped for record in records])
     steady = set(map(id, averaged.steady))
     times = RankTimes(records, compared, waits, np.array([id(record) in steady for record in records], bool))
-    called_s = ((averaged.times - sums_of(averaged.steady).bubbles[CONTROLLER]) / 1e9).tolist()
-    stragglers = times.stragglers(summarize(called_s).median, sum(called_s) / len(called_s) if called_s else 0.0)
+    called_s = (averaged.times - sums_of(averaged.steady).bubbles[CONTROLLER]) / 1e9
+    mean_s = sum(called_s.tolist()) / len(called_s) if len(called_s) else 0.0
+    stragglers = times.stragglers(quantile_of(np.sort(called_s), 0.5), mean_s)
     return Efficiency(
         stragglers=stragglers,
         slow_ranks=times.slow_ranks(stragglers),
