@@ -21,7 +21,7 @@ from otel_rl.probes.memory import UNREAD, probes
 from otel_rl.process.state import state
 from otel_rl.records import Value
 from otel_rl.report.fold.folded_spans import FoldedSpans
-from otel_rl.report.fold.writer import RunFold, fold
+from otel_rl.report.fold.run_fold import RunFold, fold
 
 WALL_NS = 1_700_000_000_000_000_000
 """The wall clock when the fake monotonic clock shows 0."""

@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
 from hypothesis import strategies as st
 
-from otel_rl.analysis.many_steps import ManySteps
 from otel_rl.analysis.stragglers import Slowest, slow_in
-from tests.tables.made import CallKey, MetRow, StageCall, part_of, waits_of
+from otel_rl.tables.many_steps import ManySteps
+from otel_rl.tables.peers import PeerWork
+from tests.tables.made import CallKey, MetRow, StageCall, compared, part_of, waits_of
 
 MS = 1_000_000
 
@@ -178,14 +180,10 @@ def slow_ranks(calls: Iterable[StageCall]) -> dict[str, Slowest[int]]:
     return slow_in(part_of(listed).own_s, step_ns(listed))
 
 
-def many(calls: Iterable[StageCall]) -> ManySteps[int]:
+def many(calls: Iterable[StageCall]) -> ManySteps:
     """Fold the steps of some calls."""
-    found: ManySteps[int] = ManySteps()
-    listed = list(calls)
-    for number in dict.fromkeys(call.step for call in listed):
-        step = [call for call in listed if call.step == number]
-        part = part_of(step)
-        found.add(
-            part.own_s, step_ns(step), counts=part.counts, inseparable=part.inseparable, transfers_ns=part.transfers_ns
-        )
-    return found
+    steps: dict[int, list[StageCall]] = {}
+    for call in calls:
+        steps.setdefault(call.step, []).append(call)
+    work = PeerWork(compared(*steps.values()))
+    return ManySteps(work, work.own_times, np.arange(len(steps)), np.array([*map(step_ns, steps.values())], np.int64))

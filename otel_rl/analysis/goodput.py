@@ -12,10 +12,9 @@ part of an asynchronous checkpoint, delays no step and is not among them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.intervals import Interval, partition
@@ -55,8 +54,7 @@ ACTIVITIES: Final = ("idle", "comm", "inseparable", "active", "other")
 IDLE, COMM, INSEPARABLE, ACTIVE, NO_STAGE = range(len(ACTIVITIES))
 
 
-@dataclass(frozen=True, slots=True)
-class Goodput:
+class Goodput(NamedTuple):
     """The wall time of one rank by kind, ns."""
 
     productive_ns: int

@@ -6,9 +6,9 @@ Steps of several tasks or threads may overlap instead: then each lasts to its ow
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 WARMUP_STEPS: Final = 2
 """First steps of an attempt that stay out of averages: they allocate, compile and fill caches."""
@@ -27,8 +27,7 @@ class Disagreement(Generic[RankT]):
     compared: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Step:
+class Step(NamedTuple):
     """One step of one rank; ordered by its begin."""
 
     begin_ns: int
@@ -49,14 +48,10 @@ def tile(steps: Sequence[Step]) -> list[Step]:
     """
     ordered = sorted(steps)
     tiled = [
-        replace(step, end_ns=max(step.end_ns, following.begin_ns)) if _follows(step, following) else step
-        for step, following in pairwise(ordered)
+        Step(begin, max(end, following) if (name, number) == (loop, iteration + 1) else end, loop, iteration)
+        for (begin, end, loop, iteration), (following, _, name, number) in pairwise(ordered)
     ]
     return tiled + ordered[-1:]
-
-
-def _follows(step: Step, following: Step) -> bool:
-    return following.loop == step.loop and following.iteration == step.iteration + 1
 
 
 def warmup(count: int) -> int:
@@ -73,6 +68,9 @@ def disagreement(names: Mapping[RankT, Sequence[Name]]) -> Disagreement[RankT] |
     """
     lengths = sorted(map(len, names.values()))
     compared = lengths[-2] if len(lengths) > 1 else 0
+    longest = max(names.values(), key=len, default=[])
+    if all(own[:compared] == longest[: len(own)][:compared] for own in names.values()):
+        return None
     different = [k for k in range(compared) if len({own[k] for own in names.values() if len(own) > k}) > 1]
     if not different:
         return None

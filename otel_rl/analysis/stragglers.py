@@ -15,12 +15,19 @@ from otel_rl import vocabulary as v
 RankT = TypeVar("RankT", bound=Hashable)
 STRAGGLER_RATIO: Final = 1.2
 """A rank is slow in a stage from this multiple of the median of the others."""
+WRITTEN: Final = (v.CHECKPOINT, v.ACTION)
 WRITER_RATIO: Final = 10.0
 """A rank that takes so many times as long for a checkpoint writes it for the others."""
 EXCESS_SHARE: Final = 0.02
 """A slow rank is named if its excess is at least this share of the step."""
 TIE_SHARE: Final = 0.05
 """Ranks that are less than this share faster than the slowest one are as slow."""
+PERSISTENT_SHARE: Final = 0.5
+"""A rank is a straggler of the run if it is slow in this share of the steps that have the stage."""
+LEAST_TIMES: Final = 3
+"""A rank that is slow at times only is one from this many steps, and the same share of those with any slow rank."""
+COMM_SHARE: Final = 0.3
+"""Communication is slow from this share of the step, without the waits for slow ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +71,11 @@ def is_straggler(candidate: Slowest[RankT]) -> bool:
     return candidate.others_s > 0 and candidate.own_s >= STRAGGLER_RATIO * candidate.others_s
 
 
-def slow_ranks_in(own_s: Mapping[str, Mapping[RankT, float]], whole_ns: int) -> list[tuple[RankT, str]]:
-    """Return the ranks that are slow in a stage of a step: the slowest one, those as slow, and others that are slow."""
-    limit_s = EXCESS_SHARE * whole_ns / 1e9
-    found: list[tuple[RankT, str]] = []
-    for stage, one in slow_in(own_s, whole_ns).items():
-        own = own_s[stage]
-        for rank in own:
-            others_s = median([other_s for name, other_s in own.items() if name != rank])
-            is_slow = _is_slow(own[rank], others_s) and own[rank] - others_s >= limit_s
-            if is_slow or rank in one.tied:
-                found.append((rank, stage))
-    return found
-
-
 def costs(own_s: Mapping[str, Mapping[RankT, float]], whole_ns: int) -> dict[tuple[RankT, str], float]:
     """Return by rank and stage what slow ranks of one step take longer than the median of the rest, s.
 
     Args:
-        own_s: own time by stage and rank; under ``v.OTHER`` that under no stage, from ``between_stages``.
+        own_s: own time by stage and rank; under ``v.OTHER`` that under no stage, from ``tables.peers``.
         whole_ns: duration of the step.
     """
     found: dict[tuple[RankT, str], float] = {}
@@ -93,17 +86,6 @@ def costs(own_s: Mapping[str, Mapping[RankT, float]], whole_ns: int) -> dict[tup
             if rest_s > 0:  # else only those that are as slow have the stage
                 found[rank, stage] = own[rank] - rest_s
     return found
-
-
-def between_stages(other_ns: Mapping[RankT, int], waited_ns: Mapping[RankT, int]) -> dict[RankT, float]:
-    """Return how long each rank worked under no stage in one step, s.
-
-    A rank may wait there for what no hook sees: a store, a device, a file of another rank. So more than the least of
-    the ranks counts only as far as a peer waited longer in collectives than this rank.
-    """
-    least = min(other_ns.values(), default=0)
-    longest = max((waited_ns.get(rank, 0) for rank in other_ns), default=0)
-    return {rank: min(other, least + longest - waited_ns.get(rank, 0)) / 1e9 for rank, other in other_ns.items()}
 
 
 def slow_in(own_s: Mapping[str, Mapping[RankT, float]], whole_ns: int) -> dict[str, Slowest[RankT]]:
@@ -120,7 +102,7 @@ def slow_in(own_s: Mapping[str, Mapping[RankT, float]], whole_ns: int) -> dict[s
 
 def _writes_for_all(stage: str, one: Slowest[RankT]) -> bool:
     """Return whether this rank alone writes the checkpoints, as rank 0 of most trainers does."""
-    return stage in (v.CHECKPOINT, v.ACTION) and one.own_s >= WRITER_RATIO * one.others_s
+    return stage in WRITTEN and one.own_s >= WRITER_RATIO * one.others_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,3 +179,51 @@ def _is_slow_in_most(times: Sequence[tuple[float, float]]) -> bool:
         if not 2 * slow_s > sum(others for _, others in part):
             return False
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler(Generic[RankT]):
+    """A rank that is slow in a stage again and again."""
+
+    rank: RankT
+    stage: str
+    cost_s: float
+    """What a step would save if this rank, and those as slow, were as fast as the others.
+
+    It is own time - median of the others, as the median over the steps that have the stage, times the share of steps
+    that have it. For a rank that is slow at times it is the mean over all steps.
+    """
+    slow_steps: int
+    """Number of steps in which it was the slowest or as slow."""
+    steps: int
+    own_s: float
+    """The median of its own time; if it is slow at times, over the steps in which it is."""
+    others_s: float
+    """The median of the other ranks in the same step, as the median over the steps in which they have the stage."""
+    all_steps: int
+
+    @property
+    def is_mean(self) -> bool:
+        return is_mean(self.slow_steps, self.steps, self.all_steps)
+
+
+@dataclass(frozen=True, slots=True)
+class SlowComm:
+    """Communication that takes long on every rank."""
+
+    stage: str
+    transfer_s: float
+    """The least time of any rank in the collectives without waiting, as the median over the steps."""
+    share: float
+    count: float
+    """Collectives per step on the rank that has most."""
+
+
+def is_at_times(slow_steps: int, steps: int) -> bool:
+    """Return whether a straggler is slow at times only: in fewer than half of the steps."""
+    return slow_steps < PERSISTENT_SHARE * steps
+
+
+def is_mean(slow_steps: int, steps: int, all_steps: int) -> bool:
+    """Return whether a cost is a part of the mean step, since not every step has it."""
+    return is_at_times(slow_steps, steps) or steps < all_steps

@@ -31,7 +31,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     Raises:
         ValueError: no value, or a share outside 0..1.
     """
-    if not ordered or not 0 <= share <= 1:
+    if not len(ordered) or not 0 <= share <= 1:
         raise ValueError(f"a quantile needs values and a share in 0..1: {len(ordered)} values, share {share}")
     position = share * (len(ordered) - 1)
     below = math.floor(position)
@@ -69,7 +69,8 @@ def buckets(values: Sequence[float], width: int) -> list[float]:
 
 def mean(finite: Sequence[float]) -> float:
     """Return the mean of finite values; the plain sum of large ones could be infinite."""
-    half = math.fsum(value / 2 / len(finite) for value in finite)
+    count = len(finite)
+    half = math.fsum([value / 2 / count for value in finite])
     return 2 * max(-LARGEST / 2, min(half, LARGEST / 2))  # rounded up, three thirds of the largest would be more
 
 

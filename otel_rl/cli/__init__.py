@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from otel_rl.cli.console import EXIT_CODES, FAILED, complain, end_streams, prepare_help, prepare_streams, reason
+from otel_rl.runs.cycles import collect_seldom
 from otel_rl.version import __version__
 
 SENT: Final = "Exit code: 0 all was sent; 1 something remains; 2 wrong usage; 3 another sidecar does it."
@@ -24,8 +25,6 @@ WATCHED: Final = (
     "Exit code: 0 the run has ended without such a finding; 4 a warning; 5 an alarm; 1 failed; 2 wrong usage; 3 no "
     "such run began; 130 interrupted."
 )
-COLLECTION: Final = (100_000, 50, 100)
-"""When to look for cycles: a command makes many objects that stay, and a report spent a fifth of its time on it."""
 COMMANDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "run": (
         "run",
@@ -109,7 +108,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 def main() -> None:
     """Run the command line; what goes wrong with files, encodings or memory is one sentence and exit code 1."""
     code: str | int | None = FAILED
-    gc.set_threshold(*COLLECTION)
+    collect_seldom()
     prepare_streams()
     prepare_help()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # who starts us may want it to be ignored

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.stages import NO_COMM, Path, StageTimes
 from otel_rl.query.columns_as_arrays import Arrays, maps, numbers, objects
-from otel_rl.report.fold.folded_spans import StepRecord
+from otel_rl.report.fold.folded_spans import StepRecord, sums_of
+from otel_rl.report.read.rank_times import what_ranks_did
 from otel_rl.report.rows.efficiency import compare_ranks
 from otel_rl.report.source import Source
 from otel_rl.tables.calls import join
 from otel_rl.tables.forest import combinations
-from otel_rl.tables.peers import Compared, RankWaits
+from otel_rl.tables.peers import Compared
 
 if TYPE_CHECKING:
     from otel_rl.tables.forest import Ints
-
-NO_WAITS: Final = RankWaits(0, False, {}, False, False)
 
 
 class StepTables:
@@ -56,8 +55,7 @@ class StepTables:
 
     @cached_property
     def _compared(self) -> tuple[list[StepRecord], Compared]:
-        rows, compared = compare_ranks(join(self._source.found.calls), self._source.of_ranks)
-        return [record for _, record in rows], compared
+        return compare_ranks(join(self._source.found.calls), self._source.of_ranks)
 
     def _keys(self, records: Sequence[StepRecord]) -> Arrays:
         return {
@@ -74,21 +72,15 @@ class StepTables:
         records = self._records
         compared, found = self._compared
         waits = found.by_rank_step([record.skipped for record in compared])
-        of_number = {record.number: waited for record, waited in zip(compared, waits, strict=True)}
-        waited = [of_number.get(record.number, NO_WAITS) for record in records]
-        time = np.array([record.step.time_ns for record in records], np.int64)
-        idle, comm, inseparable, active, _ = _columns([record.activities for record in records], 5)
-        wait = np.minimum(np.array([one.ns for one in waited], np.int64), comm)
-        other = np.maximum(0, time - idle - comm - inseparable - active)
-        times = {
-            "duration": time, "active": active, "wait": wait, "transfer": comm - wait, "inseparable": inseparable,
-            "idle": idle, "other": other,
-        }  # fmt: skip
+        place = {record.number: row for row, record in enumerate(compared)}
+        rows = [place.get(record.number, -1) for record in records]  # of what is not compared: the last, which is none
+        did = what_ranks_did(records, sums_of(records), np.append(waits.ns, 0)[rows])
+        times = {"duration": did.pop("step"), **did}
         return self._keys(records) | {
             "begin_time": np.array([record.step.begin_ns for record in records], np.int64),
             "end_time": np.array([record.step.end_ns for record in records], np.int64),
             **{f"{name}_s": column / 1e9 for name, column in times.items()},
-            "is_least": np.array([one.is_least for one in waited], bool),
+            "is_least": np.append(waits.is_least, False)[rows],
             **_work(records),
             "is_whole": np.array([not record.is_truncated for record in records], bool),
         }
@@ -158,10 +150,6 @@ class StepTables:
 
 def _take(columns: Arrays, rows: Any) -> Arrays:
     return {name: column[rows] for name, column in columns.items()}
-
-
-def _columns(rows: Sequence[tuple[int, ...]], count: int) -> Any:
-    return np.array(rows, np.int64).reshape(-1, count).T
 
 
 def _all_stages(record: StepRecord) -> list[tuple[Path, StageTimes]]:

@@ -19,14 +19,13 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import otel_rl
-from otel_rl.analysis.goodput import Goodput
-from otel_rl.analysis.stages import Comm
-from otel_rl.analysis.steps import Step
 from otel_rl.guard import guard
 from otel_rl.journal.files import Journal
 from otel_rl.journal.read import Run
 from otel_rl.report.fold.folded_spans import StepRecord
-from otel_rl.report.reading import RunReading
+from otel_rl.report.read.memory_course import Raise
+from otel_rl.report.reading import Points, RunReading
+from otel_rl.tables.calls import Calls
 
 NAME: Final = "report.cache"
 MAGIC: Final = b"otel_rl report cache\n"
@@ -54,8 +53,8 @@ HOLDERS: Final = frozenset(
         ("collections", "defaultdict"),
     }
 )
-MANY: Final = frozenset({StepRecord, Step, Goodput, Comm})
-"""Each step has these; a dataclass sets field by field what was kept of it, which takes four times as long."""
+SHARED: Final = frozenset({StepRecord, Raise, Calls, Points})
+"""What the end of a reading does not change, and what a large run has most of."""
 ARRAYS: Final = frozenset({"_frombuffer", "_reconstruct", "dtype", "ndarray", "scalar"})
 
 
@@ -99,8 +98,8 @@ def restore(body: bytes, run: Run) -> RunReading:
 
 
 def copied(reading: RunReading, run: Run) -> RunReading:
-    """Return a copy, which may be finished while the reading goes on. The steps, which nothing changes, are shared."""
-    file, shared = io.BytesIO(), list[StepRecord]()
+    """Return a copy that may be finished; what that does not change is shared, so that the reading goes on after it."""
+    file, shared = io.BytesIO(), list[Any]()
     _Copier(file, shared).dump(reading)
     return _attached(_Uncopier(file.getvalue(), run, shared).load(), run)
 
@@ -167,8 +166,6 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, MappingProxyType):
             return _frozen, (dict(value),)
-        if type(value) in MANY:
-            return type(value), tuple([getattr(value, name) for name in type(value).__slots__])
         return NotImplemented
 
 
@@ -192,19 +189,19 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Copier(_Pickler):
-    def __init__(self, file: io.BytesIO, shared: list[StepRecord]) -> None:
+    def __init__(self, file: io.BytesIO, shared: list[Any]) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self._shared = shared
 
     def persistent_id(self, value: Any) -> Any:
-        if type(value) is StepRecord:
+        if type(value) in SHARED:
             self._shared.append(value)
             return len(self._shared) - 1
         return super().persistent_id(value)
 
 
 class _Uncopier(_Unpickler):
-    def __init__(self, body: bytes, run: Run, shared: list[StepRecord]) -> None:
+    def __init__(self, body: bytes, run: Run, shared: list[Any]) -> None:
         super().__init__(body, run)
         self._shared = shared
 

@@ -26,7 +26,8 @@ from otel_rl.journal.read import (
 from otel_rl.records import Attributes
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.fold.folded_spans import FoldedSpans, StepRecord
-from otel_rl.report.fold.writer import VIEWED, RunFold
+from otel_rl.report.fold.run_fold import RunFold
+from otel_rl.report.fold.writer import VIEWED
 from otel_rl.report.read.device_points import DevicePoints
 from otel_rl.report.read.last_points import LastPoints
 from otel_rl.report.read.late_loops import EventLoopPoints

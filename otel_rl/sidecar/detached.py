@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_rl.config import ConfigurationError
+from otel_rl.runs.cycles import collect_seldom
 from otel_rl.sidecar.main import Sidecar, log_to
 from otel_rl.sidecar.owner import ROLE
 from otel_rl.sidecar.settings import targets
@@ -24,6 +25,7 @@ def main() -> int:
         Path("/proc/self/comm").write_text(NAME)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # sockets and devices of the trainer must not stay open here
     os.umask(0o077)
+    collect_seldom()
     try:
         return Sidecar(directory, targets()).run()
     except (ConfigurationError, ImportError, OSError) as error:  # grpc and requests are imported here

@@ -13,6 +13,7 @@ Ints = Any
 Flags = Any
 """An array of booleans."""
 Array = Any
+Seconds = Any
 NONE: Final = -1
 MISSING: Final = np.iinfo(np.int64).min
 """What a column of whole numbers has where there is no value."""
@@ -182,12 +183,25 @@ def combinations(*columns: Ints) -> tuple[Ints, Ints]:
     return first, number
 
 
+def in_order(first: Ints, number: Ints) -> tuple[Ints, Ints]:
+    """Number combinations in the order of their first rows."""
+    order = np.argsort(first, kind="stable")
+    return first[order], inverse(order)[number]
+
+
 def turns(*columns: Ints) -> Ints:
     """Return which of the rows with its combination of columns each row is."""
     _, key = combinations(*columns)
     turn: Ints = np.empty(len(key), np.int64)
     turn[np.argsort(key, kind="stable")] = ramp(np.bincount(key))
     return turn
+
+
+def sums(group: Ints, values: Ints, groups: int) -> Ints:
+    """Add up whole numbers by group; so many groups there are."""
+    total = np.zeros(groups, np.int64)
+    np.add.at(total, group, values)
+    return total
 
 
 def union(group: Ints, begin: Ints, end: Ints, groups: int) -> Ints:

@@ -5,11 +5,9 @@ The peers of a step are a ``part``: the ranks of a role, or of one pipeline stag
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from statistics import fmean
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -18,11 +16,11 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import Kind, kind_of
 from otel_rl.analysis.stages import LOADING
 from otel_rl.tables.calls import Calls, with_collectives_joined
-from otel_rl.tables.forest import combinations, inverse, turns
+from otel_rl.tables.forest import combinations, in_order, inverse, ramp, sums, turns
 from otel_rl.tables.waits import CallTable, CallWaits, call_waits
 
 if TYPE_CHECKING:
-    from otel_rl.tables.forest import Flags, Ints
+    from otel_rl.tables.forest import Flags, Ints, Seconds
 
 CallKey = tuple[str, int]
 """Stage and which of its calls within the step: what ranks have in common without a clock."""
@@ -44,6 +42,7 @@ class RankSteps:
 class Compared:
     """The calls of many steps and the waits in them."""
 
+    steps: RankSteps
     table: CallTable
     waits: CallWaits
 
@@ -53,7 +52,7 @@ class Compared:
         known = [kind_of(one) is not Kind.IDLE or one == LOADING for one in self.table.stages]
         return np.array(known, bool)[self.table.stage]
 
-    def by_rank_step(self, skipped: Sequence[Collection[CallKey]]) -> list[RankWaits]:
+    def by_rank_step(self, skipped: Sequence[Collection[CallKey]]) -> RankWaits:
         """Return the waits in each step of a rank.
 
         Args:
@@ -73,26 +72,22 @@ class Compared:
         for flag in (self.waits.is_least & ~idle, self.waits.is_least & ~idle & is_kept, self.table.is_hidden):
             found = np.zeros(size, bool)
             found[self.table.rank_step[flag]] = True
-            flags.append(found.tolist())
-        return [
-            RankWaits(ns, is_least, dict(zip(KINDS, of_kind, strict=True)), is_least_kept, is_hidden)
-            for ns, of_kind, is_least, is_least_kept, is_hidden in zip(
-                total.tolist(), by_kind.T.tolist(), *flags, strict=True
-            )
-        ]
+            flags.append(found)
+        is_least, is_least_kept, is_hidden = flags
+        return RankWaits(total, is_least, dict(zip(KINDS, by_kind, strict=True)), is_least_kept, is_hidden)
 
 
 class RankWaits(NamedTuple):
-    """How long a rank waited for slower ones in a step."""
+    """How long ranks waited for slower ones in their steps, one after the other."""
 
-    ns: int
+    ns: Ints
     """Time waited for slower ranks, without calls that are waits themselves, ns."""
-    is_least: bool
+    is_least: Flags
     """It is a lower bound."""
-    by_kind: dict[Kind, int]
+    by_kind: dict[Kind, Ints]
     """The same by the kind of the stage, without updates that were skipped."""
-    is_least_kept: bool
-    is_hidden: bool
+    is_least_kept: Flags
+    is_hidden: Flags
     """Some of its calls have collectives that no hook saw, or measure launches."""
 
 
@@ -107,7 +102,7 @@ def compare(calls: Calls, steps: RankSteps) -> Compared:
     columns = {one.name: getattr(calls, one.name) for one in fields(calls)}
     step, part, rank = (one[calls.rank_step] for one in (steps.step, steps.part, steps.rank))
     table = CallTable(**columns, step=step, part=part, rank=rank, turn=turns(calls.rank_step, calls.stage))
-    return Compared(table, call_waits(table))
+    return Compared(steps, table, call_waits(table))
 
 
 def _uneven(calls: Calls, steps: RankSteps) -> Flags:
@@ -125,156 +120,133 @@ def _uneven(calls: Calls, steps: RankSteps) -> Flags:
     return is_uneven
 
 
-@dataclass(frozen=True, slots=True)
-class WhatIf:
-    """One step if every rank were like the mean of the ranks.
+class StageCells(NamedTuple):
+    """A number of each part and stage that has it, in the order of the calls."""
+
+    part: Ints
+    stage: Ints
+    value: Ints
+
+
+class OwnTimes(NamedTuple):
+    """Own times by part, stage and rank, in the order of the calls."""
+
+    part: Ints
+    stage: Ints
+    rank: Ints
+    ns: Ints
+    """0 for a rank of the part that has not the stage."""
+
+
+class WhatIf(NamedTuple):
+    """Parts if every rank were like the mean of the ranks, s; NaN where that cannot be known.
 
     Source: the slowdowns S and S_w of ByteDance's what-if analysis (arXiv 2505.05713), here for ranks that share
     collectives and have no pipeline between them.
     """
 
-    actual_s: float
-    ideal_s: float
-    alone_s: dict[int, float]
-    """Its time with this rank as it is and the others ideal."""
+    actual_s: Seconds
+    """By part."""
+    ideal_s: Seconds
+    part: Ints
+    rank: Ints
+    alone_s: Seconds
+    """The time of each part with each of its ranks as it is and the others ideal."""
 
 
-class Part(NamedTuple):
-    """What the peers of one step did."""
+class PeerWork:
+    """The calls in which a rank may be slow, by part: the ranks that are peers in a step.
 
-    own_s: dict[str, dict[int, float]]
-    """Own time by stage and rank; a rank without the stage has 0. Stages that are inseparable on a rank have none."""
-    counts: dict[str, int]
-    """Collectives by stage, on the rank that has most."""
-    inseparable: frozenset[str]
-    """Stages whose collectives cannot be separated on some rank."""
-    transfers_ns: dict[str, int]
-    """By stage: the least time that any rank was in the collectives without waiting."""
-    what_if: WhatIf | None
-
-
-NO_PART: Final = Part({}, {}, frozenset(), {}, None)
-
-
-def parts(compared: Compared) -> dict[tuple[int, int], Part]:
-    """Sum up the calls in which a rank may be slow, by step and part; one without calls is not there."""
-    work = _Work(compared)
-    columns = work.own_s(), work.counts(), work.inseparable, work.transfers_ns(), work.what_if()
-    return {key: Part(*row) for key, *row in zip(work.parts, *columns, strict=True)}
-
-
-def own_times(compared: Compared) -> dict[tuple[int, int], dict[str, dict[int, float]]]:
-    """Return only the own times of ``parts``."""
-    work = _Work(compared)
-    return dict(zip(work.parts, work.own_s(), strict=True))
-
-
-class _Work:
-    """The calls in which a rank may be slow; ``part`` numbers the parts of all steps in the order of their calls."""
+    Parts are numbered in the order of their steps; one may have no calls.
+    """
 
     def __init__(self, compared: Compared) -> None:
-        table = compared.table
+        table, steps = compared.table, compared.steps
         self.stages = table.stages
-        first, part = combinations(table.step, table.part)
-        rows, place = _in_order(first)
-        self.parts = [(int(table.step[row]), int(table.part[row])) for row in rows.tolist()]
+        self.first, self.part_of = in_order(*combinations(steps.step, steps.part))
+        """The first step of each part, and the part of each step of a rank."""
         kept = np.flatnonzero(compared.is_work)
-        self.part = place[part[kept]]
+        self.part = self.part_of[table.rank_step[kept]]
+        """Of each call, as what follows."""
         self.stage, self.turn, self.rank = table.stage[kept], table.turn[kept], table.rank[kept]
         self.comm, self.count, self.own = table.comm[kept], table.count[kept], table.own_ns[kept]
         self.left = np.maximum(0, table.comm - table.waiting - compared.waits.ns)[kept]
         self.is_least = compared.waits.is_least[kept]
         self.is_separable = table.is_separable[kept]
-
-    @cached_property
-    def ranks(self) -> list[list[int]]:
-        """The ranks of each part, in the order of their calls."""
-        found: list[list[int]] = [[] for _ in self.parts]
-        rows, _ = combinations(self.part, self.rank)
-        for row in np.sort(rows).tolist():
-            found[self.part[row]].append(int(self.rank[row]))
-        return found
-
-    @cached_property
-    def num_ranks(self) -> Ints:
-        return np.array([len(ranks) for ranks in self.ranks], np.int64)
+        rows, member = in_order(*combinations(self.part, self.rank))
+        by_part = np.argsort(self.part[rows], kind="stable")
+        self.part_of_rank, self.ranks = self.part[rows][by_part], self.rank[rows][by_part]
+        """The ranks of all parts, those of a part together."""
+        self.num_ranks = np.bincount(self.part_of_rank, minlength=len(self.first))
+        self.first_rank = np.cumsum(self.num_ranks) - self.num_ranks
+        """Where those of each part begin."""
+        self.turn_of_rank = inverse(by_part)[member] - self.first_rank[self.part]
+        """Of each call, which of the ranks of its part has it."""
 
     @cached_property
     def matched(self) -> tuple[Ints, Ints]:
         """The k-th calls of a stage on the ranks of a part: the row of the first, in order, and for each row which."""
-        first, key = combinations(self.part, self.stage, self.turn)
-        rows, place = _in_order(first)
-        return rows, place[key]
+        return in_order(*combinations(self.part, self.stage, self.turn))
 
     @cached_property
-    def inseparable(self) -> list[frozenset[str]]:
-        found: list[set[str]] = [set() for _ in self.parts]
-        hidden = ~self.is_separable
-        for part, stage in {*zip(self.part[hidden].tolist(), self.stage[hidden].tolist(), strict=True)}:
-            found[part].add(self.stages[stage])
-        return [frozenset(one) for one in found]
+    def paired(self) -> tuple[Ints, Ints]:
+        """The same for all calls of a stage on the ranks of a part."""
+        return in_order(*combinations(self.part, self.stage))
 
-    def own_s(self) -> list[dict[str, dict[int, float]]]:
-        found: list[dict[str, dict[int, float]]] = [{} for _ in self.parts]
-        first, group = combinations(self.part, self.stage, self.rank)
-        sums = np.zeros(len(first), np.int64)
-        np.add.at(sums, group, self.own)
-        cells = zip(self.part[first].tolist(), self.stage[first].tolist(), self.rank[first].tolist(), strict=True)
-        time_of = dict(zip(cells, sums.tolist(), strict=True))
-        rows, _ = combinations(self.part, self.stage)
-        for row in np.sort(rows).tolist():
-            part, stage = int(self.part[row]), int(self.stage[row])
-            name = self.stages[stage]
-            if name not in self.inseparable[part]:
-                found[part][name] = {rank: time_of.get((part, stage, rank), 0) / 1e9 for rank in self.ranks[part]}
-        return found
+    @cached_property
+    def is_inseparable(self) -> Flags:
+        """Of which of ``paired`` the collectives cannot be separated on some rank."""
+        return self._any(self.paired, ~self.is_separable)
 
-    def counts(self) -> list[dict[str, int]]:
-        found: list[dict[str, int]] = [{} for _ in self.parts]
+    @cached_property
+    def inseparable(self) -> StageCells:
+        """The stages whose collectives cannot be separated on some rank."""
+        return self._cells(self.paired[0][self.is_inseparable], np.ones(int(self.is_inseparable.sum()), np.int64))
+
+    @cached_property
+    def own_times(self) -> OwnTimes:
+        """Own times in the stages that are separable on all ranks of a part."""
+        first, pair = self.paired
+        part, rank, ns = self._by_rank(self.part[first], pair, self.own)
+        of_pair = np.repeat(np.arange(len(first)), self.num_ranks[self.part[first]])
+        kept = ~self.is_inseparable[of_pair]
+        return OwnTimes(part[kept], self.stage[first][of_pair][kept], rank[kept], ns[kept])
+
+    @cached_property
+    def counts(self) -> StageCells:
+        """The number of collectives, of each call on the rank that has most."""
         first, key = self.matched
         most = np.zeros(len(first), np.int64)
         np.maximum.at(most, key, self.count)
-        for part, stage, count in zip(
-            self.part[first].tolist(), self.stage[first].tolist(), most.tolist(), strict=True
-        ):
-            name = self.stages[stage]
-            found[part][name] = found[part].get(name, 0) + count
-        return found
+        return self._cells(first, most)
 
-    def transfers_ns(self) -> list[dict[str, int]]:
-        """Return what is no wait in calls that all ranks have and whose collectives are separable.
+    @cached_property
+    def transfers(self) -> StageCells:
+        """What is no wait in calls that all ranks have and whose collectives are separable, ns.
 
-        A stage in which a wait is a lower bound is left out, since its remainder may be waiting, too.
+        It is the least time that any rank was in the collectives without waiting. A stage in which a wait is a lower
+        bound is left out, since its remainder may be waiting, too.
         """
-        found: list[dict[str, int]] = [{} for _ in self.parts]
         first, key = self.matched
         least = np.full(len(first), np.iinfo(np.int64).max)
         np.minimum.at(least, key, self.left)
-        unknown = {*zip(self.part[self.is_least].tolist(), self.stage[self.is_least].tolist(), strict=True)}
         ranks = self.num_ranks[self.part[first]]
-        is_known = (np.bincount(key, minlength=len(first)) == ranks) & ~self._is_hidden(key, len(first)) & (ranks > 1)
-        for row, time_ns in zip(first[is_known].tolist(), least[is_known].tolist(), strict=True):
-            part, stage = int(self.part[row]), int(self.stage[row])
-            if (part, stage) not in unknown:
-                name = self.stages[stage]
-                found[part][name] = found[part].get(name, 0) + time_ns
-        return found
+        is_known = (np.bincount(key, minlength=len(first)) == ranks) & (ranks > 1)
+        is_known &= ~self._any(self.matched, ~self.is_separable)
+        is_known &= ~self._any(self.paired, self.is_least)[self.paired[1]][first]
+        return self._cells(first[is_known], least[is_known])
 
-    def _is_hidden(self, key: Ints, size: int) -> Flags:
-        """Return in which groups a call is inseparable."""
-        flags = np.zeros(size, bool)
-        flags[key[~self.is_separable]] = True
-        return flags
-
-    def what_if(self) -> list[WhatIf | None]:
-        """Compare each part with an ideal one, in which each rank takes the mean of the ranks.
+    @cached_property
+    def what_if(self) -> WhatIf:
+        """Each part and an ideal one, in which each rank takes the mean of the ranks.
 
         A call with time in collectives ends a stretch: there the ranks wait for the slowest. That is exact if a stage's
         collectives come at its end. Transfers are the same in both.
         """
         first, key = self.matched
-        part = self.part[first]
-        is_known = (self.num_ranks > 1) & ~self._is_hidden(self.part, len(self.parts))
+        part, parts = self.part[first], len(self.first)
+        is_known = self.num_ranks > 1
+        is_known[self.part[~self.is_separable]] = False
         is_known[part[np.bincount(key, minlength=len(first)) != self.num_ranks[part]]] = False
         has_comm, transfer = np.zeros(len(first), bool), np.full(len(first), np.iinfo(np.int64).max)
         has_comm[key[self.comm > 0]] = True
@@ -286,34 +258,83 @@ class _Work:
         stretches, stretch = combinations(part, ended)
         after = np.zeros(len(stretches), np.int64)
         after[stretch[has_comm]] = transfer[has_comm]
-        times = self._times(stretch[key])
-        found: list[list[tuple[dict[int, int], int]]] = [[] for _ in self.parts]
-        for one in np.argsort(ended[stretches], kind="stable").tolist():
-            of = int(part[stretches[one]])
-            found[of].append(({rank: times.get((one, rank), 0) for rank in self.ranks[of]}, int(after[one])))
-        return [_ideal(found[of]) if is_known[of] else None for of in range(len(self.parts))]
+        of = part[stretches]
+        sizes = self.num_ranks[of]
+        begin = np.cumsum(sizes) - sizes
+        *_, own = self._by_rank(of, stretch[key], self.own)
+        mean, most = (one.reduceat(own, begin) if len(own) else own for one in (np.add, np.maximum))
+        mean = mean / sizes
+        actual, ideal = np.zeros(parts), np.zeros(parts)
+        np.add.at(actual, of, after + most)
+        np.add.at(ideal, of, after + mean)
+        alone = np.zeros(len(self.ranks))
+        place = np.repeat(self.first_rank[of], sizes) + ramp(sizes)
+        np.add.at(alone, place, np.repeat(after, sizes) + np.maximum(own, np.repeat(mean, sizes)))
+        is_known &= ideal > 0
+        is_kept = is_known[self.part_of_rank]
+        return WhatIf(
+            np.where(is_known, actual / 1e9, np.nan),
+            np.where(is_known, ideal / 1e9, np.nan),
+            self.part_of_rank[is_kept],
+            self.ranks[is_kept],
+            alone[is_kept] / 1e9,
+        )
 
-    def _times(self, stretch: Ints) -> dict[tuple[int, int], int]:
-        """Return own time by stretch and rank."""
-        rows, cell = combinations(stretch, self.rank)
-        sums = np.zeros(len(rows), np.int64)
-        np.add.at(sums, cell, self.own)
-        return dict(zip(zip(stretch[rows].tolist(), self.rank[rows].tolist(), strict=True), sums.tolist(), strict=True))
+    def _cells(self, rows: Ints, values: Ints) -> StageCells:
+        """Add up values of some calls by part and stage."""
+        first, cell = in_order(*combinations(self.part[rows], self.stage[rows]))
+        return StageCells(self.part[rows][first], self.stage[rows][first], sums(cell, values, len(first)))
+
+    def _any(self, groups: tuple[Ints, Ints], flags: Flags) -> Flags:
+        """Return which groups have a call with a flag."""
+        found = np.zeros(len(groups[0]), bool)
+        found[groups[1][flags]] = True
+        return found
+
+    def _by_rank(self, part: Ints, group: Ints, values: Ints) -> tuple[Ints, Ints, Ints]:
+        """Add up values of calls by group and rank.
+
+        Args:
+            part: that of each group.
+            group: that of each call.
+            values: of the calls.
+
+        Returns:
+            For each group and each rank of its part: the part, the rank, and the sum.
+        """
+        sizes = self.num_ranks[part]
+        begin, of = np.cumsum(sizes) - sizes, np.repeat(part, sizes)
+        return (
+            of,
+            self.ranks[self.first_rank[of] + ramp(sizes)],
+            sums(begin[group] + self.turn_of_rank, values, len(of)),
+        )
 
 
-def _in_order(first: Ints) -> tuple[Ints, Ints]:
-    """Return the first rows of groups in ascending order, and the place of each group in it."""
-    order = np.argsort(first, kind="stable")
-    return first[order], inverse(order)
+def own_times(compared: Compared) -> dict[tuple[int, int], dict[str, dict[int, float]]]:
+    """Return the own times by step and part, in each by stage and rank, s."""
+    work = PeerWork(compared)
+    keys = [*zip(compared.steps.step[work.first].tolist(), compared.steps.part[work.first].tolist(), strict=True)]
+    found: dict[tuple[int, int], dict[str, dict[int, float]]] = {}
+    for part, stage, rank, ns in zip(*(one.tolist() for one in work.own_times), strict=True):
+        found.setdefault(keys[part], {}).setdefault(work.stages[stage], {})[rank] = ns / 1e9
+    return found
 
 
-def _ideal(stretches: list[tuple[dict[int, int], int]]) -> WhatIf | None:
-    actual = ideal = 0.0
-    alone: defaultdict[int, float] = defaultdict(float)
-    for own, transfer in stretches:
-        mean = fmean(own.values())
-        actual += transfer + max(own.values())
-        ideal += transfer + mean
-        for rank, value in own.items():
-            alone[rank] += transfer + max(value, mean)
-    return WhatIf(actual / 1e9, ideal / 1e9, {rank: time / 1e9 for rank, time in alone.items()}) if ideal else None
+def between_stages(part: Ints, other: Ints, waited: Ints) -> Ints:
+    """Return how long ranks worked under no stage in their steps, ns.
+
+    A rank may wait there for what no hook sees: a store, a device, a file of another rank. So more than the least of
+    the ranks counts only as far as a peer waited longer in collectives than this rank.
+
+    Args:
+        part: those with the same number are peers in a step.
+        other: time under no stage, ns.
+        waited: time waited in collectives for slower ranks, ns.
+    """
+    size = int(part.max(initial=-1)) + 1
+    least, longest = np.full(size, np.iinfo(np.int64).max), np.zeros(size, np.int64)
+    np.minimum.at(least, part, other)
+    np.maximum.at(longest, part, waited)
+    between: Ints = np.minimum(other, (least + longest)[part] - waited)
+    return between

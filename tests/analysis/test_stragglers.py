@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from statistics import median
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.many_steps import SlowComm, Straggler
 from otel_rl.analysis.stragglers import (
+    SlowComm,
     Slowest,
     SlowRank,
-    between_stages,
+    Straggler,
     costs,
     inside_collectives,
     is_starved,
     is_straggler,
+    slow_in,
     slow_rank,
-    slow_ranks_in,
     slowest,
 )
+from otel_rl.tables.many_steps import slow_in_steps
+from otel_rl.tables.peers import between_stages
 from tests.tables.made import StageCall, part_of
 from tests.timelines import (
     MS,
@@ -247,13 +251,10 @@ def test_what_each_slow_rank_costs() -> None:
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=5))
 def test_time_under_no_stage_is_own_where_others_wait_for_it(other_ms: list[int]) -> None:
     """They meet behind it, so who came earlier waits for the last one; where nobody is seen to, it may be waiting."""
-    waited_ms = {rank: max(other_ms) - one for rank, one in enumerate(other_ms)}
-    waited_ns = {rank: wait * MS for rank, wait in waited_ms.items()}
-    other_ns = {rank: one * MS for rank, one in enumerate(other_ms)}
-    expected = {rank: pytest.approx(one / 1e3) for rank, one in enumerate(other_ms)}
-    assert expected == between_stages(other_ns, waited_ns)
-    least = dict.fromkeys(range(len(other_ms)), pytest.approx(min(other_ms) / 1e3))
-    assert least == between_stages(other_ns, {})
+    other = np.array(other_ms)
+    first = np.zeros(len(other), np.int64)  # a step, and one in which nobody waits
+    found = between_stages(np.repeat([0, 1], len(other)), np.tile(other, 2), np.append(other.max() - other, first))
+    assert [*other_ms, *[min(other_ms)] * len(other)] == found.tolist()
 
 
 def test_a_rank_that_is_slow_under_no_stage_costs_what_it_is_late() -> None:
@@ -338,9 +339,34 @@ def test_a_rank_is_starved_if_its_peers_get_more_of_a_core() -> None:
     assert [True, False, False, False] == [is_starved(*case) for case in cases]
 
 
+def slow(stage: str, steps: list[list[float]]) -> list[list[int]]:
+    """Return the ranks that are slow in each step of 1 s; NaN is a rank that has not the stage."""
+    is_slow, _ = slow_in_steps(stage, np.array(steps).T, np.full(len(steps), 10**9))
+    return [np.flatnonzero(one).tolist() for one in is_slow.T]
+
+
+def slow_in_one(own_s: dict[int, float]) -> list[int]:
+    """Return the same of one step, rank by rank."""
+    found = slow_in({v.REWARD: own_s}, 10**9).get(v.REWARD)
+    if found is None:
+        return []
+    ranks = [Slowest(rank, own_s[rank], median([own_s[one] for one in own_s if one != rank])) for rank in own_s]
+    return [one.rank for one in ranks if one.rank in found.tied or (is_straggler(one) and one.excess_s >= 0.02)]
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from([math.nan, 0.0, 0.01, 0.1, 0.11, 0.12, 0.39, 0.4]), min_size=5, max_size=5), min_size=1
+    )
+)
+def test_many_steps_at_once_have_the_slow_ranks_of_each(steps: list[list[float]]) -> None:
+    """The slowest rank, those as slow, and others that are slow; some ranks have no time in some steps."""
+    expected = [slow_in_one({rank: one for rank, one in enumerate(step) if not math.isnan(one)}) for step in steps]
+    assert expected == slow(v.REWARD, steps)
+
+
 def test_a_rank_that_writes_checkpoints_for_all_is_no_straggler() -> None:
     """Where each rank writes its part, one that takes longer is slow."""
     for stage in (v.CHECKPOINT, v.ACTION):
-        assert [] == slow_ranks_in({stage: {0: 2.0, 1: 0.01}}, 10**9)
-        assert [(0, stage)] == slow_ranks_in({stage: {0: 2.0, 1: 1.0}}, 10**9)
-    assert [(0, v.REWARD)] == slow_ranks_in({v.REWARD: {0: 2.0, 1: 0.01}}, 10**9)
+        assert [[], [0]] == slow(stage, [[2.0, 0.01], [2.0, 1.0]])
+    assert [[0]] == slow(v.REWARD, [[2.0, 0.01]])

@@ -24,7 +24,7 @@ def off(tmp_path: Path) -> Off:
     run = open_run(write_run(tmp_path, Plan(steps=3, ranks=3)))
     records = folded_run(run).steps
     return run, [
-        replace(record, step=replace(record.step, iteration=record.step.iteration + (record.rank.rank == 2)))
+        record._replace(step=record.step._replace(iteration=record.step.iteration + (record.rank.rank == 2)))
         for record in records
     ]
 
@@ -63,9 +63,9 @@ def test_the_step_in_which_a_rank_died_has_no_place(tmp_path: Path) -> None:
     """Steps before it may have ended without a span: here that of rank 0 is the eighth, though two are there."""
     run = open_run(write_run(tmp_path, Plan(steps=3, killed_in=v.SAMPLE)))
     records = [
-        replace(record, step=replace(record.step, iteration=8))
+        record._replace(step=record.step._replace(iteration=8))
         if record.is_truncated and record.rank.rank == 0
-        else replace(record, is_truncated=False, is_open=False)  # the span of rank 1 is there
+        else record._replace(is_truncated=False, is_open=False)  # the span of rank 1 is there
         for record in folded_run(run).steps
     ]
     assert [1, 1, 2, 2, 3, 8] == sorted(record.step.iteration for record in records)
@@ -75,5 +75,5 @@ def test_the_step_in_which_a_rank_died_has_no_place(tmp_path: Path) -> None:
 def test_a_step_that_an_error_ended_has_its_place(off: Off) -> None:
     """Its span is there, so the order has no hole."""
     run, records = off
-    failed = [replace(record, is_truncated=True) for record in records]
+    failed = [record._replace(is_truncated=True) for record in records]
     assert disagreements(records, run.journals, []) == disagreements(failed, run.journals, [])

@@ -11,7 +11,7 @@ from otel_rl.analysis.stages import Comm, StageTimes
 from otel_rl.analysis.steps import Step
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import BalanceRow, CommRow, LongStep, RankComm
-from otel_rl.report.fold.folded_spans import FoldedSpans, StepRecord
+from otel_rl.report.fold.folded_spans import FoldedSpans, StepRecord, StepSums
 from otel_rl.report.read.average import Averaged, average, set_aside
 from otel_rl.report.read.containers import NOTHING as NO_TIME
 from otel_rl.report.read.span_attributes import WorkSums
@@ -52,14 +52,11 @@ def record(
         rank=Rank("trainer", rank),
         step=step,
         covered_ns=step.time_ns,
-        activities=(0, 0, 0, step.time_ns, 0),
+        sums=StepSums((0, 0, 0, step.time_ns, 0), (0, 0, 0, 0, 0), NO_TIME, WorkSums()).pack(),
         stages=PackedStages(slices, {}),
         direct_comm=comm,
-        work=WorkSums(),
         is_truncated=False,
         number=number,
-        bubbles=(0, 0, 0, 0, 0),
-        goodput=NO_TIME,
     )
 
 

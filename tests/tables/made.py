@@ -15,7 +15,7 @@ from otel_rl.analysis.stages import Comm, Path, StageTimes
 from otel_rl.runs.symmetric import shows_waits
 from otel_rl.tables.calls import Calls, Met
 from otel_rl.tables.forest import grow, parents_of
-from otel_rl.tables.peers import NO_PART, CallKey, Compared, Part, RankSteps, compare, parts
+from otel_rl.tables.peers import CallKey, Compared, PeerWork, RankSteps, compare, own_times
 from otel_rl.tables.stages import StageTable, Within
 
 MEETINGS = [("", "", 0), ("a", "all_reduce", 2), ("", "send", 0)]
@@ -263,9 +263,27 @@ def waits_of(calls: Iterable[StageCall]) -> Waits:
     return Waits(ns, least)
 
 
+class Part(NamedTuple):
+    """What the peers of one step did."""
+
+    own_s: dict[str, dict[int, float]]
+    """By stage and rank."""
+    transfers_ns: dict[str, int]
+    what_if: tuple[float, float, dict[int, float]] | None
+    """The time of the step, with ideal ranks, and with one rank as it is and the others ideal, s."""
+
+
 def part_of(calls: Iterable[StageCall]) -> Part:
     """Sum up the calls of peers in one step."""
-    return parts(compared(list(calls))).get((0, 0), NO_PART)
+    found = compared(list(calls))
+    work = PeerWork(found)
+    _, stages, transfers = (one.tolist() for one in work.transfers)
+    actual_s, ideal_s, _, ranks, alone_s = (one.tolist() for one in work.what_if)
+    return Part(
+        own_times(found).get((0, 0), {}),
+        {work.stages[stage]: ns for stage, ns in zip(stages, transfers, strict=True)},
+        (*actual_s, *ideal_s, dict(zip(ranks, alone_s, strict=True))) if ranks else None,
+    )
 
 
 def keyed(calls: Iterable[StageCall]) -> dict[CallKey, dict[int, StageCall]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from otel_rl.analysis.many_steps import is_at_times, is_mean
-from otel_rl.analysis.stragglers import is_starved
+from otel_rl.analysis.stragglers import is_at_times, is_mean, is_starved
 from otel_rl.report.data.ranks import OfRank
 
 BubbleKind = Literal["data", "queue", "pipeline", "controller", "other", "skew"]

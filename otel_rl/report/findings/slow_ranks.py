@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.many_steps import COMM_SHARE
-from otel_rl.analysis.stragglers import STRAGGLER_RATIO, TIE_SHARE
+from otel_rl.analysis.stragglers import COMM_SHARE, STRAGGLER_RATIO, TIE_SHARE
 from otel_rl.report.data.finding import Value
 from otel_rl.report.data.time_rows import TimeRows
 from otel_rl.report.data.time_use import SlowCommunication, SlowRankRow

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.goodput import Goodput
+from otel_rl.analysis.bubbles import REASONS
+from otel_rl.analysis.goodput import ACTIVITIES, Goodput
 from otel_rl.analysis.intervals import Interval
 from otel_rl.analysis.stages import Comm
 from otel_rl.analysis.steps import Step
@@ -32,27 +38,44 @@ from otel_rl.runs.spans import (
 from otel_rl.tables.calls import Calls
 from otel_rl.tables.peers import CallKey
 
+if TYPE_CHECKING:
+    from otel_rl.tables.forest import Ints
 
-@dataclass(frozen=True, slots=True)
-class StepRecord:
+
+ENDS: Final = tuple(accumulate((len(ACTIVITIES), len(REASONS), len(Goodput._fields), len(WorkSums._fields))))
+DID, WAITED, GOODPUT, WORK = (slice(*bounds) for bounds in pairwise((0, *ENDS)))
+"""Where the parts of ``StepSums`` stand when it is packed."""
+
+
+class StepSums(NamedTuple):
+    """What is added up over steps: numbers of one, or arrays of many."""
+
+    activities: Ints
+    """What the rank did, by ``ACTIVITIES``, ns: as the metric `rl.step.activity` says."""
+    bubbles: Ints
+    """Its waits by ``REASONS``, ns."""
+    goodput: Goodput
+    work: WorkSums
+
+    def pack(self) -> bytes:
+        return array("q", (*self.activities, *self.bubbles, *self.goodput, *self.work)).tobytes()
+
+
+class StepRecord(NamedTuple):
     """One step of one rank."""
 
     attempt: str
     rank: Rank
     step: Step
     covered_ns: int
-    activities: tuple[int, ...]
-    """What this rank did, by ``ACTIVITIES``, ns: as the metric `rl.step.activity` says."""
+    sums: bytes
+    """``StepSums``, packed: as objects they take 1 KB, and each of them has to be looked for in memory."""
     stages: PackedStages
     direct_comm: Comm
-    work: WorkSums
     is_truncated: bool
     """Its writer died in it or an exception ended it, so its time is no step time."""
     number: int
     """Number of the step in ``FoldedSpans.calls``, where it is the ``rank_step`` of its calls."""
-    bubbles: tuple[int, ...]
-    """Waits of this rank by ``REASONS``, ns."""
-    goodput: Goodput
     skipped: frozenset[CallKey] = frozenset()
     pipeline: int = UNKNOWN
     """The pipeline stage: peers share it; UNKNOWN where one rank of the role and attempt does not say its own."""
@@ -73,12 +96,26 @@ class StepRecord:
     """A driver waits for rollouts, a guest for its next call."""
 
     @property
+    def goodput(self) -> Goodput:
+        return Goodput(*array("q", self.sums)[GOODPUT])
+
+    @property
+    def work(self) -> WorkSums:
+        return WorkSums(*array("q", self.sums)[WORK])
+
+    @property
     def other_ns(self) -> int:
         return max(0, self.step.time_ns - self.covered_ns)
 
     @property
     def key(self) -> StepKey:
         return self.attempt, self.step.loop, self.step.iteration
+
+
+def sums_of(records: Sequence[StepRecord]) -> StepSums:
+    """Return the sums of steps as arrays."""
+    columns = np.frombuffer(b"".join([record.sums for record in records]), np.int64).reshape(-1, ENDS[-1]).T
+    return StepSums(columns[DID], columns[WAITED], Goodput(*columns[GOODPUT]), WorkSums(*columns[WORK]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,5 +211,5 @@ def with_peers(records: Sequence[StepRecord]) -> Iterator[StepRecord]:
     """Forget the pipeline stages of a role and attempt if not all of its ranks say theirs."""
     unsaid = {(record.attempt, record.rank.role) for record in records if record.pipeline == UNKNOWN}
     for record in records:
-        is_unsaid = (record.attempt, record.rank.role) in unsaid
-        yield replace(record, pipeline=UNKNOWN) if is_unsaid and record.pipeline != UNKNOWN else record
+        is_told = record.pipeline != UNKNOWN
+        yield record._replace(pipeline=UNKNOWN) if is_told and (record.attempt, record.rank.role) in unsaid else record

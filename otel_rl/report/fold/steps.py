@@ -13,7 +13,7 @@ from otel_rl.analysis.goodput import Goodput, Kind, kind_of
 from otel_rl.analysis.stages import Comm
 from otel_rl.analysis.steps import Step
 from otel_rl.journal.read import SpanView
-from otel_rl.report.fold.folded_spans import StepRecord
+from otel_rl.report.fold.folded_spans import StepRecord, StepSums
 from otel_rl.report.read.containers import NO_CALLS, UPDATE, skipped, skipped_calls
 from otel_rl.report.read.span_attributes import ERROR, WorkSums, clock_set_ns, rank_of
 from otel_rl.report.read.step_stages import PackedStages
@@ -48,9 +48,8 @@ class Steps:
         self.skipped, self.wasted = self._skipped()
         self.goodput = self._goodput(is_step)
         self.covered = within.covered_ns().tolist()
-        self.activities = [tuple(one) for one in within.activities().tolist()]
-        self.bubbles = self._bubbles()
-        self.work = self._work()
+        columns = zip(within.activities().tolist(), self._bubbles(), self.goodput, self._work(), strict=True)
+        self.sums = [StepSums(*one).pack() for one in columns]
         self.first = writer.run.count_steps(len(rows))
         """The number of the first record."""
         stages: list[dict[Any, Any]] = [{} for _ in rows]
@@ -167,14 +166,11 @@ class Steps:
             rank=rank_of(container.resource),
             step=Step(container.start_ns, container.end_ns, text(container.attributes, v.LOOP_NAME), iteration),
             covered_ns=self.covered[number],
-            activities=self.activities[number],
+            sums=self.sums[number],
             stages=PackedStages(self.stages[number], self.traces.writer.run.shapes),
             direct_comm=Comm(self.direct[0][number], self.direct[1][number]),
-            work=self.work[number],
             is_truncated=is_open or container.status_code == ERROR,
             number=self.first + number,
-            bubbles=self.bubbles[number],
-            goodput=self.goodput[number],
             skipped=self.skipped.get(number, NO_CALLS),
             pipeline=place(container.resource, v.RANK_PP),
             samples=shares_samples(container.resource),

@@ -41,7 +41,7 @@ class Traces:
     def __init__(self, writer: WriterFold, table: SpanTable, trace: Ints, count: int, guests: set[int]) -> None:
         self.writer, self.found, self.trace, self.count = writer, writer.found, trace, count
         self.guests = guests
-        self.table = table
+        self.table: SpanTable = table
         self.is_own = table["is_own"]
         self.is_container = writer.containers(table) & self.is_own
         self._set_clocks()
@@ -130,11 +130,11 @@ class Traces:
             if view is not None:
                 view = self.view(int(records.row[index]))
                 inside.append(view._replace(parent_id=container.span_id) if within.level[index] == 1 else view)
-        record = replace(record, waits=waits_of(container, inside))
+        record = record._replace(waits=waits_of(container, inside))
         if not is_guest:
             return record
         self.called.append((record.number, unwrapped(container, inside)))
-        return replace(record, is_guest=True)
+        return record._replace(is_guest=True)
 
     def _add_calls(self, within: Within, is_step: Flags, first: int) -> None:
         """Keep the calls of the steps; guests are compared in each stage of an update that they are called for."""

@@ -57,8 +57,10 @@ def add_now(found: FoldedSpans, alive: set[str], now_ns: int, read_ns: int) -> N
 def end_setups(found: FoldedSpans) -> None:
     """End each set-up with the first step of its rank: a process that starts ranks stays in its own until they end."""
     first_ns: dict[tuple[str, Rank], int] = {}
-    for record in found.steps:
+    for record in found.steps:  # in order of their begins
         first_ns.setdefault((record.attempt, record.rank), record.step.begin_ns)
+        if len(first_ns) == len(found.walls):
+            break
     for (attempt, rank), begin_ns in first_ns.items():
         wall, phases = found.walls[attempt, rank], found.phases[attempt]
         for number, (interval, parts) in enumerate(wall.phases):
@@ -103,14 +105,13 @@ def attempt_rows(
     moved: Set[str],
     ranks: Container[Rank],
 ) -> list[Attempt]:
-    steps = {record.key for record in averaged.finished}
     return [
         Attempt(
             id=attempt,
             state="moved" if found.writers[attempt] & moved else _state(attempt, found, opened, alive, unwritten),
             begin_ns=bounds.begin_ns,
             end_ns=bounds.end_ns,
-            steps=sum(name == attempt for name, _, _ in steps),
+            steps=sum(name == attempt for name, _, _ in averaged.keys),
             ranks=sum(rank in ranks for rank in found.ranks[attempt]),
             setup_s=_setup_s(attempt, found),
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
+
+import numpy as np
 
 from otel_rl import vocabulary as v
 from otel_rl.report.data.ranks import Rank
@@ -43,7 +45,7 @@ def _longest_s(rows: Sequence[RankTime]) -> float:
 
 
 def _own_s(averaged: Averaged) -> dict[str, dict[Rank, float]]:
-    steps = Counter(record.rank for record in averaged.steady)
+    steps = dict(zip(averaged.ranks, np.bincount(averaged.rank_of).tolist(), strict=True))
     stages = {v.OTHER: averaged.other} | {path[0]: part for path, part in averaged.stages.items() if len(path) == 1}
     return {
         stage: {

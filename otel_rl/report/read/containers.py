@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import Goodput, Kind
 from otel_rl.analysis.intervals import Interval, clip
 from otel_rl.journal.read import SpanView
 from otel_rl.tables.peers import CallKey
+
+if TYPE_CHECKING:
+    from otel_rl.tables.forest import Ints
 
 UPDATE: Final = frozenset((v.TRAIN, v.FORWARD, v.BACKWARD, v.CLIP, v.OPTIMIZER))
 NOTHING: Final = Goodput(0, 0, 0, 0, 0)
@@ -60,15 +65,16 @@ def skipped_calls(container: SpanView, inside: Iterable[SpanView]) -> frozenset[
     return frozenset(found) if found else NO_CALLS
 
 
-def moved(parts: Goodput, waits_ns: Mapping[Kind, int]) -> Goodput:
-    """Count the waits in the collectives of stages as idle."""
-    left = {Kind.PRODUCTIVE: parts.productive_ns, Kind.OVERHEAD: parts.overhead_ns, Kind.OTHER: parts.other_ns}
-    idle_ns = parts.idle_ns
+def moved(parts: Goodput, waits_ns: Mapping[Kind, Ints]) -> Goodput:
+    """Count the waits in the collectives of stages as idle, in one window or, as arrays, in many."""
+    left: dict[Kind, Ints] = {
+        Kind.PRODUCTIVE: parts.productive_ns, Kind.OVERHEAD: parts.overhead_ns, Kind.OTHER: parts.other_ns,
+    }  # fmt: skip
+    idle_ns: Ints = parts.idle_ns
     for kind, wait_ns in waits_ns.items():
         if kind in left:
-            moved_ns = min(left[kind], wait_ns)
-            left[kind] -= moved_ns
-            idle_ns += moved_ns
+            moved_ns = np.minimum(left[kind], wait_ns)
+            left[kind], idle_ns = left[kind] - moved_ns, idle_ns + moved_ns
     return Goodput(left[Kind.PRODUCTIVE], left[Kind.OVERHEAD], idle_ns, parts.wasted_ns, left[Kind.OTHER])
 
 

@@ -31,7 +31,7 @@ class EventLoopPoints:
 
     def latest(self, attempt: str, records: Iterable[StepRecord]) -> list[tuple[Rank, float, int]]:
         """Return the processes of an attempt that were late inside a step: by how much at most, and in which step."""
-        steps = [record.step for record in records if record.attempt == attempt]
+        steps = [record.step for record in records if record.attempt == attempt] if self._late else []
         found = []
         for (known, rank), late in sorted(self._late.items()):
             for lag, time_ns in sorted(late, reverse=True) if known == attempt else ():

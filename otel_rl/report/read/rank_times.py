@@ -1,42 +1,52 @@
-"""What each rank did, who holds the others up, and the bubbles: the steps of all ranks, one after the other."""
+"""What each rank did, who holds the others up, and the bubbles: the steps of all ranks, folded as arrays."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from functools import reduce
 from math import inf
+from operator import add
 from statistics import median
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from otel_rl import vocabulary as v
-from otel_rl.analysis.many_steps import ManySteps
+import numpy as np
+
+from otel_rl.analysis.goodput import ACTIVE, COMM, IDLE, INSEPARABLE, NO_STAGE
 from otel_rl.analysis.scores import SectionTime, own_score, weighted_scores
-from otel_rl.analysis.stragglers import EXCESS_SHARE, between_stages, inside_collectives, is_starved, slow_rank
+from otel_rl.analysis.stragglers import EXCESS_SHARE, inside_collectives, is_starved, slow_rank
 from otel_rl.report.data import time_use
 from otel_rl.report.data.ranks import Rank
-from otel_rl.report.fold.folded_spans import StepRecord
+from otel_rl.report.fold.folded_spans import StepRecord, StepSums, sums_of
 from otel_rl.runs.spans import UNKNOWN
-from otel_rl.tables.peers import Part, RankWaits
+from otel_rl.tables.forest import NONE, sums
+from otel_rl.tables.many_steps import ManySteps
+from otel_rl.tables.peers import Compared, OwnTimes, PeerWork, RankWaits, between_stages
+
+if TYPE_CHECKING:
+    from otel_rl.tables.forest import Flags, Ints
 
 PeersKey = tuple[str, int]
+WORK: Final = ("train_tokens", "response_tokens", "has_trained", "has_responses")
 PARTS: Final = ("step", "active", "wait", "transfer", "inseparable", "idle", "other")
 BUBBLES: Final[tuple[time_use.BubbleKind, ...]] = ("data", "queue", "pipeline", "controller", "other", "skew")
 CONTROLLER: Final = BUBBLES.index("controller")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Times:
-    """Sums of one rank, ns and tokens."""
+    """Sums of one rank."""
 
-    steps: int = 0
-    sums: Counter[str] = field(default_factory=Counter)
-    bubbles: Counter[str] = field(default_factory=Counter)
-    is_exact: bool = True
-    is_separable: bool = True
+    steps: int
+    sums: Mapping[str, int]
+    """``PARTS``, ns, and ``WORK``."""
+    bubbles: Mapping[str, int]
+    is_exact: bool
+    is_separable: bool
     """No stage hides collectives, or measures launches only."""
-    cpu_ns: int = 0
-    timed_ns: int = 0
+    cpu_ns: int
+    timed_ns: int
     """Time of the steps whose CPU time is known."""
 
     @property
@@ -55,79 +65,75 @@ class _Times:
         return (self.sums["step"] - self.sums["active"] - self.sums["wait"]) / self.steps
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Peers:
     """Ranks that do the same work: those of one role and pipeline stage."""
 
-    many: ManySteps[int] = field(default_factory=ManySteps)
-    steps: int = 0
-    actual_s: float = 0.0
-    ideal_s: float = 0.0
-    alone_s: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+    many: ManySteps
+    steps: int
+    """Those in which it is known what they would take with ideal ranks."""
+    actual_s: float
+    ideal_s: float
+    alone_s: Mapping[int, float]
     """Steps with this rank as it is and the others ideal."""
 
-    def add(self, part: Part, time_ns: int, between_s: Mapping[int, float]) -> None:
-        own_s = {**part.own_s, v.OTHER: between_s} if between_s else part.own_s
-        self.many.add(own_s, time_ns, counts=part.counts, inseparable=part.inseparable, transfers_ns=part.transfers_ns)
-        found = part.what_if
-        if found is None:
-            return
-        self.steps += 1
-        self.actual_s += found.actual_s
-        self.ideal_s += found.ideal_s
-        for rank, alone_s in found.alone_s.items():
-            self.alone_s[rank] += alone_s
+
+def what_ranks_did(records: Sequence[StepRecord], of_steps: StepSums, waited_ns: Ints) -> dict[str, Ints]:
+    """Return for ``PARTS`` how long each rank did what in its step, ns."""
+    step = np.array([record.step.end_ns - record.step.begin_ns for record in records], np.int64)
+    activities = of_steps.activities
+    wait = np.minimum(waited_ns, activities[COMM])
+    return {
+        "step": step,
+        "active": activities[ACTIVE],
+        "wait": wait,
+        "transfer": activities[COMM] - wait,
+        "inseparable": activities[INSEPARABLE],
+        "idle": activities[IDLE],
+        "other": np.maximum(0, step - activities[:NO_STAGE].sum(axis=0)),  # also after its container
+    }
 
 
 class RankTimes:
     """The averaged steps, folded; what is kept grows by 8 bytes with each stage of each rank and step."""
 
-    def __init__(self) -> None:
-        self._times: defaultdict[Rank, _Times] = defaultdict(_Times)
-        self._peers: defaultdict[PeersKey, _Peers] = defaultdict(_Peers)
-        self._peers_of: dict[Rank, PeersKey] = {}
-        """The last peers of each rank; another attempt may have other ones."""
-
-    def add(self, records: Sequence[StepRecord], waited: Mapping[int, RankWaits], part: Part) -> None:
-        """Add a step of peers.
+    def __init__(self, records: Sequence[StepRecord], compared: Compared, waits: RankWaits, is_averaged: Flags) -> None:
+        """Fold steps.
 
         Args:
-            records: one of each rank.
-            waited: how each waited.
-            part: what they did.
+            records: each a step of a rank.
+            compared: the same steps, compared.
+            waits: how long the ranks waited in them.
+            is_averaged: whether averages use them; the ranks of a step count if that is so of all.
         """
-        waited_ns = {rank: one.ns for rank, one in waited.items()}
-        other_ns: dict[int, int] = {}
-        for record in records:
-            rank = record.rank.rank
-            idle_ns, comm_ns, inseparable_ns, active_ns, _ = record.activities
-            other_ns[rank] = max(0, record.step.time_ns - sum(record.activities[:-1]))  # also after its container
-            wait_ns = min(waited_ns.get(rank, 0), comm_ns)
-            times = self._times[record.rank]
-            times.steps += 1
-            if record.cpu_ns is not None:
-                times.cpu_ns += record.cpu_ns
-                times.timed_ns += record.step.time_ns
-            times.is_exact &= not waited[rank].is_least
-            times.is_separable &= not waited[rank].is_hidden
-            times.sums.update(
-                step=record.step.time_ns,
-                active=active_ns,
-                wait=wait_ns,
-                transfer=comm_ns - wait_ns,
-                inseparable=inseparable_ns,
-                idle=idle_ns,
-                other=other_ns[rank],
-                train_tokens=record.work.train_tokens,
-                response_tokens=record.work.response_tokens,
-                has_trained=record.work.has_trained,
-                has_responses=record.work.has_responses,
-            )
-            times.bubbles.update(dict(zip(BUBBLES, (*record.bubbles, wait_ns), strict=True)))
-        key = records[0].rank.role, records[0].pipeline
-        self._peers_of.update((record.rank, key) for record in records)
-        called_ns = max(record.step.time_ns - record.bubbles[CONTROLLER] for record in records)
-        self._peers[key].add(part, called_ns, between_stages(other_ns, waited_ns))
+        work = PeerWork(compared)
+        is_kept = np.ones(len(work.first), bool)
+        is_kept[work.part_of[~is_averaged]] = False
+        rows = np.flatnonzero(is_kept[work.part_of])
+        rows = rows[np.argsort(work.part_of[rows], kind="stable")]
+        records, part = [records[row] for row in rows.tolist()], work.part_of[rows]
+        of_steps = sums_of(records)
+        did = what_ranks_did(records, of_steps, waits.ns[rows])
+        bubbles = [*of_steps.bubbles, did["wait"]]
+        numbers: dict[Rank, int] = {}
+        of_rank = np.array([numbers.setdefault(record.rank, len(numbers)) for record in records], np.int64)
+        did |= {name: getattr(of_steps.work, name) for name in WORK}
+        self._times = _times(records, did, bubbles, [*numbers], of_rank, waits.is_least[rows], waits.is_hidden[rows])
+        known: dict[PeersKey, int] = {}
+        of_part = np.full(len(work.first), NONE)
+        for number, row in zip(*(one.tolist() for one in np.unique(part, return_index=True)), strict=True):
+            of_part[number] = known.setdefault((records[row].rank.role, records[row].pipeline), len(known))
+        last = np.zeros(len(numbers), np.int64)
+        last[of_rank] = of_part[part]  # another attempt may have other peers; the last ones count
+        self._peers_of = {rank: [*known][number] for rank, number in zip(numbers, last.tolist(), strict=True)}
+        called_ns = np.zeros(len(work.first), np.int64)
+        np.maximum.at(called_ns, part, did["step"] - bubbles[CONTROLLER])
+        between = between_stages(part, did["other"], waits.ns[rows])
+        beside = OwnTimes(part, np.full(len(rows), len(work.stages)), compared.steps.rank[rows], between)
+        own = OwnTimes(*map(np.concatenate, zip(work.own_times, beside, strict=True)))
+        self._peers = {
+            key: _peers(work, own, np.flatnonzero(of_part == number), called_ns) for key, number in known.items()
+        }
 
     def stragglers(self, median_step_s: float, mean_step_s: float) -> list[time_use.StragglerRow]:
         """Return the slow ranks, the costliest first; each costs at most what its peers are seen to wait."""
@@ -171,7 +177,7 @@ class RankTimes:
 
     def _slow_rank(self, rank: Rank, stages: Sequence[str]) -> time_use.SlowRankRow:
         key, times = self._peers_of[rank], self._times[rank]
-        found = slow_rank(rank.rank, self._peers[key].many.mean_own_s(), stages)
+        found = slow_rank(rank.rank, self._peers[key].many.mean_own_s, stages)
         peers = [of_rank for one, of_rank in self._times.items() if one != rank and self._peers_of[one] == key]
         core_share = times.core_share
         known = [peer.core_share for peer in peers if peer.core_share is not None]
@@ -255,7 +261,7 @@ class RankTimes:
             response_tokens=sums["response_tokens"] / times.steps if sums["has_responses"] else None,
             relative_score=relative,
             individual_score=own_score(
-                {stage: own[rank.rank] for stage, own in peers.many.comparable().items() if rank.rank in own}
+                {stage: own[rank.rank] for stage, own in peers.many.comparable.items() if rank.rank in own}
             ),
             slowdown=peers.alone_s[rank.rank] / peers.ideal_s if rank.rank in peers.alone_s else None,
             pipeline=_known(key[1]),
@@ -263,13 +269,66 @@ class RankTimes:
         )
 
 
+def _times(
+    records: Sequence[StepRecord],
+    did: Mapping[str, Ints],
+    bubbles: Sequence[Ints],
+    ranks: Sequence[Rank],
+    of_rank: Ints,
+    is_least: Flags,
+    is_hidden: Flags,
+) -> dict[Rank, _Times]:
+    """Add up the steps of each rank."""
+    size = len(ranks)
+    cpu_ns = np.array([NONE if record.cpu_ns is None else record.cpu_ns for record in records], np.int64)
+    is_timed = cpu_ns != NONE
+    of_names = {name: sums(of_rank, column, size).tolist() for name, column in did.items()}
+    of_bubbles = [sums(of_rank, column, size).tolist() for column in bubbles]
+    columns = (
+        np.bincount(of_rank, minlength=size), np.bincount(of_rank[is_least], minlength=size) == 0,
+        np.bincount(of_rank[is_hidden], minlength=size) == 0, sums(of_rank[is_timed], cpu_ns[is_timed], size),
+        sums(of_rank[is_timed], did["step"][is_timed], size),
+    )  # fmt: skip
+    return {
+        rank: _Times(
+            steps,
+            {name: column[number] for name, column in of_names.items()},
+            {name: column[number] for name, column in zip(BUBBLES, of_bubbles, strict=True)},
+            is_exact,
+            is_separable,
+            cpu,
+            timed_ns,
+        )
+        for number, (rank, steps, is_exact, is_separable, cpu, timed_ns) in enumerate(
+            zip(ranks, *(column.tolist() for column in columns), strict=True)
+        )
+    }
+
+
+def _peers(work: PeerWork, own: OwnTimes, parts: Ints, called_ns: Ints) -> _Peers:
+    """Take the steps of ranks together that do the same work."""
+    what_if = work.what_if
+    known = parts[~np.isnan(what_if.actual_s[parts])]
+    is_kept = np.isin(what_if.part, known)
+    ranks, of_rank = np.unique(what_if.rank[is_kept], return_inverse=True)
+    alone_s = np.zeros(len(ranks))
+    np.add.at(alone_s, of_rank, what_if.alone_s[is_kept])
+    return _Peers(
+        ManySteps(work, own, parts, called_ns[parts]),
+        len(known),
+        reduce(add, what_if.actual_s[known].tolist(), 0.0),
+        reduce(add, what_if.ideal_s[known].tolist(), 0.0),
+        dict(zip(ranks.tolist(), alone_s.tolist(), strict=True)),
+    )
+
+
 def _known(pipeline: int) -> int | None:
     return None if pipeline == UNKNOWN else pipeline
 
 
-def _relative(many: ManySteps[int]) -> dict[int, float]:
+def _relative(many: ManySteps) -> dict[int, float]:
     sections: defaultdict[int, dict[str, SectionTime]] = defaultdict(dict)
-    for stage, by_rank in many.comparable().items():
+    for stage, by_rank in many.comparable.items():
         for rank, own in by_rank.items():
             if timing := SectionTime.of(own):
                 sections[rank][stage] = timing

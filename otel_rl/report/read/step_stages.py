@@ -65,6 +65,11 @@ class PackedStages(Mapping[Path, StageTimes]):
     def __len__(self) -> int:
         return len(self._places)
 
+    def busy_of(self, path: Path) -> int:
+        """Return the union of the calls of one stage, ns."""
+        known = self._places.get(path)
+        return self._numbers[known[0]] if known is not None else 0
+
     def busy(self) -> Iterator[tuple[Path, int]]:
         """Return the union of the calls of each stage, ns; a tenth of the time that whole stages take."""
         return ((path, self._numbers[first]) for path, (first, _) in self._places.items())
@@ -101,23 +106,25 @@ def in_steps(steps: Sequence[PackedStages]) -> dict[Path, StageInSteps]:
     """Return each stage of some steps as arrays. Cost: 0.4 us a stage of a step, 3 us a stage."""
     numbers = np.frombuffer(b"".join([one.numbers for one in steps]), np.int64)
     codes: dict[Path, int] = {}
-    shapes = {id(one.shape): one.shape for one in steps}
-    path_of = {key: [codes.setdefault(path, len(codes)) for path in shape] for key, shape in shapes.items()}
-    clocks_of = {key: [clocks for _, clocks in shape.values()] for key, shape in shapes.items()}
-    size = np.array([len(one) for one in steps], np.int64)
-    length = np.array([len(one.numbers) for one in steps], np.int64)
-    path = np.array([code for one in steps for code in path_of[id(one.shape)]], np.int64)
-    clocks = np.array([row for one in steps for row in clocks_of[id(one.shape)]], bool).reshape(-1, 3)
+    rows = {
+        key: np.array([[codes.setdefault(path, len(codes)), *clocks] for path, (_, clocks) in shape.items()], np.int64)
+        for key, shape in {id(one.shape): one.shape for one in steps}.items()
+    }
+    of_steps = [rows[id(one.shape)].reshape(-1, 4) for one in steps] or [np.zeros((0, 4), np.int64)]
+    size = np.array([len(one) for one in of_steps], np.int64)
+    length = np.array([len(one.numbers) for one in steps] or [0], np.int64)
+    table = np.concatenate(of_steps)
+    path, clocks = table[:, 0], table[:, 1:] != 0
     place = np.arange(len(path)) - np.repeat(np.cumsum(size) - size, size)
     begin = np.repeat(np.cumsum(length) - length, size)
-    order = np.argsort(path, kind="stable")
+    order = np.argsort(path.astype(np.uint16 if len(codes) < 1 << 16 else np.int64), kind="stable")
     at = (begin + NUMBERS * place)[order]
     calls_before = np.where(place[order] > 0, numbers[at - 1], 0) if len(at) else at
     first_call = (begin + NUMBERS * np.repeat(size, size))[order] + calls_before
     calls = numbers[at + NUMBERS - 1] - calls_before
     ends = np.concatenate([[0], np.cumsum(calls)])
     durations = numbers[np.repeat(first_call - ends[:-1], calls) + np.arange(ends[-1])]
-    step = np.repeat(np.arange(len(steps)), size)[order]
+    step = np.repeat(np.arange(len(size)), size)[order]
     columns = numbers[at[:, np.newaxis] + np.arange(4)].T.copy()
     bounds = np.searchsorted(path[order], np.arange(len(codes) + 1)).tolist()
     is_any = np.logical_or.reduceat(clocks[order], bounds[:-1]).tolist() if codes else []

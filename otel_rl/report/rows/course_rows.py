@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.goodput import ACTIVE, COMM, IDLE
 from otel_rl.journal.read import Run
 from otel_rl.report.data.course import (
     MEDIAN,
@@ -23,9 +22,10 @@ from otel_rl.report.data.course import (
 )
 from otel_rl.report.data.ranks import Rank, StepKey
 from otel_rl.report.data.report import MemoryKind, Report
-from otel_rl.report.fold.folded_spans import StepRecord
+from otel_rl.report.fold.folded_spans import StepRecord, sums_of
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.memory_course import StepMemory
+from otel_rl.report.read.rank_times import what_ranks_did
 from otel_rl.report.read.step_spans import StepSpansRead, Window, lanes_of, read_steps, traces_of
 from otel_rl.report.read.step_stages import apart
 from otel_rl.report.rows.course_parts.rollout_gauges import rollout_gauges
@@ -133,34 +133,23 @@ def _steps(records: Mapping[StepKey, Sequence[StepRecord]], averaged: Averaged) 
 
 
 def _ranks(source: Source, places: Mapping[StepKey, int]) -> RankCourse:
-    rows, compared = compare_ranks(join(source.found.calls), source.of_ranks)
-    waits = compared.by_rank_step([record.skipped for _, record in rows])
-    of_rank = {record.rank: (record.rank.role, record.pipeline) for _, record in rows}
+    records, compared = compare_ranks(join(source.found.calls), source.of_ranks)
+    of_steps, waits = sums_of(records), compared.by_rank_step([record.skipped for record in records])
+    did = what_ranks_did(records, of_steps, waits.ns)
+    of_rank = {record.rank: (record.rank.role, record.pipeline) for record in records}
     ranks, groups = sorted(of_rank), sorted(set(of_rank.values()))
     at = {rank: place for place, rank in enumerate(ranks)}
     numbers = {name: np.full((len(ranks), len(places)), np.nan) for name in RANK_NUMBERS}
-    for (_, record), waited in zip(rows, waits, strict=True):
-        if record.key in places:
-            where = at[record.rank], places[record.key]
-            for name, value in _of_rank(record, waited.ns).items():
-                numbers[name][where] = value
+    rows = [row for row, record in enumerate(records) if record.key in places]
+    kept = [records[row] for row in rows]
+    where = [at[record.rank] for record in kept], [places[record.key] for record in kept]
+    for name in did.keys() & numbers.keys():
+        numbers[name][where] = did[name][rows] / 1e9
+    work = of_steps.work
+    numbers["train_tokens"][where] = np.where(work.has_trained, work.train_tokens, np.nan)[rows]
+    numbers["response_tokens"][where] = np.where(work.has_responses, work.response_tokens, np.nan)[rows]
     known = {name: one for name, one in numbers.items() if not np.isnan(one).all()}
     return RankCourse(ranks=ranks, peers=[groups.index(of_rank[one]) for one in ranks], numbers=known)
-
-
-def _of_rank(record: StepRecord, waited_ns: int) -> dict[str, float]:
-    """Return what a rank did in a step, as ``RankTimes`` adds it up."""
-    comm_ns, work = record.activities[COMM], record.work
-    wait_ns = min(waited_ns, comm_ns)
-    found = {
-        "active": record.activities[ACTIVE] / 1e9,
-        "wait": wait_ns / 1e9,
-        "transfer": (comm_ns - wait_ns) / 1e9,
-        "idle": record.activities[IDLE] / 1e9,
-        "other": max(0, record.step.time_ns - sum(record.activities[:-1])) / 1e9,
-    }
-    found |= {"train_tokens": work.train_tokens} if work.has_trained else {}
-    return found | ({"response_tokens": work.response_tokens} if work.has_responses else {})
 
 
 def _memory(growth: Mapping[tuple[str, Rank, MemoryKind], StepMemory], attempts: Iterable[str]) -> list[MemoryCourse]:

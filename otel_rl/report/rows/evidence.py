@@ -17,6 +17,7 @@ from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.rule_settings import RuleSettings
 from otel_rl.report.findings.curves import Learning, Numbers
 from otel_rl.report.findings.judge import judge
+from otel_rl.report.fold.folded_spans import sums_of
 from otel_rl.report.rows.gather_health import health_rows
 from otel_rl.report.rows.gather_time import time_rows
 from otel_rl.report.rows.series import last_loop
@@ -24,6 +25,7 @@ from otel_rl.runs.spans import text
 
 if TYPE_CHECKING:
     from otel_rl.report.source import Source
+    from otel_rl.tables.forest import Ints
 
 
 def findings(source: Source, settings: RuleSettings, *, with_time: bool = True) -> Findings:
@@ -51,9 +53,9 @@ def with_begin(findings: Findings, told: Iterable[LiveFinding]) -> Findings:
 
 
 def learning(source: Source) -> Learning:
-    works = [record.work for record in source.found.steps]
-    works += [one.work for one in source.found.trajectories.steps.values()]
-    answers = [work.samples for work in works if work.samples]
+    samples: Ints = sums_of(source.found.steps).work.samples
+    answers = samples[samples != 0].tolist()
+    answers += [one.work.samples for one in source.found.trajectories.steps.values() if one.work.samples]
     found = source.points.numbers.of_ranks(source.found.steps, source.making)
     return Learning(
         series=[_last_loop(one.name, one.qualifiers, one.steps, one.values) for one in source.curves],

@@ -6,7 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from math import inf
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from otel_rl import vocabulary as v
 from otel_rl.report.data.details import OpenStageRow
@@ -22,7 +25,7 @@ from otel_rl.report.data.health_rows import (
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Attempt, Failure
 from otel_rl.report.findings.causes import by_cause, called_error
-from otel_rl.report.fold.folded_spans import StepRecord
+from otel_rl.report.fold.folded_spans import StepRecord, sums_of
 from otel_rl.report.read.average import stages_of_step
 from otel_rl.report.read.single_controller.guest_steps import DRIVER
 from otel_rl.runs.spans import text
@@ -220,16 +223,18 @@ def _updates(source: Source, attempt: str) -> Updates | None:
     for record in source.of_ranks.finished:
         if record.attempt == attempt:
             ranks[record.rank].append(record)
-    found = [_updates_of(sorted(records, key=lambda record: record.step)) for records in ranks.values()]
+    found = [_updates_of(sorted(records, key=attrgetter("step"))) for records in ranks.values()]
     return max(found, key=lambda one: (one.last_row, one.skipped), default=None)
 
 
 def _step_tokens(source: Source, attempt: str) -> list[StepTokens]:
     """Return the tokens of the training forwards of each step, of the rank that has most; of the loop of most steps."""
     loops: defaultdict[str, dict[int, StepTokens]] = defaultdict(dict)
-    for record in source.of_ranks.finished:
-        tokens = record.work.forward_tokens + record.work.padding_tokens
-        if record.attempt == attempt and record.work.forward_tokens:
+    work = sums_of(source.of_ranks.finished).work
+    rows = np.array([work.forward_tokens, work.padding_tokens]).T.tolist()
+    for record, (forward, padding) in zip(source.of_ranks.finished, rows, strict=True):
+        if record.attempt == attempt and forward:
+            tokens = forward + padding
             known = loops[record.step.loop].get(record.step.iteration)
             if known is None or tokens > known.tokens:
                 step = record.step.iteration

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +32,7 @@ def time_rows(source: Source) -> TimeRows:
     if not source.steps.averaged:
         return TimeRows(no_step=no_step(source))
     fair = source.fair
-    steps = step_times(fair.averaged)
+    steps = source.steps if fair.averaged is source.averaged else step_times(fair.averaged)
     return TimeRows(
         step_s=steps.total_s / steps.averaged if steps.averaged else 0.0,
         median_s=steps.median_s,
@@ -41,7 +41,7 @@ def time_rows(source: Source) -> TimeRows:
         efficiency=fair.efficiency,
         awaited=awaited(fair.ranks, fair.efficiency.ranks),
         long_step=fair.long_step,
-        slower=_slower(fair.averaged.steady),
+        slower=_slower(fair.averaged.by_step),
         tails=source.requests.tails,
         roles=source.roles if source.found.led else (),
         trajectories=source.trajectories if source.found.led else None,
@@ -76,11 +76,11 @@ def stage_shares(stages: Iterable[StageRow]) -> list[StageShare]:
     return [StageShare(stage, share, communication[stage]) for stage, share in shares.items()]
 
 
-def _slower(records: Iterable[StepRecord]) -> SlowerSteps | None:
+def _slower(by_step: Mapping[StepKey, list[StepRecord]]) -> SlowerSteps | None:
     """Return from which step on steps take longer, in the loop of the last attempt with most steps."""
     loops: defaultdict[tuple[str, str], dict[StepKey, list[StepRecord]]] = defaultdict(dict)
-    for record in records:
-        loops[record.attempt, record.step.loop].setdefault(record.key, []).append(record)
+    for key, records in by_step.items():
+        loops[key[:2]][key] = records
     last = next(reversed(loops), ("", ""))[0]
     steps = max((steps for (attempt, _), steps in loops.items() if attempt == last), key=len, default={})
     rounds = _rounds(list(steps.values()))

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from otel_rl.analysis.goodput import Goodput, Kind, redone, total
 from otel_rl.analysis.intervals import Interval
 from otel_rl.analysis.steps import Step
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.time_use import GoodputKind, GoodputPart, GoodputRow
-from otel_rl.report.fold.folded_spans import FoldedSpans, StepRecord
-from otel_rl.report.read.containers import NOTHING, moved, twice, without
+from otel_rl.report.fold.folded_spans import FoldedSpans, StepRecord, sums_of
+from otel_rl.report.read.containers import NOTHING, Wall, moved, twice, without
 from otel_rl.report.read.span_attributes import WorkSums
-from otel_rl.tables.peers import RankWaits
+from otel_rl.tables.forest import sums
+
+if TYPE_CHECKING:
+    from otel_rl.tables.forest import Flags, Ints
 
 KINDS: Final[tuple[GoodputKind, ...]] = ("productive", "overhead", "idle", "wasted", "other")
 RankOfAttempt = tuple[str, Rank]
@@ -24,41 +28,48 @@ StepOfRank = tuple[str, Rank, int, int]
 
 
 class Goodputs:
-    """The wall time of each rank and attempt; takes every step, also those that averages leave out."""
+    """The wall time of each rank and attempt."""
 
-    def __init__(self, found: FoldedSpans) -> None:
+    def __init__(
+        self, found: FoldedSpans, records: Sequence[StepRecord], waits_ns: Mapping[Kind, Ints], is_exact: Flags
+    ) -> None:
+        """Fold the steps of ranks.
+
+        Args:
+            found: the run.
+            records: every step, also those that averages leave out.
+            waits_ns: how long each rank waited in it for slower peers, by the kind of the stage.
+            is_exact: the waits are no lower bounds.
+        """
         self._found = found
         called = {attempt for attempt, _ in found.guests}
         self._walls = {key: wall for key, wall in found.walls.items() if key in found.guests or key[0] not in called}
-        self._again = _redone(found)
-        self._twice = _twice(found)
-        self._first_step_ns: dict[tuple[str, Rank], int] = {}
-        self._steps: defaultdict[tuple[str, Rank], Goodput] = defaultdict(lambda: NOTHING)
-        self._work: defaultdict[str, WorkSums] = defaultdict(WorkSums)
-        self._inexact: set[str] = set()
+        ranks: dict[RankOfAttempt, int] = {}
+        of = np.array([ranks.setdefault((record.attempt, record.rank), len(ranks)) for record in records], np.int64)
+        begin = np.array([record.step.begin_ns for record in records], np.int64)
+        of_steps, is_again = sums_of(records), _is_again(found, records)
+        once = of_steps.goodput
+        self._twice = _twice(self._walls, ranks, of, begin, begin + once.wall_ns)
+        if self._twice:
+            intervals = zip(begin.tolist(), (begin + once.wall_ns).tolist(), strict=True)
+            parts = [
+                self._once((record.attempt, record.rank), interval, record.goodput)
+                for record, interval in zip(records, intervals, strict=True)
+            ]
+            once = Goodput(*np.array(parts, np.int64).T)
+        wasted = Goodput(0, 0, 0, once.wall_ns, 0)
+        columns = [
+            sums(of, np.where(is_again, *pair), len(ranks)) for pair in zip(wasted, moved(once, waits_ns), strict=True)
+        ]
+        self._steps = {key: Goodput(*row) for key, row in zip(ranks, np.array(columns).T.tolist(), strict=True)}
+        first_ns = np.full(len(ranks), np.iinfo(np.int64).max)
+        np.minimum.at(first_ns, of, begin)
+        self._first_step_ns = dict(zip(ranks, first_ns.tolist(), strict=True))
+        inexact = set(np.unique(of[~is_exact & ~is_again]).tolist())
+        self._inexact = {attempt for (attempt, _), number in ranks.items() if number in inexact}
+        self._work = _padding(records, of_steps.work)
 
-    def add(self, record: StepRecord, waited: RankWaits) -> None:
-        """Add a step of a rank, and the waits for its slower peers in it."""
-        self._add(record, waited.by_kind, is_exact=not waited.is_least_kept)
-
-    def add_cut(self, record: StepRecord, *, may_wait: bool) -> None:
-        """Add a step that did not end, which is compared with no other; the rank may have waited in it."""
-        self._add(record, {}, is_exact=not may_wait)
-
-    def _add(self, record: StepRecord, waits_ns: Mapping[Kind, int], *, is_exact: bool) -> None:
-        key = record.attempt, record.rank
-        begin_ns = record.step.begin_ns
-        self._first_step_ns[key] = min(begin_ns, self._first_step_ns.get(key, begin_ns))
-        parts = self._once(key, (begin_ns, begin_ns + record.goodput.wall_ns), record.goodput)
-        if _key(record) in self._again:
-            parts = Goodput(0, 0, 0, parts.wall_ns, 0)
-        else:
-            parts = moved(parts, waits_ns)
-            self._inexact |= set() if is_exact else {record.attempt}
-        self._steps[key] = total([self._steps[key], parts])
-        self._work[record.attempt] = self._work[record.attempt].plus(record.work)
-
-    def _once(self, key: tuple[str, Rank], interval: Interval, parts: Goodput) -> Goodput:
+    def _once(self, key: RankOfAttempt, interval: Interval, parts: Goodput) -> Goodput:
         twice_ns = self._twice.get(key, {}).get(interval, 0)
         return without(parts, twice_ns) if twice_ns else parts
 
@@ -69,7 +80,7 @@ class Goodputs:
             phases = [(begin_ns, self._once(key, (begin_ns, end_ns), one)) for (begin_ns, end_ns), one in wall.phases]
             first_step_ns = self._first_step_ns.get(key, wall.end_ns)
             setup_ns[key[0]] += sum(one.overhead_ns for begin_ns, one in phases if begin_ns < first_step_ns)
-            parts = total([*(one for _, one in phases), self._steps[key]])
+            parts = total([*(one for _, one in phases), self._steps.get(key, NOTHING)])
             between = Goodput(0, 0, 0, 0, wall.end_ns - wall.begin_ns - parts.wall_ns)
             by_attempt[key[0]].append(total([parts, between]))
         names = [name for name in self._found.attempts if name in by_attempt]
@@ -83,7 +94,7 @@ class Goodputs:
     ) -> GoodputRow:
         wall_ns = parts.wall_ns
         times_ns: dict[GoodputKind, int] = {kind: getattr(parts, f"{kind}_ns") for kind in KINDS}
-        work = reduce(WorkSums.plus, (self._work[name] for name in attempts), WorkSums())
+        work = reduce(WorkSums.plus, (self._work[name] for name in attempts if name in self._work), WorkSums())
         padding = work.padding
         return GoodputRow(
             attempt=None if is_all else attempts[0],
@@ -103,13 +114,46 @@ def _key(record: StepRecord) -> StepOfRank:
     return record.attempt, record.rank, record.step.begin_ns, record.step.iteration
 
 
-def _twice(found: FoldedSpans) -> dict[tuple[str, Rank], dict[Interval, int]]:
-    """Find the containers of each rank that overlap: of two loops at once, or of two processes of one rank."""
-    intervals = {key: [interval for interval, _ in wall.phases] for key, wall in found.walls.items()}
-    for record in found.steps:
-        begin_ns = record.step.begin_ns
-        intervals[record.attempt, record.rank].append((begin_ns, begin_ns + record.goodput.wall_ns))
-    return {key: twice(of_rank) for key, of_rank in intervals.items()}
+def _padding(records: Sequence[StepRecord], work: WorkSums) -> dict[str, WorkSums]:
+    """Add up by attempt what tells the padding of steps."""
+    attempts: dict[str, int] = {}
+    of = np.array([attempts.setdefault(record.attempt, len(attempts)) for record in records], np.int64)
+    names = ("padding_tokens", "padded_tokens", "forward_tokens")
+    rows = np.array([sums(of, getattr(work, name), len(attempts)) for name in names]).T.tolist()
+    return {
+        attempt: WorkSums(**dict(zip(names, row, strict=True))) for attempt, row in zip(attempts, rows, strict=True)
+    }
+
+
+def _twice(
+    walls: Mapping[RankOfAttempt, Wall], ranks: Mapping[RankOfAttempt, int], of: Ints, begin: Ints, end: Ints
+) -> dict[RankOfAttempt, dict[Interval, int]]:
+    """Find the containers of each rank that overlap: of two loops at once, or of two processes of one rank.
+
+    Args:
+        walls: what is known of set-ups and tear-downs.
+        ranks: the number of each rank.
+        of: the rank of each step, as what follows.
+        begin: ns.
+        end: ns.
+    """
+    numbers = dict(ranks)
+    phases = [
+        (numbers.setdefault(key, len(numbers)), *interval) for key, wall in walls.items() for interval, _ in wall.phases
+    ]
+    of, begin, end = np.concatenate([np.array(phases, np.int64).reshape(-1, 3), np.stack([of, begin, end], 1)]).T
+    order = np.lexsort((end, begin, of))
+    is_early = (of[order][1:] == of[order][:-1]) & (begin[order][1:] < end[order][:-1])
+    crowded, keys = np.unique(of[order][1:][is_early]).tolist(), list(numbers)
+    return {
+        keys[number]: twice(zip(begin[of == number].tolist(), end[of == number].tolist(), strict=True))
+        for number in crowded
+    }
+
+
+def _is_again(found: FoldedSpans, records: Sequence[StepRecord]) -> Flags:
+    again = _redone(found)
+    return np.array([_key(record) in again for record in records] if again else [False] * len(records), bool)
 
 
 def _redone(found: FoldedSpans) -> set[StepOfRank]:
@@ -157,5 +201,5 @@ def _parts(records: Sequence[StepRecord]) -> list[list[Step]]:
         if loop not in names:
             names[loop] = names.get(record.restart_of, loop)
             parts += [[]] if record.restart_of else []
-        parts[-1].append(replace(record.step, loop=names[loop]))
+        parts[-1].append(record.step._replace(loop=names[loop]))
     return parts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Final, Literal
 
 from otel_rl import vocabulary as v
@@ -60,10 +61,13 @@ def disagreements(
     is_lossy = any(loss.what == "dropped" and loss.signal == "traces" for loss in losses)
     if is_lossy or any(journal.spans_known_from or journal.damage for journal in journals):
         return []
-    names: defaultdict[tuple[str, str], defaultdict[Rank, list[Name]]] = defaultdict(lambda: defaultdict(list))
+    of_ranks: defaultdict[tuple[str, Rank], list[Name]] = defaultdict(list)
     ended = (record for record in records if not record.is_open)
-    for record in sorted(ended, key=lambda record: record.step):
-        names[record.attempt, record.rank.role][record.rank].append((record.step.loop, record.step.iteration))
+    for record in sorted(ended, key=attrgetter("step")):
+        of_ranks[record.attempt, record.rank].append(record.step[2:])
+    names: defaultdict[tuple[str, str], dict[Rank, list[Name]]] = defaultdict(dict)
+    for (attempt, rank), listed in of_ranks.items():
+        names[attempt, rank.role][rank] = listed
     rows: list[StepDisagreement] = []
     for (attempt, role), of_rank in names.items():
         if found := disagreement(of_rank):

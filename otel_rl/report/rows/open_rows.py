@@ -16,7 +16,7 @@ from otel_rl.journal.read import JournalNotFound, OpenView, Run, SpanView, open_
 from otel_rl.process.identity import is_made_up
 from otel_rl.report.data.details import OpenCollective, OpenStageRow, PendingRun
 from otel_rl.report.data.report import Attempt
-from otel_rl.report.fold.writer import fold
+from otel_rl.report.fold.run_fold import fold
 from otel_rl.report.read.single_controller.guest_steps import is_driver
 from otel_rl.report.read.span_attributes import begun_ns, rank_of
 from otel_rl.runs.locate import PENDING as PENDING_RUNS

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from operator import itemgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.summary import mean, trend
@@ -21,6 +20,10 @@ from otel_rl.report.findings.unmade import Making
 from otel_rl.report.fold.folded_spans import StepRecord
 from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.runs.spans import text
+from otel_rl.tables.forest import NONE, combinations, inverse
+
+if TYPE_CHECKING:
+    from otel_rl.tables.forest import Ints
 
 NAMES: Final = (
     v.REWARD_SCORE, v.REWARD_STD, v.REWARD_MAX, v.REWARD_MIN, v.FUNCTION_SCORE, v.FUNCTION_STD, v.REWARD_NONFINITE,
@@ -33,11 +36,30 @@ ONLY_RULES: Final = (v.REQUEST_RATIO, v.GROUPS)
 EXTREMES: Final = {v.RESPONSE_MIN: min, v.RESPONSE_MAX: max, v.REWARD_MIN: min, v.REWARD_MAX: max}
 Qualifiers = tuple[tuple[str, str], ...]
 Head = tuple[str, str, Qualifiers]
-PlaceOfPoint = tuple[str, int | None, int]
-Moments = Sequence[tuple[str, PlaceOfPoint, int]]
-"""Attempt, step and time of each moment."""
-Value = tuple[int, str, float]
 RankOfAttempt = tuple[str, Rank]
+
+
+class PlacedMoments(NamedTuple):
+    """When points were recorded; arrays of moments."""
+
+    step: Ints
+    """The place of its step in ``steps``; a moment outside of steps is with others of the same time."""
+    steps: list[int | None]
+    time: Ints
+    """By the clock as it was before it was set, ns."""
+    attempt: Ints
+    """Its place among the attempts by name."""
+    turn: Ints
+    """Its turn in order of steps, in each of time and attempt."""
+
+
+class LinedUp(NamedTuple):
+    """The points of a series step by step, of each the newest attempt's, in order of time."""
+
+    rows: Ints
+    ends: list[int]
+    """Where the points of each step begin in ``rows``, and where the last end."""
+    steps: list[int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +115,12 @@ class SeriesPoints:
                 newer._put(head, known[moment], value)
         return newer
 
-    def series(self, records: Iterable[StepRecord], making: Making) -> tuple[list[Series], list[Series]]:
+    def series(self, records: Sequence[StepRecord], making: Making) -> tuple[list[Series], list[Series]]:
         """Return the series of ``NAMES`` and the training's own, by step; the newest attempt of a step counts."""
-        steps = self._steps(records)
+        moments, known = self._place(records), dict[bytes, LinedUp]()
         found = (
-            making.make("curve", head[0], None, _series, head, steps, *points) for head, points in self._points.items()
+            making.make("curve", head[0], None, _series, head, moments, known, *map(np.array, points))
+            for head, points in self._points.items()
         )
         made = [one for one in found if one is not None]
         ours = [one for one in made if one.name in NAMES]
@@ -105,69 +128,96 @@ class SeriesPoints:
         ours.sort(key=lambda one: (NAMES.index(one.name), sorted(one.qualifiers.items())))
         return ours, sorted(own, key=lambda one: one.name)
 
-    def of_ranks(self, records: Iterable[StepRecord], making: Making) -> list[RankSeries]:
+    def of_ranks(self, records: Sequence[StepRecord], making: Making) -> list[RankSeries]:
         """Return by rank what was ever NaN or infinite, and the counts of answers that were."""
         chosen = {
-            head: points
-            for head, points in self._points.items()
-            if head[0] in NAMES and (head[0] == v.REWARD_NONFINITE or not all(map(math.isfinite, points[1])))
+            head: (np.array(own), np.array(values))
+            for head, (own, values) in self._points.items()
+            if head[0] in NAMES and (head[0] == v.REWARD_NONFINITE or not np.isfinite(values).all())
         }
         if not chosen:
             return []
-        steps, ranks = self._steps(records), [self._ranks[process][1] for process, _ in self._moments]
+        moments, ranks = self._place(records), sorted({rank for _, rank in self._ranks.values()})
+        numbers = {process: ranks.index(rank) for process, (_, rank) in self._ranks.items()}
+        of_rank = np.array([numbers[process] for process, _ in self._moments], np.int64)
         found = []
-        for head, (moments, values) in chosen.items():
-            for rank in sorted({ranks[moment] for moment in moments}):
-                own = [index for index, moment in enumerate(moments) if ranks[moment] == rank]
-                points = array("I", (moments[index] for index in own)), array("d", (values[index] for index in own))
-                found.append(making.make("curve", head[0], None, _rank_series, head, rank, steps, *points))
+        for head, (own, values) in chosen.items():
+            for number in np.unique(of_rank[own]).tolist():
+                kept = of_rank[own] == number
+                points = own[kept], values[kept]
+                found.append(making.make("curve", head[0], None, _rank_series, head, ranks[number], moments, *points))
         return [one for one in found if one is not None]
 
-    def _steps(self, records: Iterable[StepRecord]) -> Moments:
-        """Return of each moment its attempt, its step and its time."""
-        calendar = _Calendar(records)
-        return [(self._ranks[process][0], *calendar.step(self._ranks[process], ns)) for process, ns in self._moments]
+    def _place(self, records: Sequence[StepRecord]) -> PlacedMoments:
+        """Find the step of each moment."""
+        ranks: dict[RankOfAttempt, int] = {}
+        of_process = {process: ranks.setdefault(rank, len(ranks)) for process, rank in self._ranks.items()}
+        rank = np.array([of_process[process] for process, _ in self._moments], np.int64)
+        time = np.array([time_ns for _, time_ns in self._moments], np.uint64).astype(np.int64)
+        row, time = _find(records, ranks, rank, time)
+        loops: dict[str, int] = {}
+        loop = np.array([loops.setdefault(record.step.loop, len(loops)) for record in records], np.int64)
+        iteration = np.array([record.step.iteration for record in records], np.int64)
+        first, number = combinations(loop, iteration)
+        outside, step = np.unique(time, return_inverse=True)
+        step += len(first)
+        step[row != NONE] = number[row[row != NONE]]
+        names = sorted({attempt for attempt, _ in ranks})
+        attempt = np.array([names.index(name) for name, _ in ranks], np.int64)[rank]
+        steps = [*iteration[first].tolist(), *[None] * len(outside)]
+        return PlacedMoments(step, steps, time, attempt, inverse(np.lexsort((attempt, time, step))))
 
 
-def _by_step(steps: Moments, moments: array[int], values: array[float]) -> dict[PlaceOfPoint, list[Value]]:
-    found: defaultdict[PlaceOfPoint, list[Value]] = defaultdict(list)
-    for moment, value in zip(moments, values, strict=True):
-        attempt, step, time_ns = steps[moment]
-        found[step].append((time_ns, attempt, value))
-    return found
+def _find(
+    records: Sequence[StepRecord], ranks: Mapping[RankOfAttempt, int], rank: Ints, time: Ints
+) -> tuple[Ints, Ints]:
+    """Find the steps of points, which have the times of their ends.
+
+    Args:
+        records: all steps.
+        ranks: the number of each rank.
+        rank: of each point.
+        time: of each point, ns.
+
+    Returns:
+        The place of each point's record, or ``NONE``, and its time by the clock as it was before it was set.
+    """
+    begin = np.array([record.step.begin_ns for record in records], np.int64)
+    end = np.array([record.step.end_ns for record in records], np.int64)
+    clock = np.array([record.clock_set_ns for record in records], np.int64)
+    of = np.array([ranks.get((record.attempt, record.rank), NONE) for record in records], np.int64)
+    by_end, by_rank = np.lexsort((end, of)), np.argsort(rank, kind="stable")
+    numbers = np.arange(len(ranks) + 1)
+    steps, points = (np.searchsorted(one, numbers).tolist() for one in (of[by_end], rank[by_rank]))
+    row, time = np.full(len(time), NONE), time.copy()
+    for number in range(len(ranks)):
+        own, at = by_end[steps[number] : steps[number + 1]], by_rank[points[number] : points[number + 1]]
+        if len(own):
+            row[at], set_ns = _in_steps(own, begin, end, clock, time[at])
+            time[at] -= set_ns
+    return row, time
 
 
-class _Calendar:
-    """Finds the step of a point, which has the time of its end."""
+def _in_steps(steps: Ints, begin: Ints, end: Ints, clock: Ints, time: Ints) -> tuple[Ints, Ints]:
+    """Find the steps of the points of one rank, and by how much the clock had been set then.
 
-    def __init__(self, records: Iterable[StepRecord]) -> None:
-        self._steps: dict[RankOfAttempt, dict[int, list[StepRecord]]] = {}
-        """By rank, and by how much its clock had been set."""
-        self._last: dict[RankOfAttempt, StepRecord] = {}
-        for record in sorted(records, key=lambda record: record.step.end_ns):
-            rank = record.attempt, record.rank
-            self._last.setdefault(rank, record)
-            self._steps.setdefault(rank, {}).setdefault(record.clock_set_ns, []).append(record)
-
-    def step(self, rank: RankOfAttempt, time_ns: int) -> tuple[PlaceOfPoint, int]:
-        """Return the step of a point, and its time by the clock as it was before it was set.
-
-        A clock that was set back shows a time twice: then it is the step that is nearer to that of the point before.
-        """
-        last = self._last.get(rank)
-        if last is None:
-            return ("", None, time_ns), time_ns
-        found = [one for set_ns, steps in self._steps[rank].items() if (one := _at(steps, time_ns - set_ns))]
-        if not found:
-            return ("", None, time_ns - last.clock_set_ns), time_ns - last.clock_set_ns
-        reached_ns = last.step.end_ns
-        nearest = self._last[rank] = min(found, key=lambda one: abs(one.step.end_ns - reached_ns))
-        return (nearest.step.loop, nearest.step.iteration, 0), time_ns - nearest.clock_set_ns
-
-
-def _at(steps: Sequence[StepRecord], time_ns: int) -> StepRecord | None:
-    index = bisect_left(steps, time_ns, key=lambda record: record.step.end_ns)
-    return steps[index] if index < len(steps) and steps[index].step.begin_ns < time_ns else None
+    A clock that was set back shows a time twice: then it is the step that is nearer to that of the point before.
+    """
+    clocks, found = list(dict.fromkeys(clock[steps].tolist())), []
+    for set_ns in clocks:
+        of_clock = steps[clock[steps] == set_ns]
+        at = np.searchsorted(end[of_clock], time - set_ns)
+        step = of_clock[np.minimum(at, len(of_clock) - 1)]
+        found.append(np.where((at < len(of_clock)) & (begin[step] < time - set_ns), step, NONE))
+    if len(clocks) == 1:
+        return found[0], np.full(len(time), clocks[0])
+    last, rows = int(steps[0]), []
+    for candidates in np.array(found).T.tolist():
+        known, reached_ns = [one for one in candidates if one != NONE], end[last]
+        last = min(known, key=lambda one: abs(end[one] - reached_ns), default=last)
+        rows.append((last if known else NONE, clock[last]))
+    row, set_ns = np.array(rows, np.int64).reshape(-1, 2).T
+    return row, set_ns
 
 
 def is_own(point: PointView) -> bool:
@@ -177,44 +227,54 @@ def is_own(point: PointView) -> bool:
     return not point.attributes or point.name.startswith(v.USER)
 
 
-def _rank_series(head: Head, rank: Rank, steps: Moments, moments: array[int], values: array[float]) -> RankSeries:
-    found = _by_step(steps, moments, values)
-    rows = [(ones[-1][0], key[1], max(ones, key=itemgetter(1, 0))[2]) for key, ones in found.items()]
-    rows.sort(key=itemgetter(0))
-    return RankSeries(head[0], dict(head[2]), rank, [step for _, step, _ in rows], [value for _, _, value in rows])
+def _rank_series(head: Head, rank: Rank, moments: PlacedMoments, own: Ints, values: Ints) -> RankSeries:
+    order = np.lexsort((-np.arange(len(own)), moments.time[own], moments.attempt[own]))
+    newest: dict[int, float] = dict(zip(moments.step[own][order].tolist(), values[order].tolist(), strict=True))
+    last_ns: dict[int, int] = dict(zip(moments.step[own].tolist(), moments.time[own].tolist(), strict=True))
+    steps = sorted(last_ns, key=lambda step: last_ns[step])
+    return RankSeries(
+        head[0], dict(head[2]), rank, [moments.steps[step] for step in steps], [newest[step] for step in steps]
+    )
 
 
-def _series(head: Head, steps: Moments, moments: array[int], values: array[float]) -> Series:
+def _series(head: Head, moments: PlacedMoments, known: dict[bytes, LinedUp], own: Ints, values: Ints) -> Series:
+    """Make a series; most have the moments of another one, so that few have to be lined up."""
     name, unit, qualifiers = head
-    rows: list[tuple[int, int | None, float]] = []
-    nonfinite = 0
-    for key, ones in _by_step(steps, moments, values).items():
-        if len(ones) == 1:  # most are: of thousands of names the rest would take seconds
-            ((time_ns, _, number),) = ones
-            is_finite = math.isfinite(number)
-            nonfinite += not is_finite
-            rows.append((time_ns, key[1], number if is_finite else math.nan))
-            continue
-        attempt = max(ones)[1]  # the newest
-        newest = sorted(value for value in ones if value[1] == attempt)
-        numbers = [number for _, _, number in newest]
-        nonfinite += sum(not math.isfinite(number) for number in numbers)
-        rows.append((newest[0][0], key[1], _combine(numbers, name)))
-    rows.sort(key=lambda row: row[0])
-    numbers = [number for _, _, number in rows]
+    key = own.tobytes()
+    rows, ends, steps = known.get(key) or known.setdefault(key, _line_up(moments, own))
+    values = values[rows]
+    listed = values.tolist()
+    numbers = [_combine(listed[begin:end], name) for begin, end in pairwise(ends)]
     return Series(
         name=name,
         qualifiers=dict(qualifiers),
         unit=unit,
         **trend(numbers),
-        nonfinite=nonfinite,
-        steps=[step for _, step, _ in rows],
+        nonfinite=int(np.sum(~np.isfinite(values))),
+        steps=list(steps),
         values=[value if math.isfinite(value) else None for value in numbers],
     )
 
 
+def _line_up(moments: PlacedMoments, own: Ints) -> LinedUp:
+    order = np.argsort(moments.turn[own], kind="stable")
+    step, time, attempt = (column[own[order]] for column in (moments.step, moments.time, moments.attempt))
+    is_last = np.append(step[1:] != step[:-1], True)
+    of_step = np.cumsum(is_last) - is_last
+    is_newest = attempt == attempt[is_last][of_step]
+    first = np.minimum.reduceat(order, np.flatnonzero(np.append(True, is_last[:-1])))
+    rows, time, of_step = order[is_newest], time[is_newest], of_step[is_newest]
+    counts = np.bincount(of_step)
+    turns = np.lexsort((first, time[np.cumsum(counts) - counts]))
+    rows = rows[np.argsort(inverse(turns)[of_step], kind="stable")]
+    steps = step[is_last][turns].tolist()
+    return LinedUp(rows, [0, *np.cumsum(counts[turns]).tolist()], [moments.steps[one] for one in steps])
+
+
 def _combine(numbers: Sequence[float], name: str) -> float:
     finite = [number for number in numbers if math.isfinite(number)]
+    if len(finite) == 1:  # most are: of thousands of names the rest would take seconds
+        return finite[0]
     return EXTREMES.get(name, mean)(finite) if finite else math.nan
 
 

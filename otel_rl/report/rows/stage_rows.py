@@ -9,9 +9,8 @@ import numpy as np
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.stages import Path
-from otel_rl.analysis.summary import summarize
 from otel_rl.report.data.report import StageRow
-from otel_rl.report.read.average import Averaged
+from otel_rl.report.read.average import Averaged, quantile_of
 from otel_rl.report.read.step_stages import StageInSteps
 
 
@@ -55,18 +54,18 @@ def _order(rows: dict[Path, StageRow], path: Path) -> tuple[tuple[float, str], .
 
 
 def _row(averaged: Averaged, path: Path, part: StageInSteps) -> StageRow:
-    durations = summarize((np.sort(part.durations_ns) / 1e9).tolist())
+    durations_s = np.sort(part.durations_ns) / 1e9
     busy_ns, comm_ns = sum(part.busy_ns.tolist()), sum(part.comm_ns.tolist())  # of most stages there is one step
     return StageRow(
         stage=path[-1],
         inside=path[-2] if len(path) > 1 else None,
-        calls=durations.count,
+        calls=len(durations_s),
         share=busy_ns / averaged.time_ns if averaged.time_ns else 0.0,
-        median_s=durations.median,
-        p95_s=durations.p95,
+        median_s=quantile_of(durations_s, 0.5),
+        p95_s=quantile_of(durations_s, 0.95),
         total_s=sum((part.busy_ns / averaged.ranks_beside[part.step]).tolist()) / 1e9,
         comm_share=comm_ns / busy_ns if busy_ns else 0.0,
         is_comm_hidden=part.is_hidden,
         is_host_clock=part.is_host_clock,
-        is_device_clock=part.is_device_clock and durations.count > 0,
+        is_device_clock=part.is_device_clock and len(durations_s) > 0,
     )

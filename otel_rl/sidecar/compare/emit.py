@@ -14,7 +14,7 @@ import numpy as np
 from otel_rl import ids
 from otel_rl import vocabulary as v
 from otel_rl.analysis.bubbles import DENOMINATOR
-from otel_rl.analysis.stragglers import between_stages, costs
+from otel_rl.analysis.stragglers import costs
 from otel_rl.journal.columns.decode import decode_points
 from otel_rl.journal.files import Journal
 from otel_rl.journal.frame import Frame
@@ -30,7 +30,8 @@ from otel_rl.sidecar.compare.skew import StepOfRanks, Wait
 from otel_rl.sidecar.owner import ROLE
 from otel_rl.sidecar.streams import Position, find_streams
 from otel_rl.tables.calls import join
-from otel_rl.tables.peers import RankSteps, compare, own_times
+from otel_rl.tables.forest import combinations
+from otel_rl.tables.peers import RankSteps, between_stages, compare, own_times
 from otel_rl.version import __version__
 
 KEPT_ENCODERS: Final = 4096
@@ -96,16 +97,19 @@ class Emitter:
             RankSteps(*np.array([(at, parts[at][rank], rank) for at, rank in listed], np.int64).T),
         )
         own_of = own_times(compared)
+        wait_ns = compared.by_rank_step([()] * len(listed)).ns
+        _, part = combinations(compared.steps.step, compared.steps.part)
+        between_ns = between_stages(part, np.array([steps[at][rank].other_ns for at, rank in listed]), wait_ns)
         waited: list[dict[int, int]] = [{} for _ in steps]
-        for (at, rank), one in zip(listed, compared.by_rank_step([()] * len(listed)), strict=True):
-            waited[at][rank] = one.ns
+        for (at, rank), of_waits, between in zip(listed, wait_ns.tolist(), (between_ns / 1e9).tolist(), strict=True):
+            waited[at][rank] = of_waits
+            own_of.setdefault((at, parts[at][rank]), {}).setdefault(v.OTHER, {})[rank] = between
         for at, of_ranks in enumerate(steps):
             slow: dict[tuple[int, str], float] = {}
             for part in dict.fromkeys(parts[at].values()):
                 peers = {rank: step for rank, step in of_ranks.items() if parts[at][rank] == part}
                 longest_ns = max(step.end_ns - step.begin_ns for step in peers.values())
-                between_s = between_stages({rank: step.other_ns for rank, step in peers.items()}, waited[at])
-                slow |= costs({**own_of.get((at, part), {}), v.OTHER: between_s}, longest_ns)
+                slow |= costs(own_of[at, part], longest_ns)
             world_size = max(step.world_size for step in of_ranks.values())
             scope = "run" if 0 < world_size <= len(readable) else "node"
             of_named = self._costs(role, slow)

@@ -11,7 +11,6 @@ from otel_rl.analysis.series.rising import rise
 from otel_rl.report.data.time_rows import FirstSubmit, GrowingStage, SlowProcess
 
 if TYPE_CHECKING:
-    from otel_rl.report.data.ranks import StepKey
     from otel_rl.report.fold.folded_spans import StepRecord
     from otel_rl.report.source import Source
 
@@ -22,7 +21,7 @@ STARTING_RATIO: Final = 5.0
 def slow_process(source: Source) -> SlowProcess | None:
     """Compare the processes of a role that are no ranks: agent loops, servers, reward workers."""
     slow = source.found.roles.slowest({rank for _, rank in source.found.guests}) if source.found.led else None
-    steps, step_s = len({record.key for record in source.averaged.finished}), source.averaged.mean_ns / 1e9
+    steps, step_s = len(source.averaged.keys), source.averaged.mean_ns / 1e9
     if slow is None or not steps or not step_s:
         return None
     cost_s = min(step_s, slow.cost_s / steps)
@@ -43,7 +42,7 @@ def growing_stage(source: Source) -> GrowingStage | None:
     Without a driver only the handing over of weights is judged: other stages of ranks follow the responses' lengths.
     """
     steps = _together(source)
-    stages = {path[0] for records in steps for record in records for path in record.stages if len(path) == 1}
+    stages = {path[0] for path in source.averaged.stages if len(path) == 1}
     stages = {stage for stage in stages if (not stage.startswith(v.IDLE) if source.found.led else _is_sync(stage))}
     rises = {
         stage: rise([fmean(_busy_ns(record, stage) for record in records) / 1e9 for records in steps])
@@ -75,11 +74,7 @@ def _is_sync(stage: str) -> bool:
 def _together(source: Source) -> list[list[StepRecord]]:
     """Return the steady steps of the last attempt, each with the records of its ranks, or of the driver."""
     last = source.attempts[-1].id if source.attempts else ""
-    steps: dict[StepKey, list[StepRecord]] = {}
-    for record in source.averaged.steady:
-        if record.attempt == last:
-            steps.setdefault(record.key, []).append(record)
-    return list(steps.values())
+    return [records for (attempt, *_), records in source.averaged.by_step.items() if attempt == last]
 
 
 def _of_last_attempt(source: Source, records: Sequence[StepRecord]) -> list[StepRecord]:
@@ -88,5 +83,4 @@ def _of_last_attempt(source: Source, records: Sequence[StepRecord]) -> list[Step
 
 
 def _busy_ns(record: StepRecord, stage: str) -> int:
-    part = record.stages.get((stage,))
-    return part.busy_ns if part is not None else 0
+    return record.stages.busy_of((stage,))

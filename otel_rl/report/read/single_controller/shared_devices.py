@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 from typing import Final
 
 from otel_rl import vocabulary as v
@@ -48,8 +47,7 @@ class SharedDevices:
         generating = common(waits, self._serving[host].merged())
         evaluating_ns = covered(common(generating, self._evaluations[host].merged()))
         training_ns = covered(generating) - evaluating_ns
-        return replace(
-            parts,
+        return parts._replace(
             idle_ns=parts.idle_ns - training_ns - evaluating_ns,
             productive_ns=parts.productive_ns + training_ns,
             overhead_ns=parts.overhead_ns + evaluating_ns,
