@@ -27,6 +27,23 @@ def test_links_lead_somewhere() -> None:
     assert [] == [(page.name, link) for page, link in links if not (page.parent / link).exists()]
 
 
+def test_names_of_telemetry_are_those_of_the_catalogue() -> None:
+    """Spans, attributes and metrics; a part of a name, a label after it and a figure of ``compare`` count as well.
+
+    The changelog names what is gone.
+    """
+    known = set(re.findall(r"`(rl\.[\w.]+)", (ROOT / "docs" / "catalogue.md").read_text("utf-8")))
+    parts = {name[:end] for name in known for end in range(len(name) + 1) if name[end : end + 1] in ("", ".")}
+    unknown = [
+        (page.name, name)
+        for page in PAGES
+        if page.name != "CHANGELOG.md"
+        for name in re.findall(r"`(rl\.[a-z_.]*[a-z])[`. {(]", page.read_text("utf-8"))
+        if name not in parts and name.rpartition(".")[0] not in known
+    ]
+    assert [] == unknown
+
+
 def test_paths_in_backticks_exist() -> None:
     """So do the files and folders that the README names, and the tests of the failure table."""
     named = re.findall(
