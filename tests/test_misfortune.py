@@ -80,7 +80,12 @@ def test_a_hang_shows_while_it_lasts_and_after_a_kill(tmp_path: Path) -> None:
     dead = report(tmp_path)
     assert "killed" == dead["state"]
     assert where[1] == collectives(dead)[1]
-    assert "Rank 1 was killed, last seen in rl.train.comm, in rl.reward, step 6" in text(tmp_path)
+    said = text(tmp_path)
+    # gloo may tell rank 0 that its peer is gone, and torchrun then kill it while its exception passes
+    assert (
+        "Rank 1 was killed, last seen in rl.train.comm, in rl.reward, step 6" in said
+        or "rank 1 was last seen in rl.train.comm (barrier 6 of pair 1, 2 ranks), in rl.reward, step 6" in said
+    )
     failed = [(one["rank"]["rank"], one["error"], one["stage"], one["step"]) for one in dead["failures"]]
     is_ended = 0 in {stage["rank"] for stage in dead["open_stages"]}  # by torchrun, before its exception was through
     assert failed == [(0, "RuntimeError", "rl.reward", 6)] or is_ended
