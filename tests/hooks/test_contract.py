@@ -8,6 +8,7 @@ import logging
 import sys
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
@@ -80,9 +81,9 @@ def test_an_integration_keeps_the_contract(name: str, check: Check) -> None:
 
 
 def test_no_target_belongs_to_two_integrations() -> None:
-    """Each call is recorded once."""
+    """Each call is recorded once. No program uses ROLL and slime together, whose drivers wait in ``ray.get``."""
     targets = [hook.target for name in OURS for hook in hooks_of(name)]
-    assert sorted(set(targets)) == sorted(targets)
+    assert {target: number for target, number in Counter(targets).items() if number > 1} == {"ray:get": 2}
 
 
 @every_integration
