@@ -55,7 +55,7 @@ def test_a_process_without_a_framework_imports_nothing_of_ours() -> None:
 
 
 def test_every_hooked_package_is_waited_for() -> None:
-    """All that integrations name, and nothing else; wandb is hooked for the end of prime-rl, which is imported before."""
+    """All that integrations name, and nothing else. wandb is hooked for the end of prime-rl, which comes before it."""
     integrations = [one for name, path in OURS.items() if (one := choice.load(name, path)) is not None]
     targets = [hook.target for one in integrations for hook in one.hooks]
     targets += [attachment.module for one in integrations for attachment in one.attachments]
