@@ -20,7 +20,7 @@ from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.records import Count, Deferred
 from otel_rl.trace.current import CURRENT
-from otel_rl.trace.stage import current_stage
+from otel_rl.trace.stage import Stage, current_stage
 from otel_rl.trace.values import MAX_ITEMS, MAX_LENGTH, clean_key
 
 MOST_FUNCTIONS = 64
@@ -68,6 +68,8 @@ def sample(  # noqa: PLR0913  a sample has that many properties, all by keyword
     ``OTEL_RL_SAMPLE_RECORDS`` on each process: beyond that the failed, the best, the worst and the longest samples have
     one, and some chosen by a hash of their ids; the others are counted. What you leave out is not recorded. What
     cannot be (a count below 0, a tensor on a device) is left out and counted. Inside a compiled region it does nothing.
+    Inside of a stage ``evaluate`` it is a sample of the evaluation: ``rl.mode`` says so, and numbers of the step are
+    without it.
 
     Args:
         id: the sample's own id, the same in each repetition of the training.
@@ -114,10 +116,21 @@ def sample(  # noqa: PLR0913  a sample has that many properties, all by keyword
         and type(tool_calls) in NUMBERS and type(policy_version) in NUMBERS
     ):  # fmt: skip
         given = (*map(_value, given[: len(READ)]), *given[len(READ) :])
-    state.add(Deferred(_take, (CURRENT.get() or current_stage(), given)))
+    state.add(Deferred(_take, (CURRENT.get() or current_stage(), _is_evaluated(), given)))
 
 
 # --- at the call: the program may change what it gave ----------------------------------------------------------------
+
+
+def _is_evaluated() -> bool:
+    """Return whether a stage of this thread or task that is open is an evaluation."""
+    stage: Any = CURRENT.get()
+    while stage.__class__ is Stage:
+        attributes = stage.attributes
+        if stage.name == vocabulary.EVALUATE or (attributes and attributes.get(vocabulary.MODE) == "eval"):
+            return True
+        stage = stage.token.old_value if stage.token is not None else None
+    return False
 
 
 def _value(value: Any) -> Any:
@@ -165,9 +178,9 @@ def _copy(given: Any, depth: int) -> Any:
 # --- in the flusher ---------------------------------------------------------------------------------------------------
 
 
-def _take(parent: Any, given: tuple[Any, ...]) -> Iterator[Count]:
+def _take(parent: Any, is_evaluation: bool, given: tuple[Any, ...]) -> Iterator[Count]:
     """Make the sample of what was given."""
-    made = FinishedSample(**dict(zip(GIVEN, given, strict=True)))
+    made = FinishedSample(**dict(zip(GIVEN, given, strict=True)), is_evaluation=is_evaluation)
     left_out = sum([_clean_words(made), _clean_counts(made), _clean_numbers(made)])
     if not add_users_sample(parent, made):
         refuse("sample_outside_step", "otel_rl.sample: a sample outside of a step is ignored; call it inside of one")

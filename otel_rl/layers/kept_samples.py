@@ -45,6 +45,8 @@ class FinishedSample:
     time_ns: int = 0
     span_id: int = 0
     """The span that made it."""
+    is_evaluation: bool = False
+    """It was made in an evaluation, not for training."""
     number: int = 0
     """Its number among the samples of its step, in their order."""
     score: int = 0
@@ -68,6 +70,8 @@ class StepSamples:
     def __init__(self, limit: int, seed: str) -> None:
         self.limit = limit
         self.count = 0
+        self.evaluated = 0
+        """Those of them that an evaluation made; the sums are without them."""
         self.lengths: list[int] = []
         self.rewards: list[float] = []
         self.finishes: dict[str, int] = {}
@@ -83,7 +87,9 @@ class StepSamples:
             self.count += 1
             sample.score = crc32((sample.id or str(sample.number)).encode(errors="replace"), self._seed)
             self._waiting.append(sample)
-            self._sum_up(sample)
+            self.evaluated += sample.is_evaluation
+            if not sample.is_evaluation:
+                self._sum_up(sample)
             if len(self._waiting) > 4 * self.limit + SPARE:
                 kept = {id(one): one for kind in kinds(self._waiting, self.limit).values() for one in kind}
                 self._waiting = sorted(kept.values(), key=_number)

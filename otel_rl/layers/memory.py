@@ -49,7 +49,8 @@ def add_users_sample(parent: Any, sample: FinishedSample) -> bool:
     """Add a sample of a user's own loop; return whether it belongs to a trace. Used by the flusher only."""
     if not add_samples(parent, (sample,)):
         return False
-    layering.numbers.setdefault(parent.trace, SampleNumbers()).add(sample)
+    if not sample.is_evaluation:
+        layering.numbers.setdefault(parent.trace, SampleNumbers()).add(sample)
     return True
 
 

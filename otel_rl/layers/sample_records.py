@@ -155,7 +155,9 @@ def records_of(
 def _attributes(sample: FinishedSample) -> dict[str, Value]:
     known = ((key, getattr(sample, field)) for field, key in FIELDS.items())
     attributes: dict[str, Value] = {key: value for key, value in known if value is not None and value != ""}
-    if sample.discarded is not None:
+    if sample.is_evaluation:
+        attributes[v.MODE] = "eval"
+    elif sample.discarded is not None:
         attributes[v.SAMPLE_USED] = not sample.discarded
     if sample.discarded:
         attributes[v.SAMPLE_DISCARDED] = sample.discarded

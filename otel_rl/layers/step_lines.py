@@ -212,7 +212,8 @@ class StepLines:
             numbers = self._numbers.of(container.start_ns, container.end_ns) | said
             lines = list(self._lines(container, stages, numbers, samples))
             yield from lines[: self._line_rate.take(len(lines))]
-            if samples is not None and own is not None and own.count == samples.count:  # else a framework has samples
+            if samples is not None and own is not None and own.count == samples.count - samples.evaluated:
+                # else a framework has samples of its own
                 yield from own.points(numbers, container.end_ns)
         if samples is not None:
             yield from self._records(samples, trace, of_step)
@@ -285,7 +286,9 @@ def _rollout(rollouts: list[Stage], numbers: Mapping[str, Value], samples: StepS
             found[key] = sum(counts)
     if samples is None:
         return found
-    known: dict[str, Value] = {v.SAMPLE_BATCH_SIZE: samples.count}
+    if samples.evaluated == samples.count:
+        return found
+    known: dict[str, Value] = {v.SAMPLE_BATCH_SIZE: samples.count - samples.evaluated}
     known |= {key: samples.finishes[word] for key, word in ENDINGS.items() if word in samples.finishes}
     rewards, lengths = samples.rewards, samples.lengths
     if rewards:

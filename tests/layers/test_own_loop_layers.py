@@ -147,6 +147,28 @@ def test_samples_tell_no_number_that_is_recorded_or_not_known_of_all(recording: 
     assert math.isnan(found[v.REWARD_SCORE][0])
 
 
+def test_samples_of_an_evaluation_are_in_no_number_of_the_step(recording: Recording) -> None:
+    """Wherever in it they are made; their records say what they are."""
+    with otel_rl.step(1):
+        recording.tick(10)
+        otel_rl.sample(id="a", reward=1.0)
+        with otel_rl.stage("evaluate"):
+            otel_rl.sample(id="b", reward=0.0)
+            with otel_rl.stage("sample"):
+                otel_rl.sample(id="c", reward=0.0)
+    with otel_rl.step(2):
+        recording.tick(10)
+        with otel_rl.stage("evaluate"):
+            otel_rl.sample(id="d", reward=0.0)
+    run = recording.stop()
+    assert {v.REWARD_SCORE: [1.0], v.REWARD_STD: [0.0]} == numbers(run)
+    modes = [(one.attributes[v.SAMPLE_ID], one.attributes.get(v.MODE)) for one in records(run, v.SAMPLE_RECORD)]
+    assert [("a", None), ("b", "eval"), ("c", "eval"), ("d", "eval")] == modes
+    assert [(1, 1)] == [
+        (one.attributes[v.ITERATION], one.attributes[v.SAMPLE_BATCH_SIZE]) for one in records(run, v.ROLLOUT_LINE)
+    ]
+
+
 def test_samples_of_a_user_beside_those_of_a_framework_tell_no_numbers(recording: Recording) -> None:
     """The framework has recorded them."""
     with otel_rl.step(1) as span:

@@ -133,6 +133,12 @@ def test_a_run_without_records_has_no_panel(tmp_path: Path) -> None:
     assert "panel-samples" not in to_html(report, course)
 
 
+def test_samples_of_an_evaluation_are_not_those_of_the_step(tmp_path: Path) -> None:
+    """The panel is about what is trained."""
+    _, course = made(write_samples(tmp_path, {12: [*eight(12), sample(12, 8, is_evaluation=True)]}))
+    assert 8 == course.samples.count
+
+
 def test_the_panel_has_every_number_of_a_sample(tmp_path: Path) -> None:
     """The title says which is the longest; columns of which nothing is known are not there."""
     report, course = made(

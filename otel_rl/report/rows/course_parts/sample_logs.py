@@ -64,8 +64,13 @@ def _records(journal: Journal, windows: Sequence[Window] | None) -> Iterator[Log
 
 
 def _key(log: LogView) -> StepKey | None:
+    """Return the step that a sample was made for; None for one of an evaluation."""
     step = iteration_of(log.attributes)
-    return None if step is None else (text(log.resource, v.ATTEMPT_ID), text(log.attributes, v.LOOP_NAME), step)
+    return (
+        None
+        if step is None or log.attributes.get(v.MODE) == "eval"
+        else (text(log.resource, v.ATTEMPT_ID), text(log.attributes, v.LOOP_NAME), step)
+    )
 
 
 def _row(log: LogView, step: int) -> SampleRow:
