@@ -59,7 +59,7 @@ class SampleNumbers:
             yield v.REWARD_STD, "", spread
         groups = [rewards for rewards in self._groups.values() if len(rewards) > 1]
         if groups and sum(map(len, groups)) == self.count:
-            yield v.REWARD_ZERO_STD, "", sum(len(set(rewards)) == 1 for rewards in groups) / len(groups)
+            yield v.REWARD_ZERO_STD, "", sum(map(_are_equal, groups)) / len(groups)
         for name, scores in self._functions.items():
             if len(scores) == self.count:
                 yield v.FUNCTION_SCORE, name, sum(scores) / len(scores)
@@ -69,3 +69,8 @@ class SampleNumbers:
             yield v.RESPONSE_MAX, "", max(self._lengths)
         if self._ended == self.count:
             yield v.RESPONSE_CLIPPED, "", self._cut / self.count
+
+
+def _are_equal(rewards: list[float]) -> bool:
+    """Return whether all are equal; a set would take one object NaN for equal to itself."""
+    return all(one == rewards[0] for one in rewards)
