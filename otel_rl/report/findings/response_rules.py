@@ -152,7 +152,7 @@ def cut_rises(learning: Learning, *, limit: float = HALF, rise: float = RISEN) -
     reads=(v.RESPONSE_CLIPPED, v.RESPONSE_MAX),
     condition=f"from some step on no response has more than {whole(LOWERED)} of the tokens that the longest had "
     f"before, and {whole(HALF)} of them are cut, {whole(RISEN)} of all more than before",
-    window=f"all steps; at least {STAYS} at the end",
+    window=f"all steps; at least {STAYS} at the beginning, and at the end",
     sentence="The limit of the responses was lowered in step {step}: {after:percent} are cut at {limit:count} tokens "
     "since then. Before, {before:percent} were cut, and the longest had {longest:count}.",
     advice="Find what changed the limit (max_completion_length in TRL): a resume with other settings, or a schedule.",
@@ -165,7 +165,7 @@ def limit_lowered(learning: Learning, *, limit: float = HALF, rise: float = RISE
         return None
     now = median(longest.values[-STAYS:])
     start = onset([value <= now for value in longest.values])
-    if not start or len(cut) - start < STAYS:
+    if not start or start < STAYS or len(cut) - start < STAYS:
         return None
     before, after, once = mean(cut.values[:start]), mean(cut.values[start:]), max(longest.values[:start])
     if after < max(limit, before + rise) or now > LOWERED * once:

@@ -292,7 +292,13 @@ def test_a_limit_that_is_lowered_is_found() -> None:
     )
     growing = [100.0] * half + [200.0] * half
     short_before = [0.7] * half + [0.9] * half
-    for change in ({"RESPONSE_MAX": growing}, {"RESPONSE_CLIPPED": short_before}, {"RESPONSE_MAX": [160.0] * LENGTH}):
+    outlier = [200.0, *[100.0] * (LENGTH - 1)]
+    for change in (
+        {"RESPONSE_MAX": growing},
+        {"RESPONSE_MAX": outlier},
+        {"RESPONSE_CLIPPED": short_before},
+        {"RESPONSE_MAX": [160.0] * LENGTH},
+    ):
         run = {"RESPONSE_CLIPPED": cut, "RESPONSE_MAX": longest} | change
         assert "limit_lowered" not in raised(changed(**run))
 
