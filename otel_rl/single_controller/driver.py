@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Event
 from typing import Any, Final
 
-from otel_rl.hooks import Args, Kwargs, Memory
+from otel_rl import vocabulary
+from otel_rl.hooks import Args, Kwargs, Memory, StageHook
 from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.records import Value
@@ -20,6 +21,8 @@ DRIVER: Final = "driver"
 """The role, by which readers know it."""
 Timers = Mapping[str, tuple[str, tuple[tuple[str, Value], ...]]]
 """Name of a timer to the stage that it brackets, and the attributes of that stage."""
+Gets = tuple[Callable[[], str | None], Callable[[BaseException | None], object] | None]
+"""What to do before ``ray.get`` (it returns the name of the stage around it, if that is one), and after it."""
 JOURNAL_S: Final = 1.0
 """How long a failure waits for the journal, at most."""
 
@@ -30,6 +33,8 @@ class Driver(Memory):
 
     trainer: Any = None
     """The framework's object whose loop is open."""
+    gets: Gets | None = None
+    """None: its waits in ``ray.get`` are told by its timers."""
 
 
 driver = Driver.keep("driver")
@@ -49,15 +54,16 @@ def become_driver(system: str, system_version: str, job: Mapping[str, str] | Non
     open_setup()
 
 
-def begin_loop(trainer: Any, output: str, settings: Mapping[str, Value] | None) -> None:
+def begin_loop(trainer: Any, output: str, settings: Mapping[str, Value] | None, gets: Gets | None = None) -> None:
     """Begin the training loop of a trainer.
 
     Args:
         trainer: its object; what its class overrides of hooked methods is hooked.
         output: where it writes: a second loop of equal class and output goes on with the first.
         settings: what a report shows of its configuration, by ``rl.settings.*``.
+        gets: what ``GET`` does for it.
     """
-    driver.trainer = trainer
+    driver.trainer, driver.gets = trainer, gets
     hooking.follow(trainer)
     say_of_setup(dict(settings or {}))
     tracing.loop = Loop(of=(type(trainer), output))
@@ -102,3 +108,23 @@ def journal_now() -> None:
     written = Event()
     state.journal(written.set)
     written.wait(JOURNAL_S)
+
+
+def _get_begins(args: Args, kwargs: Kwargs) -> str | None:
+    return driver.gets[0]() if driver.gets is not None else None
+
+
+def _got(args: Args, kwargs: Kwargs, outcome: object) -> None:
+    if driver.gets is not None and driver.gets[1] is not None:
+        driver.gets[1](outcome if isinstance(outcome, BaseException) else None)
+
+
+GET: Final = StageHook(
+    target="ray:get",
+    stage=_get_begins,
+    attributes=((vocabulary.IDLE_REASON, "workers"),),
+    after=_got,
+    failed=_got,
+    during=(driver, "trainer"),
+)
+"""The wait of a driver for results; all integrations have the same hook, so that none takes the place of another."""

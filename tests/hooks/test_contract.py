@@ -8,7 +8,6 @@ import logging
 import sys
 import traceback
 import warnings
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
@@ -81,9 +80,9 @@ def test_an_integration_keeps_the_contract(name: str, check: Check) -> None:
 
 
 def test_no_target_belongs_to_two_integrations() -> None:
-    """Each call is recorded once. No program uses ROLL and slime together, whose drivers wait in ``ray.get``."""
-    targets = [hook.target for name in OURS for hook in hooks_of(name)]
-    assert {target: number for target, number in Counter(targets).items() if number > 1} == {"ray:get": 2}
+    """Each call is recorded once: integrations that hook the same function share one hook."""
+    targets = [hook.target for hook in {hook for name in OURS for hook in hooks_of(name)}]
+    assert sorted(set(targets)) == sorted(targets)
 
 
 @every_integration

@@ -28,8 +28,8 @@ def train(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
     monkeypatch.syspath_prepend(str(SHAPE))
     monkeypatch.setattr(world, "CLOCK", [stubbed.tick])
     stubbed.start("miles")
-    remote = wrap(HOOKS["ray.actor:ActorMethod.remote"], world.AwaitedMethod.remote)
-    monkeypatch.setattr(world.AwaitedMethod, "remote", remote)
+    remote = wrap(HOOKS["ray.actor:ActorMethod._remote"], world.AwaitedMethod._remote)
+    monkeypatch.setattr(world.AwaitedMethod, "_remote", remote)
     manager = import_module("miles.ray.rollout.rollout_manager").RolloutManager
     for hook in INTEGRATION.arriving:
         name = hook.target.partition(".")[2]

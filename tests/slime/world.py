@@ -76,17 +76,17 @@ class AwaitedHandle(Handle):
 class AwaitedMethod(ActorMethod):
     """Of such a handle."""
 
-    async def wait(self, args: Any, carrier: Carrier) -> Any:
+    async def wait(self, args: Any, kwargs: Any, carrier: Carrier) -> Any:
         """Call the method below the caller."""
         with carrier.use():
-            made = self._method(*args)
+            made = self._method(*args, **kwargs)
             return await made if iscoroutine(made) else made
 
-    def remote(self, *args: Any, **kwargs: Any) -> Any:
+    def _remote(self, args: Any = None, kwargs: Any = None) -> Any:
         """Take a carrier along, as Ray does, and return what is awaited."""
         carrier = Carrier.current()
         assert carrier is not None
-        return self.wait(args, carrier)
+        return self.wait(args, kwargs or {}, carrier)
 
 
 def get(refs: Any) -> Any:

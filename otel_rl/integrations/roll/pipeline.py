@@ -19,6 +19,7 @@ from otel_rl.integrations.roll.shape import version_of_tree
 from otel_rl.process.hooked import hooking
 from otel_rl.records import Value
 from otel_rl.single_controller.driver import (
+    GET,
     Timers,
     become_driver,
     begin_loop,
@@ -82,7 +83,7 @@ def _job(config: Any) -> dict[str, str]:
 def _begin_loop(args: Args, kwargs: Kwargs) -> None:
     (pipeline,) = args
     settings = attempt("read", "the settings of ROLL", _settings, pipeline.pipeline_config)
-    begin_loop(pipeline, str(pipeline.pipeline_config.output_dir), settings)
+    begin_loop(pipeline, str(pipeline.pipeline_config.output_dir), settings, (_wait_stage, None))
 
 
 def _settings(config: Any) -> dict[str, Value]:
@@ -142,10 +143,9 @@ def _checkpoint_stage(args: Args, kwargs: Kwargs) -> str | None:
     return vocabulary.CHECKPOINT if is_due else None
 
 
-def _wait_stage(args: Args, kwargs: Kwargs) -> str | None:
+def _wait_stage() -> str | None:
     """Name the wait of a driver for calls that it makes between its timers, as for loading and offloading."""
-    is_between = innermost() in (None, tracing.container)
-    return vocabulary.IDLE if driver.trainer is not None and is_between else None
+    return vocabulary.IDLE if innermost() in (None, tracing.container) else None
 
 
 HOOKS: tuple[Hook, ...] = (
@@ -157,7 +157,7 @@ HOOKS: tuple[Hook, ...] = (
         attributes=((vocabulary.CHECKPOINT_FORMAT, "roll"),),
     ),
     StageHook(target="roll.pipeline.agentic.agentic_pipeline:AgenticPipeline.val", stage=vocabulary.EVALUATE),
-    StageHook(target="ray:get", stage=_wait_stage, attributes=((vocabulary.IDLE_REASON, "workers"),)),
+    GET,
     CallbackHook(target=f"{TIMER}.__enter__", before=_enter),
     CallbackHook(target=f"{TIMER}.__exit__", after=_leave),
 )

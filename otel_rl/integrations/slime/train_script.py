@@ -24,6 +24,7 @@ from otel_rl.hooks import Args, CallbackHook, Hook, Kwargs, Memory, StageHook
 from otel_rl.integrations.slime.checkout import version_of_miles, version_of_slime
 from otel_rl.records import Value
 from otel_rl.single_controller.driver import (
+    GET,
     Timers,
     become_driver,
     begin_loop,
@@ -91,7 +92,8 @@ def _begin_loop(args: Args, kwargs: Kwargs, result: object) -> None:
     """Begin the loop: ``create_training_models(args, pgs, rollout_manager)`` has learned where it goes on."""
     config = args[0]
     progress.trained = progress.synced = int(config.start_rollout_id or 0)
-    begin_loop(config, str(config.save or ""), attempt("read", "the settings of slime", _settings, config))
+    settings = attempt("read", "the settings of slime", _settings, config)
+    begin_loop(config, str(config.save or ""), settings, (_await_ahead, _got))
 
 
 def _settings(config: Any) -> dict[str, Value]:
@@ -115,15 +117,10 @@ def _settings(config: Any) -> dict[str, Value]:
     }
 
 
-def _called_slime(args: Args, kwargs: Kwargs) -> None:
+def _called(args: Args, kwargs: Kwargs) -> None:
     """Look at a call of an actor: ``ActorMethod._remote(self, args, kwargs, ...)``."""
     given, named = (*args[1:], *(None, None))[:2]
     _submit(args[0], tuple(given or ()), named or {})
-
-
-def _called_miles(args: Args, kwargs: Kwargs) -> None:
-    """Look at a call of an actor: ``ActorMethod.remote(self, *args, **kwargs)``; two integrations hook no function."""
-    _submit(args[0], args[1:], kwargs)
 
 
 def _submit(method: Any, given: Args, named: Kwargs) -> None:
@@ -216,10 +213,10 @@ def _next(*_: object) -> None:
     _go_on()
 
 
-def _got(args: Args, kwargs: Kwargs, outcome: object) -> None:
-    """End the wait with what ``ray.get`` returns or raises; other threads may call it, too."""
+def _got(error: BaseException | None) -> None:
+    """End the wait with ``ray.get``; other threads may call it, too."""
     if innermost() is progress.waiting:
-        _go_on(outcome if isinstance(outcome, BaseException) else None)
+        _go_on(error)
 
 
 def _say_model(args: Args, kwargs: Kwargs) -> dict[str, Value]:
@@ -258,16 +255,20 @@ def _group_hooks(group: str) -> tuple[Hook, ...]:
 
 SLIME_GROUP = "slime.ray.actor_group:RayTrainGroup"
 MILES_GROUPS = "miles.ray.actor_group:RayTrainGroup", "miles.ray.train.group:RayTrainGroup"
+CALLS: tuple[Hook, ...] = (
+    CallbackHook(target="ray.actor:ActorMethod._remote", before=_called, during=(driver, "trainer")),
+    GET,
+)
+"""What the driver submits and waits for; both integrations have the same two."""
 SLIME: tuple[Hook, ...] = (
     *_driver_hooks("slime", _made_slime, "slime.observability.logging_utils", "slime.utils.logging_utils"),
-    CallbackHook(target="ray.actor:ActorMethod._remote", before=_called_slime, during=(driver, "trainer")),
-    CallbackHook(target="ray:get", before=_await_ahead, after=_got, failed=_got, during=(driver, "trainer")),
+    *CALLS,
     CallbackHook(target=f"{SLIME_GROUP}.async_train", before=_submit_training),
     *_group_hooks(SLIME_GROUP),
 )
 MILES: tuple[Hook, ...] = (
     *_driver_hooks("miles", _made_miles, "miles.utils.tracking_utils.tracking"),
-    CallbackHook(target="ray.actor:ActorMethod.remote", before=_called_miles, during=(driver, "trainer")),
+    *CALLS,
     *(
         StageHook(
             target=f"{group}.train",
