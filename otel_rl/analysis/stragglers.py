@@ -41,7 +41,7 @@ class Slowest(Generic[RankT]):
 
     @property
     def excess_s(self) -> float:
-        """What one step's stage would save if this rank were as fast as the others."""
+        """Return what one step's stage would save if this rank were as fast as the others."""
         return self.own_s - self.others_s
 
 

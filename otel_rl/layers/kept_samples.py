@@ -71,7 +71,7 @@ class StepSamples:
         self.limit = limit
         self.count = 0
         self.evaluated = 0
-        """Those of them that an evaluation made; the sums are without them."""
+        """The number of samples that an evaluation made. The sums leave them out."""
         self.lengths: list[int] = []
         self.rewards: list[float] = []
         self.finishes: dict[str, int] = {}

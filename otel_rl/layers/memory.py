@@ -20,7 +20,7 @@ class Layering(Memory):
 
     samples: dict[Trace, StepSamples] = field(default_factory=dict)
     numbers: dict[Trace, SampleNumbers] = field(default_factory=dict)
-    """What samples of a user's own say of their step."""
+    """The numbers of each open step, made of the samples that the user's loop recorded."""
     said: dict[Trace, dict[str, Value]] = field(default_factory=dict)
     """What an integration says of the lines of a step, which counts before the metric of the same name."""
 

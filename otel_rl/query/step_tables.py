@@ -41,7 +41,7 @@ class StepTables:
 
     @cached_property
     def _records(self) -> list[StepRecord]:
-        """All steps of ranks: whole ones last until the next begins, the others as far as they are recorded."""
+        """Return all steps of ranks: whole ones last until the next begins, the others as far as they are recorded."""
         source = self._source
         guests = [record for record in source.of_ranks.finished if record.is_guest]
         broken = [record for record in source.found.steps if record.is_truncated]
@@ -49,7 +49,7 @@ class StepTables:
 
     @cached_property
     def _averaged(self) -> set[int]:
-        """The numbers of the steps that averages use."""
+        """Return the numbers of the steps that averages use."""
         source = self._source
         return {record.number for of in (source.averaged, source.of_ranks) for record in of.steady}
 

@@ -176,7 +176,7 @@ class Source:
 
     @property
     def curves(self) -> list[Series]:
-        """The numbers over the steps that rules of learning read."""
+        """Return the numbers over the steps that rules of learning read."""
         return self._curves[0]
 
     @cached_property
@@ -190,12 +190,12 @@ class Source:
 
     @cached_property
     def is_ahead(self) -> bool:
-        """Whether rollouts outlive their step."""
+        """Return whether rollouts outlive their step."""
         return any(one.name == v.SAMPLE_LAG and one.high for one in self.curves)
 
     @property
     def numbers(self) -> list[Series]:
-        """The training's own."""
+        """Return the numbers of the training itself."""
         return self._curves[1]
 
     @cached_property
@@ -212,12 +212,12 @@ class Source:
 
     @cached_property
     def pages(self) -> dict[str, PageView]:
-        """The status pages of the processes that go on, or left theirs, by writer."""
+        """Return the status pages of the processes that go on, or left theirs, by writer."""
         return find_pages(self.run.path)
 
     @cached_property
     def unwritten(self) -> set[str]:
-        """The writers of processes that ended by themselves before all was on disk."""
+        """Return the writers of processes that ended by themselves before all was on disk."""
         return {writer for writer, page in self.pages.items() if page.is_unwritten} - self.alive
 
     def _in_use(self) -> list[OpenView]:
@@ -237,7 +237,7 @@ class Source:
 
     @cached_property
     def roles(self) -> list[RoleRow]:
-        """The roles of a run with a driver, or with processes beside its ranks; empty of another one."""
+        """Return the roles of a run with a driver, or with processes beside its ranks; empty of another one."""
         ranks = {rank for _, rank in self.found.guests} if self.found.drivers else set(self.ranks)
         is_plain = not self.found.drivers and self.ranks == self.processes
         return [] if is_plain else self.found.roles.rows(self.processes, ranks)
@@ -248,7 +248,7 @@ class Source:
 
     @cached_property
     def fair(self) -> Fair:
-        """The averaged steps without the one that would outweigh the others."""
+        """Return the averaged steps without the one that would outweigh the others."""
         averaged, long_step = set_aside(self.averaged)
         if long_step is None:
             return Fair(averaged, self.of_ranks, self.stages, self.efficiency)

@@ -35,7 +35,7 @@ class Forest:
 
     @cached_property
     def place(self) -> Ints:
-        """The place of each row."""
+        """Return the place of each row."""
         return inverse(self.order)
 
     def below_sum(self, values: Ints) -> Ints:

@@ -82,7 +82,7 @@ class ManySteps:
 
     @cached_property
     def comparable(self) -> dict[str, dict[int, list[float]]]:
-        """The own times of the stages whose collectives can be separated in every step, by stage and rank, s."""
+        """Return the own times of the stages whose collectives can be separated in every step, by stage and rank, s."""
         left_out = {*self._inseparable, v.OTHER}
         return {stage: own.by_rank() for stage, own in self._own.items() if stage not in left_out}
 

@@ -48,7 +48,7 @@ class Compared:
 
     @property
     def is_work(self) -> Flags:
-        """Whether a rank may be slow in a call: in work or in loading data, not in waiting for others."""
+        """Return whether a rank may be slow in a call: in work or in loading data, not in waiting for others."""
         known = [kind_of(one) is not Kind.IDLE or one == LOADING for one in self.table.stages]
         return np.array(known, bool)[self.table.stage]
 
@@ -167,7 +167,7 @@ class PeerWork:
         """The first step of each part, and the part of each step of a rank."""
         kept = np.flatnonzero(compared.is_work)
         self.part = self.part_of[table.rank_step[kept]]
-        """Of each call, as what follows."""
+        """The part of each call."""
         self.stage, self.turn, self.rank = table.stage[kept], table.turn[kept], table.rank[kept]
         self.comm, self.count, self.own = table.comm[kept], table.count[kept], table.own_ns[kept]
         self.left = np.maximum(0, table.comm - table.waiting - compared.waits.ns)[kept]
@@ -181,26 +181,29 @@ class PeerWork:
         self.first_rank = np.cumsum(self.num_ranks) - self.num_ranks
         """Where those of each part begin."""
         self.turn_of_rank = inverse(by_part)[member] - self.first_rank[self.part]
-        """Of each call, which of the ranks of its part has it."""
+        """The place of each call's rank among the ranks of its part."""
 
     @cached_property
     def matched(self) -> tuple[Ints, Ints]:
-        """The k-th calls of a stage on the ranks of a part: the row of the first, in order, and for each row which."""
+        """Match the k-th calls of a stage on the ranks of a part.
+
+        Return the row of the first call of each, in order, and for each call which it is.
+        """
         return in_order(*combinations(self.part, self.stage, self.turn))
 
     @cached_property
     def paired(self) -> tuple[Ints, Ints]:
-        """The same for all calls of a stage on the ranks of a part."""
+        """Return what ``matched`` does, for all calls of a stage on the ranks of a part together."""
         return in_order(*combinations(self.part, self.stage))
 
     @cached_property
     def is_inseparable(self) -> Flags:
-        """Of which of ``paired`` the collectives cannot be separated on some rank."""
+        """Return for each of ``paired`` whether its collectives cannot be separated on some rank."""
         return self._any(self.paired, ~self.is_separable)
 
     @cached_property
     def inseparable(self) -> StageCells:
-        """The stages whose collectives cannot be separated on some rank."""
+        """Return the stages whose collectives cannot be separated on some rank."""
         return self._cells(self.paired[0][self.is_inseparable], np.ones(int(self.is_inseparable.sum()), np.int64))
 
     @cached_property
@@ -214,7 +217,7 @@ class PeerWork:
 
     @cached_property
     def counts(self) -> StageCells:
-        """The number of collectives, of each call on the rank that has most."""
+        """Return the number of collectives, of each call on the rank that has most."""
         first, key = self.matched
         most = np.zeros(len(first), np.int64)
         np.maximum.at(most, key, self.count)
@@ -222,7 +225,7 @@ class PeerWork:
 
     @cached_property
     def transfers(self) -> StageCells:
-        """What is no wait in calls that all ranks have and whose collectives are separable, ns.
+        """Return what is no wait in calls that all ranks have and whose collectives are separable, ns.
 
         It is the least time that any rank was in the collectives without waiting. A stage in which a wait is a lower
         bound is left out, since its remainder may be waiting, too.
@@ -238,7 +241,7 @@ class PeerWork:
 
     @cached_property
     def what_if(self) -> WhatIf:
-        """Each part and an ideal one, in which each rank takes the mean of the ranks.
+        """Return each part and an ideal one, in which each rank takes the mean of the ranks.
 
         A call with time in collectives ends a stretch: there the ranks wait for the slowest. That is exact if a stage's
         collectives come at its end. Transfers are the same in both.

@@ -147,6 +147,15 @@ def test_samples_tell_no_number_that_is_recorded_or_not_known_of_all(recording: 
     assert math.isnan(found[v.REWARD_SCORE][0])
 
 
+def test_groups_of_rewards_that_are_no_numbers_are_not_equal(recording: Recording) -> None:
+    """Not even if all are the same NaN."""
+    with otel_rl.step(1):
+        recording.tick(10)
+        for _ in range(2):
+            otel_rl.sample(group="a", reward=NAN)
+    assert [0.0] == numbers(recording.stop())[v.REWARD_ZERO_STD]
+
+
 def test_samples_of_an_evaluation_are_in_no_number_of_the_step(recording: Recording) -> None:
     """Wherever in it they are made; their records say what they are."""
     with otel_rl.step(1):

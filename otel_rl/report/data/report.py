@@ -330,7 +330,7 @@ class Report:
     rates: list[Rate]
     requests: Requests
     trajectories: Trajectories | None
-    """Those of processes that hold no steps, and of a driver; null if none was recorded."""
+    """The trajectories of processes that hold no steps, and of a driver; null if none was recorded."""
     flops: Flops
     ledger: Ledger
     memory: list[MemoryPeak]

@@ -42,12 +42,12 @@ class StragglerRow(OfRank):
 
     @property
     def is_at_times(self) -> bool:
-        """Whether it is slow in fewer than half of the steps that have the stage."""
+        """Return whether it is slow in fewer than half of the steps that have the stage."""
         return is_at_times(self.slow_steps, self.steps)
 
     @property
     def of_step(self) -> str:
-        """What ``share`` is a part of."""
+        """Return what ``share`` is a part of."""
         return "mean step" if is_mean(self.slow_steps, self.steps, self.all_steps) else "median step"
 
 
@@ -78,7 +78,7 @@ class SlowRankRow(OfRank):
 
     @property
     def is_starved(self) -> bool:
-        """Whether it is slow because it gets less of a core than its peers."""
+        """Return whether it is slow because it gets less of a core than its peers."""
         return is_starved(self.core_share, self.others_core_share)
 
 

@@ -361,7 +361,7 @@ def _constant_since(score: Curve, spread: Curve) -> int | None:
 
 
 def _has_reached(score: Curve, start: int) -> bool:
-    """Whether a score had risen close to its last value before it became constant there."""
+    """Return whether a score had risen close to its last value before it became constant there."""
     before = score.values[max(0, start - RECENT) : start]
     if len(before) < 3:
         return False
@@ -370,7 +370,7 @@ def _has_reached(score: Curve, start: int) -> bool:
 
 
 def _is_converged(learning: Learning, equal: Curve, start: int) -> bool:
-    """Whether groups became equal bit by bit while the reward came to its highest level."""
+    """Return whether groups became equal bit by bit while the reward came to its highest level."""
     reward, step = learning.curve(v.REWARD_SCORE), equal.steps[start]
     before, after = reward.before(step), reward.since(step)
     if len(before) < 3 or not after:
@@ -382,7 +382,7 @@ def _is_converged(learning: Learning, equal: Curve, start: int) -> bool:
 
 
 def _has_narrowed(learning: Learning, equal: Curve, start: int) -> bool:
-    """Whether the rewards came closer to each other before a step."""
+    """Return whether the rewards came closer to each other before a step."""
     spread = learning.curve(v.REWARD_STD).before(equal.steps[start])
     is_closer = len(spread) > 3 and median(spread[-3:]) < median(spread[: max(3, len(spread) // 2)]) / 2
     return is_closer or mean(equal.values[max(0, start - RECENT) : start]) >= 0.2

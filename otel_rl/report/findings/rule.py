@@ -109,7 +109,7 @@ class Rule(Generic[Rows]):
 
     @property
     def bounds(self) -> Mapping[str, float]:
-        """The bounds that a user may change, with their defaults."""
+        """Return the bounds that a user may change, with their defaults."""
         return getattr(self.find, "__kwdefaults__", None) or {}
 
 

@@ -152,9 +152,9 @@ class FoldedSpans:
     """Where each rank of an attempt runs."""
     failures: list[Failure] = field(default_factory=list)
     failed_calls: set[Failure] = field(default_factory=set)
-    """Those of called processes, and of rollouts in a driver's own process; they may end no step."""
+    """The failures of called processes and of rollouts in a driver's own process. They may end no step."""
     survived: set[Failure] = field(default_factory=set)
-    """Those of rollouts in a driver's own process whose step went on."""
+    """The failures of rollouts in a driver's own process whose step went on."""
     outside: list[PhaseFailure] = field(default_factory=list)
     """Exceptions in set-up and tear-down, in order of time."""
     longest_ns: dict[str, int] = field(default_factory=dict)

@@ -86,7 +86,7 @@ def leave_out_helpers(found: FoldedSpans) -> None:
 
 
 def _is_beside(helper: str, attempt: str, found: FoldedSpans) -> bool:
-    """Whether one of two attempts lies inside the other, by a clock that both have."""
+    """Return whether one of two attempts lies inside the other, by a clock that both have."""
     clocks = [
         set().union(*(known for key, known in found.clocks.items() if key[0] == name)) for name in (helper, attempt)
     ]

@@ -50,7 +50,7 @@ class Averaged:
 
     @cached_property
     def times(self) -> Ints:
-        """The times of the steady steps, ns."""
+        """Return the times of the steady steps, ns."""
         return np.array([record.step.end_ns - record.step.begin_ns for record in self.steady], np.int64)
 
     @cached_property
@@ -71,12 +71,12 @@ class Averaged:
 
     @cached_property
     def keys(self) -> set[StepKey]:
-        """The finished steps, those of all ranks once."""
+        """Return the finished steps, those of all ranks once."""
         return {record.key for record in self.finished}
 
     @cached_property
     def by_step(self) -> dict[StepKey, list[StepRecord]]:
-        """The steady steps, those of all ranks together."""
+        """Return the steady steps, those of all ranks together."""
         steps: defaultdict[StepKey, list[StepRecord]] = defaultdict(list)
         for record in self.steady:
             steps[record.key].append(record)
@@ -84,12 +84,12 @@ class Averaged:
 
     @cached_property
     def stages(self) -> dict[Path, StageInSteps]:
-        """The stages of the steady steps: a run may have as many as samples, each of them in one step."""
+        """Return the stages of the steady steps: a run may have as many as samples, each of them in one step."""
         return in_steps([record.stages for record in self.steady])
 
     @cached_property
     def other(self) -> StageInSteps:
-        """What is under no stage."""
+        """Return what is under no stage."""
         covered = np.array([record.covered_ns for record in self.steady], np.int64)
         times_ns = np.maximum(0, self.times - covered)
         zeros = np.zeros_like(times_ns)
@@ -97,7 +97,7 @@ class Averaged:
 
     @cached_property
     def ranks(self) -> dict[Rank, int]:
-        """The ranks that have steady steps, by number."""
+        """Return the ranks that have steady steps, by number."""
         found: dict[Rank, int] = {}
         for record in self.steady:
             found.setdefault(record.rank, len(found))
@@ -105,12 +105,12 @@ class Averaged:
 
     @cached_property
     def rank_of(self) -> Ints:
-        """The number of the rank of each steady step."""
+        """Return the number of the rank of each steady step."""
         return np.array([self.ranks[record.rank] for record in self.steady], np.int64)
 
     @cached_property
     def ranks_beside(self) -> NDArray[np.float64]:
-        """How many ranks the attempt of each steady step has."""
+        """Return how many ranks the attempt of each steady step has."""
         return np.array([self.num_ranks[record.attempt] for record in self.steady], float)
 
     def sums_by_rank(self, step: Ints, values: Ints) -> dict[Rank, int]:
@@ -229,7 +229,10 @@ def work_of_all(records: Sequence[StepRecord]) -> WorkSums | None:
 
 
 def _is_sharing_known(records: Sequence[StepRecord]) -> bool:
-    """Whether in each role and attempt all ranks have samples of their own, or all say with whom they share them."""
+    """Return whether it is known, in each role and attempt, which ranks share samples.
+
+    All have samples of their own, or all say with whom they share them.
+    """
     found: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
     for record in records:
         found[record.attempt, record.rank.role].add(min(record.samples, 0))

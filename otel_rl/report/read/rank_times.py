@@ -71,7 +71,7 @@ class _Peers:
 
     many: ManySteps
     steps: int
-    """Those in which it is known what they would take with ideal ranks."""
+    """The steps of which it is known how long they would take with ideal ranks."""
     actual_s: float
     ideal_s: float
     alone_s: Mapping[int, float]

@@ -100,7 +100,7 @@ class TrajectorySpans:
         """Seconds of each trajectory of the training."""
         self.evaluated = 0
         self.groups: set[str] = set()
-        """Those of the training that have a name, also where nothing came of them."""
+        """The named groups of the training, also those of which nothing came."""
         self.nameless = 0
         """Trajectories of the training whose group has no name."""
         self.longest: Trajectory | None = None
@@ -175,5 +175,5 @@ class TrajectorySpans:
         return steps[place][2] if place >= 0 and end_ns <= steps[place][1] else None
 
     def is_by_its_clock(self, key: StepKey) -> bool:
-        """Whether all trajectories of a step were timed by the clock of its driver."""
+        """Return whether all trajectories of a step were timed by the clock of its driver."""
         return self.steps[key].hosts == {self._hosts.get(key[0], "")}
