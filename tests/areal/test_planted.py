@@ -11,9 +11,9 @@ from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
 from otel_rl.runs.locate import open_whole
 from tests.areal.world import train
+from tests.blamed import blamed
 
 ROLLOUT = Rank("rollout", 0)
-SLOW = "slow_rank", "slow_stage", "starved_rank"
 
 
 def report_of(folder: Path) -> Report:
@@ -30,8 +30,7 @@ def test_a_slow_rank(tmp_path: Path) -> None:
     """It is named by its role and its index there; all workers belong to the attempt of the controller."""
     train(tmp_path / "run", [*"abcdefghijkl"], {"actor/1": 0.04})
     report = report_of(tmp_path / "run")
-    # on a busy machine it may be slow in one stage alone
-    assert [Rank("actor", 1)] == [one.rank for rule, one in warnings(report.findings.time).items() if rule in SLOW]
+    assert Rank("actor", 1) in blamed(report.findings.time)
     assert {} == warnings(report.findings.health)
     assert ["finished"] == [one.state for one in report.attempts]
     ranks = {"driver": 1, "actor": 2, "ref": 1, "rollout": 1}

@@ -18,6 +18,7 @@ from otel_rl.journal.read import Run, open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
+from tests.blamed import blamed
 from tests.fixtures import WALL_NS, Recording
 from tests.nemo_rl import world
 from tests.nemo_rl.conftest import Program
@@ -44,7 +45,7 @@ def test_a_slow_rank(tmp_path: Path) -> None:
     environment = {**os.environ, "OTEL_RL_DIR": str(tmp_path), "OTEL_RL_RUN_ID": "run", "OTEL_RL_SIDECAR": "false"}
     subprocess.run([sys.executable, "-m", "tests.nemo_rl.job", "--slow", "1"], cwd=ROOT, env=environment, check=True)
     findings = build_report(open_run(tmp_path / "run"), time.time_ns()).findings
-    assert ("slow_rank", Rank("actor", 1)) in [(one.rule, one.rank) for one in findings.time]
+    assert Rank("actor", 1) in blamed(findings.time)
 
 
 @pytest.mark.parametrize("is_async", [False, True])

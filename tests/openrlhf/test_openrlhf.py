@@ -16,6 +16,7 @@ from otel_rl.integrations.openrlhf.logged_numbers import CANONICAL
 from otel_rl.report.build import build_report
 from otel_rl.report.data.finding import Findings
 from otel_rl.report.read.span_attributes import ERROR, rank_of
+from tests.blamed import blamed
 from tests.layers.records import LAYERS, layered
 from tests.openrlhf.training import VERSION, download, scalars, train
 from tests.programs.signatures import script
@@ -224,8 +225,7 @@ def test_a_slow_engine_is_named(planted: Trained) -> None:
     calls = (planted.directory / "calls").read_text().split("\n")
     ranks = {span.resource[v.PROCESS_PID]: rank_of(span.resource) for span in planted.traces.spans}
     slow = ranks[int(calls[0].removeprefix("engine "))]
-    (found,) = [one for one in told(planted).time if one.rank is not None]
-    assert ("slow_process", slow, v.TRAJECTORY) == (found.rule, found.rank, found.stage)
+    assert v.TRAJECTORY == blamed(told(planted).time)[slow]
 
 
 def test_a_reward_that_raises_is_named(planted: Trained) -> None:
