@@ -212,7 +212,7 @@ def unknown_time(rows: TimeRows, *, limit: float = OTHER_SHARE) -> Found | None:
     condition="a single step took at least five times the median and a tenth of all time; the other rules leave "
     "it aside",
     window=AVERAGED,
-    sentence="Step {step} is left aside: it took {time_s:seconds}, {ratio:times} the median, above all in {stage}.",
+    sentence="Step {step} is left aside: it took {time_s:seconds}, {ratio:times} the median, above all {stage:inside}.",
 )
 def long_step(rows: TimeRows) -> Found | None:
     one = rows.long_step

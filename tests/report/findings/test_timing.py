@@ -441,6 +441,8 @@ def test_the_step_that_is_left_aside_comes_second() -> None:
     for rows, rules in ((CLEAN, ["largest", "long_step"]), (slow(), ["slow_stage", "long_step"])):
         both = found(replace(rows, long_step=long))
         assert (rules, expected) == ([one.rule for one in both], both[1].sentence)
+    outside = found(replace(CLEAN, long_step=replace(long, stage=v.OTHER)))[1].sentence
+    assert expected.replace("in rl.checkpoint", "under no stage") == outside
 
 
 def test_what_takes_most_of_the_step_comes_first() -> None:
