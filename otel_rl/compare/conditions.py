@@ -74,7 +74,7 @@ def judge(bounds: Sequence[ChangeBound], comparison: Comparison) -> list[Conditi
 def _left(bound: ChangeBound, known: Sequence[str], left: dict[str, str]) -> Condition:
     if bound.name in left:
         return Condition(text=bound.text, name=bound.name, holds=None, reason=f"not compared: {left[bound.name]}")
-    near = difflib.get_close_matches(bound.name, [*known, *left], 1, 0.4)
+    near = difflib.get_close_matches(bound.name, [*known, *left], 1)
     near = near or [name for name in known if name.endswith(f".{bound.name}")][:1]
     hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}" if known else ""
     raise ConditionError(f"{bound.text!r}: neither run has a number {bound.name}{hint}")
@@ -94,12 +94,18 @@ def _judge(bound: ChangeBound, number: ComparedNumber, busy: str) -> Condition:
         return result(_exceeds(change, bound), said)
     if number.low is None or number.high is None:
         return result(None, f"{said}, and too few steps to tell it from noise: {number.steps}")
-    if not _exceeds(change, bound):
-        return result(False, said)
-    if busy and number.group in TIMES:
+    is_beyond = _exceeds(change, bound)
+    if busy and number.group in TIMES and (is_beyond or _is_hidden(number, bound, busy)):
         return result(None, f"{said}: the machine of run {busy.upper()} was busy otherwise")
+    if not is_beyond:
+        return result(False, said)
     is_sure = number.low > 0 or number.high < 0
     return result(is_sure, said if is_sure else f"{said}: within noise")
+
+
+def _is_hidden(number: ComparedNumber, bound: ChangeBound, busy: str) -> bool:
+    """Return whether the change would be nearer to the bound had the machine not been busy."""
+    return (bound.is_above == (number.worse == "more")) == (busy == "a")
 
 
 def has_scatter(number: ComparedNumber) -> bool:

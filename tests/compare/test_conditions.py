@@ -60,6 +60,31 @@ def test_what_cannot_be_judged() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "of_a", "of_b"),
+    [
+        ("step_time > 50%", None, False),
+        ("step_time < -5%", False, None),
+        ("throughput.train < -50%", None, False),
+        ("throughput.train > 5%", False, None),
+        ("rl.reward.score < -50%", False, False),
+    ],
+)
+def test_a_busy_machine_may_hide_a_change(text: str, of_a: bool | None, of_b: bool | None) -> None:
+    """A first run that was slow by chance hides that the second is slower: nothing passes then."""
+    number = next(one for one in SLOWER.numbers if one.name == "step_time")
+    comparison = replace(
+        SLOWER,
+        numbers=[
+            number,
+            replace(number, name="throughput.train", group="throughput", worse="less", relative=0.0),
+            replace(number, name="rl.reward.score", group="learning", worse="less", relative=0.0),
+        ],
+    )
+    found = [judge([parse(text)], replace(comparison, busy=busy))[0].holds for busy in ("a", "b")]
+    assert [of_a, of_b] == found
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("", "is no condition; write"),
@@ -72,6 +97,7 @@ def test_what_cannot_be_judged() -> None:
         ("sample > 5%", "did you mean stage.rl.sample?"),
         ("step_time > 5 MiB", "step_time has the unit s"),
         ("qqq > 1", "neither run has a number qqq; known are step_time,"),
+        ("user.foo > 1", "neither run has a number user.foo; known are step_time,"),
     ],
 )
 def test_wrong_conditions(text: str, expected: str) -> None:
