@@ -183,7 +183,8 @@ def _take(parent: Any, is_evaluation: bool, given: tuple[Any, ...]) -> Iterator[
     made = FinishedSample(**dict(zip(GIVEN, given, strict=True)), is_evaluation=is_evaluation)
     left_out = sum([_clean_words(made), _clean_counts(made), _clean_numbers(made)])
     if not add_users_sample(parent, made):
-        refuse("sample_outside_step", "otel_rl.sample: a sample outside of a step is ignored; call it inside of one")
+        message = "otel_rl.sample: a sample outside of a step is ignored; call it inside of one"
+        refuse("sample_outside_step", message, signal="logs")
     if left_out:
         yield Count(vocabulary.SELF_CHANGED, left_out, ((vocabulary.REASON, "sample_value_left_out"),))
 

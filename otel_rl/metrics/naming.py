@@ -81,11 +81,11 @@ def _choose(name: str, prefix: str, whole: str) -> Series | None:
     return series
 
 
-def refuse(reason: str, message: str, *values: object) -> None:
-    """Count a number or a batch that is not recorded, and say so the first time."""
-    if not state.dropped["metrics", reason]:
+def refuse(reason: str, message: str, *values: object, signal: str = "metrics") -> None:
+    """Count a number, a batch or a sample that is not recorded, and say so the first time."""
+    if not state.dropped[signal, reason]:
         say(message, *values)
-    state.drop("metrics", reason)
+    state.drop(signal, reason)
 
 
 def _report_clash(in_prometheus: str, first: str, name: str) -> None:
