@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from itertools import repeat
 from math import inf, isfinite
 from operator import add
@@ -29,6 +30,8 @@ MAX_SERIES = 2000
 SETTABLE = frozenset(vocabulary.SETTABLE)
 MOST_REFUSED = 100
 """Names that are refused with a line in the log each."""
+ALIKE = 0.85
+"""Similarity from which on a name is likely to be a misspelled one that a loop may set."""
 LARGEST = 1 << 1023
 
 
@@ -82,9 +85,10 @@ def _refuse_name(name: str) -> None:
     if name not in names.refused and len(names.refused) < MOST_REFUSED:
         names.refused.add(name)
         why = "is measured by otel_rl itself" if _is_ours(name) else "begins as names of otel_rl and OpenTelemetry do"
+        near = get_close_matches(name, SETTABLE, 1, ALIKE)
         say(
-            "otel_rl.record(%r, ...) is not recorded: the name %s. Record it under another name, such as %r",
-            *(name, why, f"my.{name.partition('.')[2]}"),
+            "otel_rl.record(%r, ...) is not recorded: the name %s. Record it under another name, such as %r%s",
+            *(name, why, f"my.{name.partition('.')[2]}", f"; did you mean {near[0]!r}?" if near else ""),
         )
 
 

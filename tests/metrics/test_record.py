@@ -366,6 +366,22 @@ def test_a_number_cannot_take_a_name_of_ours(
     assert sorted(vocabulary.SETTABLE) == sorted(point.name for point in run.points() if point.value == 1.5)
 
 
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [
+        ("rl.reward.scor", "such as 'my.reward.scor'; did you mean 'rl.reward.score'?"),
+        ("rl.judge.time", "such as 'my.judge.time'"),
+    ],
+)
+def test_a_misspelled_name_of_ours(recording: Recording, caplog: pytest.LogCaptureFixture, name: str, end: str) -> None:
+    """The line has the name that a loop may set, if one is near."""
+    with otel_rl.step(1):
+        otel_rl.record(name, 7.5)
+    recording.stop()
+    (line,) = caplog.messages
+    assert line.endswith(end), line
+
+
 def test_names_that_prometheus_writes_alike_stay_apart(recording: Recording, caplog: pytest.LogCaptureFixture) -> None:
     """What Prometheus does not write as it is has its name beside; clashes are counted by name, and told once."""
     names = ("loss/policy", "up", "loss.policy", "loss_policy", "UP")
