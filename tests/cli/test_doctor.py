@@ -89,6 +89,14 @@ def test_what_is_wrong_is_exit_code_1(
     assert (1, True) == (result.exit_code, expected in result.stdout), result.stdout
 
 
+def test_what_is_wrong_twice_is_named_once(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The last line counts each, and names a file once."""
+    (tmp_path / "mine.toml").write_text("[finding.a]\n[rulez]\n")
+    monkeypatch.setenv("OTEL_RL_RULES", str(tmp_path / "mine.toml"))
+    result = cli.invoke(app, ["doctor"])
+    assert (1, "2 wrong: mine.toml") == (result.exit_code, result.stdout.splitlines()[-1])
+
+
 def test_an_integration_that_was_asked_for_in_vain_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that nobody knows, and one whose package is absent: neither would be recorded."""
     monkeypatch.setenv("OTEL_RL_INTEGRATIONS", "tlr,sglang,auto")

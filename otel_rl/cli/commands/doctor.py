@@ -69,9 +69,8 @@ def doctor(
         _print(console, title, findings)
     wrong = [finding for findings in sections.values() for finding in findings if finding.state == "wrong"]
     if wrong:
-        console.print(
-            Text(f"{len(wrong)} wrong: " + "; ".join(printable(finding.name) for finding in wrong), style=WARNING)
-        )
+        names = dict.fromkeys(printable(finding.name) for finding in wrong)
+        console.print(Text(f"{len(wrong)} wrong: " + "; ".join(names), style=WARNING))
         raise typer.Exit(FAILED)
     if any(finding.name == NO_FRAMEWORK for finding in sections["integrations"]):
         console.print(Text(NOT_YET, style=WARNING))
