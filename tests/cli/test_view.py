@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,14 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path) -> None:
     result = cli.invoke(app, ["view", str(tmp_path), "--token", "a b"])
     assert result.exit_code == 2 and "--token takes" in result.stderr
     result = cli.invoke(app, ["view", str(tmp_path), "--host", "203.0.113.1", "--port", "1"])
-    assert result.exit_code == 1 and "cannot listen on 203.0.113.1" in result.stderr
+    assert result.exit_code == 1 and "cannot listen on 203.0.113.1:1: " in result.stderr
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = cli.invoke(app, ["view", str(tmp_path), "--no-browser", "--port", str(port)])
+    expected = (
+        f"otel-rl: cannot listen on 127.0.0.1:{port}: Address already in use; without --port a free one is taken\n"
+    )
+    assert (1, expected) == (result.exit_code, result.stderr)
 
 
 @pytest.mark.usefixtures("ended")

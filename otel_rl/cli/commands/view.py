@@ -65,7 +65,8 @@ def view(
         server = Server(host, PORT if port is None else port, viewer, token)
     except OSError as error:
         if port is not None or error.errno != errno.EADDRINUSE:
-            leave(f"cannot listen on {host}: {error.strerror}", FAILED)
+            hint = "; without --port a free one is taken" if error.errno == errno.EADDRINUSE else ""
+            leave(f"cannot listen on {host}:{PORT if port is None else port}: {error.strerror}{hint}", FAILED)
         server = Server(host, 0, viewer, token)
     url = server.url("/" if run is None else address_of(viewer.key_of(run)))
     stderr().print(f"{printable(str(run or directory))} is shown at\n{url}\nCtrl+C ends it.", soft_wrap=True)
