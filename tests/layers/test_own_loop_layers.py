@@ -16,7 +16,8 @@ from otel_rl import vocabulary as v
 from otel_rl.layers import sample_records
 from otel_rl.layers.kept_samples import FinishedSample
 from otel_rl.layers.memory import add_samples
-from otel_rl.process.state import state
+from otel_rl.report.build import build_report
+from otel_rl.report.data.report import Loss
 from otel_rl.runs import otlp_json
 from tests.fixtures import WALL_NS, Recording
 from tests.layers.records import Record, layered, records
@@ -606,4 +607,4 @@ def test_a_sample_outside_of_a_step_is_counted(stubbed: Recording, caplog: Any) 
     run = stubbed.stop()
     assert ["b"] == [one.attributes[v.SAMPLE_ID] for one in records(run, v.SAMPLE_RECORD)]
     assert any("outside of a step" in message for message in caplog.messages)
-    assert {("logs", "sample_outside_step"): 1} == state.dropped
+    assert [Loss(what="dropped", signal="logs", reason="sample_outside_step", count=1)] == build_report(run).losses
