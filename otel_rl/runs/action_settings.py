@@ -109,13 +109,19 @@ def _wrong(name: str, settings: dict[str, Any], rules: Mapping[str, Any]) -> lis
     if settings.get("do") not in KINDS:
         return [f'.do must be "{KINDS[0]}", "{KINDS[1]}" or "{KINDS[2]}"']
     allowed = ("do", "dry_run", *ALLOWED[settings["do"]])
-    wrong = [f".{key} is unknown{nearest(key, allowed).rstrip('?')}" for key in settings if key not in allowed]
+    wrong = [_stranger(key, settings["do"], allowed) for key in settings if key not in allowed]
     wrong += [
         f".{key} must be {what}"
         for key, (is_right, what) in VALUES.items()
         if key in allowed and key in settings and not is_right(settings[key])
     ]
     return wrong or _incomplete(settings) or _misnamed(settings, rules)
+
+
+def _stranger(key: str, kind: str, allowed: Collection[str]) -> str:
+    if any(key in keys for keys in ALLOWED.values()):
+        return f'.{key} has no effect with do = "{kind}"'
+    return f".{key} is unknown{nearest(key, allowed).rstrip('?')}"
 
 
 def _incomplete(settings: dict[str, Any]) -> list[str]:

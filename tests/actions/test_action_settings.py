@@ -49,7 +49,7 @@ def test_the_example_of_the_page_works(tmp_path: Path) -> None:
         ({"metric": "rl.reward.scor"}, ".metric rl.reward.scor is unknown; did you mean rl.reward.score"),
         ({"metric": "step_time"}, ".metric step_time differs between ranks, which must decide alike"),
         ({"metric": "../../etc"}, None),
-        ({"above": 1}, ".above is unknown"),
+        ({"above": 1}, '.above has no effect with do = "checkpoint"'),
     ],
 )
 def test_a_mistake_leaves_the_action_out(changes: dict[str, Any], problem: str | None) -> None:
