@@ -172,6 +172,16 @@ def test_only_otlp_json_closes_what_is_open(run: Path) -> None:
     assert (2, True) == (result.exit_code, "--to jsonl has no use for it" in result.stderr)
 
 
+@pytest.mark.parametrize("form", ["parquet", "tensorboard"])
+def test_a_file_where_a_directory_is_written(run: Path, tmp_path: Path, form: str) -> None:
+    """It says what is wrong with the place, and leaves the file as it was."""
+    (tmp_path / "file").write_text("mine")
+    result = cli.invoke(app, ["export", str(run), "--to", form, "-o", str(tmp_path / "file")])
+    expected = f"{tmp_path}/file is a file, and --to {form} writes a directory; give another --output"
+    assert (1, f"otel-rl: {expected}\n") == (result.exit_code, result.stderr)
+    assert "mine" == (tmp_path / "file").read_text()
+
+
 @pytest.mark.parametrize("form", ["parquet", "perfetto", "tensorboard"])
 def test_a_place_that_cannot_be_written_is_exit_code_1(run: Path, tmp_path: Path, form: str) -> None:
     """The message names it, and the reason."""

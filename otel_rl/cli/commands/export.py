@@ -123,6 +123,8 @@ def _export_files(run: Run, to: Format, output: Path) -> None:
         if to is Format.PERFETTO:
             _write_trace(run, output)
         else:
+            if output.is_file():
+                leave(f"{output} is a file, and --to {to.value} writes a directory; give another --output", FAILED)
             output.mkdir(parents=True, exist_ok=True)
             (_write_tables if to is Format.PARQUET else write_events)(run, output)
     except (QueryError, ModuleNotFoundError, OtherEvents) as error:
