@@ -607,4 +607,5 @@ def test_a_sample_outside_of_a_step_is_counted(stubbed: Recording, caplog: Any) 
     run = stubbed.stop()
     assert ["b"] == [one.attributes[v.SAMPLE_ID] for one in records(run, v.SAMPLE_RECORD)]
     assert any("outside of a step" in message for message in caplog.messages)
-    assert [Loss(what="dropped", signal="logs", reason="sample_outside_step", count=1)] == build_report(run).losses
+    lost = Loss(what="dropped", signal="logs", reason="sample_outside_step", count=1)
+    assert [lost] == build_report(run, WALL_NS).losses
