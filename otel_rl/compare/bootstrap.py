@@ -70,6 +70,12 @@ def tail(values: Array) -> Array:
     return edge + np.maximum(values - edge, 0.0) / TAIL
 
 
+def weighted(values: Array, weights: Array) -> Array:
+    """Return what each value contributes to the weighted mean; to that of rates, if the weights are their times."""
+    level = float(values @ weights / weights.sum())
+    return level + weights * (values - level) / weights.mean()
+
+
 def difference(
     before: Array, after: Array, contributions: Callable[[Array], Array], chance: float, *, is_paired: bool
 ) -> Difference:

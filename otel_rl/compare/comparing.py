@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from otel_rl.compare.bootstrap import FEWEST, Difference, difference
+from otel_rl.compare.bootstrap import FEWEST, Difference, difference, plain, weighted
 from otel_rl.compare.busy import TIMES, busy_run
 from otel_rl.compare.data import (
     FORMAT,
@@ -152,8 +152,16 @@ def _difference(a: RunNumber, b: RunNumber, common: Common, chance: float) -> tu
         levels = float(before.max()), float(after.max())
         return Difference(*levels, levels[1] - levels[0], levels[1] - levels[0]), len(first)
     is_paired = len(first) >= FEWEST or a.group == "learning"
-    one, other = (a.values[first], b.values[second]) if is_paired else (a.values, b.values)
-    return difference(one, other, a.contributions, chance, is_paired=is_paired), min(len(one), len(other))
+    one, other = (_contributions(a, first), _contributions(b, second)) if is_paired else map(_contributions, (a, b))
+    return difference(one, other, plain, chance, is_paired=is_paired), min(len(one), len(other))
+
+
+def _contributions(number: RunNumber, chosen: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.float64]:
+    """Return what each step contributes to the level; all steps if none are chosen."""
+    values = number.values[chosen]
+    if not len(values):
+        return values
+    return number.contributions(values) if number.weights is None else weighted(values, number.weights[chosen])
 
 
 def _verdict(a: RunNumber, found: Difference) -> Verdict:

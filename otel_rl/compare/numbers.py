@@ -73,6 +73,8 @@ class RunNumber:
     values: Array
     """Finite ones; one value for a number of the whole run."""
     contributions: Callable[[Array], Array] = trimmed
+    weights: Array | None = None
+    """The level is the mean of the values weighted by these, if there are any."""
     least: Least = field(default_factory=Least)
 
     @property
@@ -156,10 +158,14 @@ def _of_ranks(course: Course) -> Iterator[RunNumber]:
         )  # fmt: skip
     for name, work in (("train_tokens", "train"), ("response_tokens", "response")):
         if name in known:
-            at, values = _over(steps, _mean(known[name]) / np.asarray(steps.time_s, np.float64))
+            times = np.asarray(steps.time_s, np.float64)
+            rates = np.nan_to_num(_mean(known[name])) / times  # a step may generate nothing
+            at, values = _over(steps, rates)
+            _, weights = _over(steps, np.where(np.isfinite(rates), times, np.nan))
             yield RunNumber(
-                name=f"throughput.{work}", group="throughput", unit="token/s", worse="less", steps=at, values=values
-            )
+                name=f"throughput.{work}", group="throughput", unit="token/s", worse="less", steps=at, values=values,
+                weights=weights,
+            )  # fmt: skip
 
 
 def _mean(values: Array) -> Array:

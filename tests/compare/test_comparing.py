@@ -102,6 +102,14 @@ def test_a_run_against_itself() -> None:
     assert ([], [], []) == (comparison.notes, comparison.findings, comparison.not_compared)
 
 
+def test_throughput_is_tokens_over_the_time_of_all_steps() -> None:
+    """As the report's rates: steps that generate nothing take time, too; of the steps that both runs have."""
+    ranks = RankCourse(numbers={"response_tokens": np.array([[100.0, np.nan] * 30, [140.0, np.nan] * 30])})
+    runs = [replace(one, course=replace(one.course, ranks=ranks)) for one in (noisy(1), noisy(2))]
+    (found,) = [one for one in compare_runs(*runs).numbers if one.name == "throughput.response"]
+    assert pytest.approx([29 * 120 / sum(one.course.steps.time_s[2:]) for one in runs]) == [found.a, found.b]
+
+
 def test_the_other_way_round() -> None:
     """What is worse in one direction is better in the other, by the same limits."""
     slow, fast = noisy(1, {v.SAMPLE: 1.3}), noisy(2)
