@@ -86,4 +86,4 @@ def end_plan(step: int) -> None:
     for action in plan.never_begun():
         record(action, FAILED, step, "Nothing was done: not all ranks had the actions of rank 0.")
     for action in plan.left():
-        record(action, NO_VALUE, step, f"{action.metric} never came into the trainer's log: it decided nothing.")
+        record(action, NO_VALUE, step, f"{action.metric} never came into the trainer's log.")
