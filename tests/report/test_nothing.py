@@ -187,6 +187,18 @@ def test_steps_without_spans(tmp_path: Path) -> None:
     assert sentence(path).startswith("The steps' numbers are here, but no step's spans: none was sampled (OTEL_TR")
 
 
+@pytest.mark.parametrize("is_alive", [False, True])
+def test_the_first_step_with_spans_is_not_finished(tmp_path: Path, is_alive: bool) -> None:
+    """It is not the first one: others were not sampled."""
+    path = write_run(tmp_path, Plan(killed_in=v.SAMPLE, is_alive=is_alive))
+    open_only = write_run(tmp_path / "open", Plan(steps=1, killed_in=v.SAMPLE, is_alive=is_alive))
+    for rank in (0, 1):
+        (theirs,) = open_only.glob(f"trainer-{rank}-*.traces.*")
+        (ours,) = path.glob(f"trainer-{rank}-*.traces.*")
+        ours.write_bytes(theirs.read_bytes())
+    assert sentence(path).startswith("The steps' numbers are here, but no step's spans: none was sampled (OTEL_TR")
+
+
 @pytest.mark.usefixtures("_dead")
 def test_steps_whose_spans_cannot_be_read(tmp_path: Path) -> None:
     """Nobody removed them."""

@@ -41,14 +41,14 @@ def _unread(run: Run) -> NoStepReason | None:
 
 
 def _begun(run: Run, found: FoldedSpans, opened: Sequence[OpenView], is_counted: bool) -> NoStepReason | None:
-    if run.alive() and any(iteration_of(view.attributes) is not None for view in opened):
+    if not is_counted and run.alive() and any(iteration_of(view.attributes) is not None for view in opened):
         return "first_goes_on"
     if found.failures:
         return "all_failed"
-    if found.steps:
-        return "ended_in_first"
     if is_counted:
         return "spans_unreadable" if run.damage else "spans_lost"
+    if found.steps:
+        return "ended_in_first"
     return None if TRAINED.isdisjoint(found.longest_ns) else "only_trained"
 
 
