@@ -5,10 +5,9 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
-from otel_rl.analysis.steps import Step
 from otel_rl.journal.files import Journal
 from otel_rl.journal.read import OpenView, Run, SpanView, span_columns
 from otel_rl.report.data.report import Failure
@@ -71,7 +70,7 @@ class RunFold:
                 found.widen(attempt, widest)
         found.growth.finish()
         steps = [self._of_use(record) if record.is_guest else record for record in with_peers(found.steps)]
-        found.steps = sorted(steps, key=_order)
+        found.steps = sorted(steps, key=attrgetter("step", "rank.role", "rank.rank"))
         step_of = found.trajectories.step_of
         called, found.survived = failures_of_calls(self.errors, self.failed, found.drivers, step_of)
         found.failed_calls = {failure for _, failure in called}
@@ -105,10 +104,6 @@ class RunFold:
         numbers = array("q", record.sums)
         numbers[GOODPUT] = array("q", goodput)
         return record._replace(sums=numbers.tobytes())
-
-
-def _order(record: StepRecord) -> tuple[Step, str, int]:
-    return record.step, record.rank.role, record.rank.rank
 
 
 def fold(run: Run, opened: Sequence[OpenView]) -> FoldedSpans:
