@@ -41,14 +41,20 @@ class Led:
         self, who: tuple[str, int], name: str, caller: FakeSpan, ended_ms: int, error: str = "", host: str = ""
     ) -> FakeSpan:
         """Make a stage of a called process, which ends so long after its caller began."""
-        ahead_ms, place = (3_600_000, {v.HOST_NAME: host}) if host else (0, {})
-        peer = self.peers.setdefault(who, Peer(self.directory, who[1], role=who[0], identity=DEAD, place=place))  # type: ignore[arg-type]
+        peer = self.peer(who, {v.HOST_NAME: host} if host else {})
+        ahead_ms = 3_600_000 if host else 0
         begin = caller.start_ns + ahead_ms * MS
         span = FakeSpan(name, caller.trace_id, next(self.ids), caller.span_id, begin + MS, begin + ended_ms * MS)
         if error:
             span.status, span.attributes = (2, ""), {v.ERROR_TYPE: error}
         peer.write([span])
         return span
+
+    def peer(self, who: tuple[str, int], place: dict[str, str] | None = None) -> Peer:
+        """Return a called process."""
+        if who not in self.peers:
+            self.peers[who] = Peer(self.directory, who[1], role=who[0], identity=DEAD, place=place)  # type: ignore[arg-type]
+        return self.peers[who]
 
     def end(self) -> None:
         """Tear the driver down."""
@@ -129,3 +135,40 @@ def test_a_rollout_that_runs_ahead_is_the_cause_in_the_step_after_it(tmp_path: P
     assert ("failed", {"failed": f"{sentence}(RayTaskError(KeyError))."}) == told(led)
     led.step(4, v.IDLE, "RayTaskError(KeyError)", "RayTaskError(KeyError)")
     assert "Driver 0 failed with RayTaskError(KeyError) inside rl.idle, step 4." == told(led)[1]["failed"]
+
+
+def test_a_rank_that_was_killed_is_the_cause_of_what_its_driver_hears_of_another(tmp_path: Path) -> None:
+    """That one heard in a collective that it was gone, for which gloo has no class of its own."""
+    led = Led(tmp_path)
+    caller = led.step(2, v.TRAIN, "RayTaskError(RuntimeError)", "RayTaskError(RuntimeError)")
+    stage = led.call(ACTORS[0], v.TRAIN, caller, 490, "RuntimeError")
+    led.call(ACTORS[0], v.COMM, stage, 489, "RuntimeError")
+    led.peer(ACTORS[1]).open(v.TRAIN)
+    sentence = "Actor 1 was killed, last seen in rl.train: it ended without an exception; then 2 more failed"
+    assert {"killed": f"{sentence} (RayTaskError(RuntimeError) and RuntimeError)."} == told(led)[1]
+
+
+def test_a_called_process_that_exits_is_named(tmp_path: Path) -> None:
+    """Its driver hears only that it is gone; that another one failed before is no cause of that."""
+    for error in ("SystemExit", "KeyError"):
+        led = Led(tmp_path / error)
+        led.call(AGENT, v.REWARD, led.step(2, v.SAMPLE, "ActorDiedError", "ActorDiedError"), 400, error)
+        _, found = told(led)
+        if error == "SystemExit":
+            ended = "SystemExit ended it inside rl.reward, step 2. Agent 0 raised it."
+            assert {"stopped": f"The run was stopped early. {ended}"} == found
+        else:
+            assert "Driver 0 failed with ActorDiedError inside rl.sample, step 2." == found["failed"]
+
+
+def test_the_end_of_a_called_process_fails_no_run_whose_driver_ended_well(tmp_path: Path) -> None:
+    """As when it hears in its tear-down that others are gone."""
+    led = Led(tmp_path)
+    led.end()
+    assert ("finished", {"healthy"}) == (led.report().state, set(told(led)[1]))
+    agent = led.peer(AGENT)
+    agent.now_ns = led.driver.now_ns + MS
+    trace, error = ids.trace_id(agent.attempt, v.TEARDOWN, 1), {v.ERROR_TYPE: "ConnectionError"}
+    for name, own, parent in ((v.TEARDOWN, 8, 0), (f"{v.RANK_SPAN} 0", 9, 8)):
+        agent.write([FakeSpan(name, trace, own, parent, agent.now_ns, agent.now_ns + MS, error, status=(2, ""))])
+    assert ("finished", {"healthy"}) == (led.report().state, set(told(led)[1]))

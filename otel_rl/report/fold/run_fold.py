@@ -77,9 +77,7 @@ class RunFold:
         called = failures_of_calls(self.errors, self.failed, found.drivers, step_of, found.guests)
         found.survived, found.passed_on = called.survived, called.passed_on
         found.failed_calls = {failure for _, failure in called.failures}
-        ended = [
-            (time_ns, replace(one, follows="failure") if one in called.heard else one) for time_ns, one in self.failed
-        ]
+        ended = [(time_ns, replace(one, follows=called.heard.get(one, one.follows))) for time_ns, one in self.failed]
         self.failed = [*without_passed_on(ended, found.failed_calls - found.survived), *called.failures]
         found.failures = [failure for _, failure in sorted(self.failed, key=itemgetter(0))]
         found.outside.sort(key=lambda failure: failure.end_ns)

@@ -9,7 +9,7 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import SpanView
 from otel_rl.report.data.ranks import Rank, StepKey
 from otel_rl.report.data.report import Failure, Follows
-from otel_rl.report.findings.causes import INTERRUPTS, follows
+from otel_rl.report.findings.causes import INTERRUPTS, called_error, follows
 from otel_rl.report.read.single_controller.guest_steps import DRIVER, is_driver
 from otel_rl.report.read.span_attributes import ERROR, rank_of
 from otel_rl.runs.spans import integer, is_container, text
@@ -114,8 +114,8 @@ class CalledFailures(NamedTuple):
     """Those whose driver's step came to its end, or failed with another exception."""
     passed_on: set[Failure]
     """Those that reached the stage of a driver in which its step ended, which knows them by another exception."""
-    heard: set[Failure]
-    """The failures of drivers' steps that followed from these."""
+    heard: dict[Failure, Follows]
+    """What the failures of drivers' steps followed, as far as only these tell."""
 
 
 def failures_of_calls(
@@ -145,16 +145,19 @@ def failures_of_calls(
     called, steps = list(_failures_of_called(told, step_of)), set(well.values())
     ended = {(one.attempt, one.loop, one.step): one for _, one in failed if one.rank.role == DRIVER}
     known = {span.span_id: span for span in errors}
-    survived, passed_on, heard = set[Failure](), set[Failure](), set[Failure]()
+    survived, passed_on, heard = set[Failure](), set[Failure](), dict[Failure, Follows]()
     for span, one in called:
         key = one.attempt, one.loop, one.step
         end, caller = ended.get(key), _caller(span, known)
         if key in steps or (one.rank.role == DRIVER and end is not None and end.error != one.error):
             survived.add(one)
         elif end is not None and caller is not None and _is_end(caller, end):
+            is_exit = end.follows == "loss" and one.error == "SystemExit"
             if not end.follows:
-                heard.add(end)
-            if not end.follows or (one.attempt, one.rank) in guests:
+                heard[end] = "failure"
+            elif one.follows == "loss" and called_error(end.error) == one.error:
+                heard[end] = "loss"
+            if not end.follows or is_exit or (one.attempt, one.rank) in guests:
                 passed_on.add(one)
     return CalledFailures([(span.end_ns, one) for span, one in called], survived, passed_on, heard)
 
