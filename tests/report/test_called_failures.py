@@ -98,6 +98,18 @@ def test_what_a_called_process_caught_is_not_why_the_driver_failed(tmp_path: Pat
     assert {"stopped", "call_failed", "failed_and_went_on"} == set(told(led)[1])
 
 
+def test_a_call_after_which_the_driver_went_on_calling_is_not_why_it_failed(tmp_path: Path) -> None:
+    """What it called at once with it may go on meanwhile."""
+    led = Led(tmp_path)
+    caller = led.step(2, v.SAMPLE, "ValueError", "ValueError")
+    led.call(AGENT, v.TRAJECTORY, caller, 450)
+    led.call(AGENT, v.TRAJECTORY, caller, 100, "KeyError")
+    assert "Agent 0 failed with KeyError" in told(led)[1]["failed"]
+    caller.start_ns += 200 * MS
+    led.call(AGENT, v.TRAJECTORY, caller, 100)
+    assert "Driver 0 failed with ValueError inside rl.sample, step 2." == told(led)[1]["failed"]
+
+
 @pytest.mark.parametrize("heard", ["RuntimeError", "DistBackendError", "ValueError"])
 def test_of_ranks_that_fail_in_one_call_the_first_is_the_cause(tmp_path: Path, heard: str) -> None:
     """Not the one of which the driver hears: it may have heard in a collective that its peer was gone."""

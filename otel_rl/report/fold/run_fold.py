@@ -47,6 +47,8 @@ class RunFold:
         """By attempt: the bounds of its records, whether a clock was set or not."""
         self.errors: list[SpanView] = []
         """Spans that failed in processes that are called, and in drivers, which may have rollouts."""
+        self.called_ns: dict[bytes, int] = {}
+        """When the last call of each stage that failed in a driver began."""
         self.devices = SharedDevices()
 
     def read(self, journal: Journal, batches: Iterable[SpanColumns]) -> None:
@@ -74,7 +76,7 @@ class RunFold:
         steps = [self._of_use(record) if record.is_guest else record for record in with_peers(found.steps)]
         found.steps = sorted(steps, key=_order)
         step_of = found.trajectories.step_of
-        called = failures_of_calls(self.errors, self.failed, found.drivers, step_of, found.guests)
+        called = failures_of_calls(self.errors, self.failed, found.drivers, step_of, found.guests, self.called_ns)
         found.survived, found.passed_on = called.survived, called.passed_on
         found.failed_calls = {failure for _, failure in called.failures}
         ended = [(time_ns, replace(one, follows=called.heard.get(one, one.follows))) for time_ns, one in self.failed]

@@ -124,6 +124,7 @@ def failures_of_calls(
     drivers: Mapping[bytes, SpanView],
     step_of: Callable[[SpanView], StepKey | None],
     guests: Container[tuple[str, Rank]],
+    called_ns: Mapping[bytes, int],
 ) -> CalledFailures:
     """Return the failures of calls and of rollouts in drivers.
 
@@ -135,6 +136,8 @@ def failures_of_calls(
         drivers: the containers of drivers, by trace.
         step_of: the step in which a span ended.
         guests: the ranks that a driver calls, by attempt. They work together, so all that fail in one call count.
+        called_ns: when the last call of each failed stage of a driver began. A driver that calls after a failure has
+            survived it.
     """
     well = {trace: _step(one) for trace, one in drivers.items() if _is_well(one)}
     told = [
@@ -148,27 +151,28 @@ def failures_of_calls(
     survived, passed_on, heard = set[Failure](), set[Failure](), dict[Failure, Follows]()
     for span, one in called:
         key = one.attempt, one.loop, one.step
-        end, caller = ended.get(key), _caller(span, known)
+        end, (call, caller) = ended.get(key), _caller(span, known)
         if key in steps or (one.rank.role == DRIVER and end is not None and end.error != one.error):
             survived.add(one)
         elif end is not None and caller is not None and _is_end(caller, end):
             is_exit = end.follows == "loss" and one.error == "SystemExit"
-            if not end.follows:
+            is_unnamed = not end.follows and called_ns[caller.span_id] < call.end_ns
+            if is_unnamed:
                 heard[end] = "failure"
             elif one.follows == "loss" and called_error(end.error) == one.error:
                 heard[end] = "loss"
-            if not end.follows or is_exit or (one.attempt, one.rank) in guests:
+            if is_unnamed or is_exit or (one.attempt, one.rank) in guests:
                 passed_on.add(one)
     return CalledFailures([(span.end_ns, one) for span, one in called], survived, passed_on, heard)
 
 
-def _caller(span: SpanView, failed: Mapping[bytes, SpanView]) -> SpanView | None:
-    """Return the stage of a driver that an exception reached through all stages between; None if it was caught."""
+def _caller(span: SpanView, failed: Mapping[bytes, SpanView]) -> tuple[SpanView, SpanView | None]:
+    """Return the call that an exception ended, and the stage of a driver that it reached; None if it was caught."""
     while (parent := failed.get(span.parent_id)) is not None:
         if is_driver(parent):
-            return parent
+            return span, parent
         span = parent
-    return None
+    return span, None
 
 
 def _is_end(stage: SpanView, end: Failure) -> bool:
