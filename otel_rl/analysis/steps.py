@@ -48,7 +48,12 @@ def tile(steps: Sequence[Step]) -> list[Step]:
     """
     ordered = sorted(steps)
     tiled = [
-        Step(begin, max(end, following) if (name, number) == (loop, iteration + 1) else end, loop, iteration)
+        Step(
+            begin,
+            following if following > end and number == iteration + 1 and name == loop else end,
+            loop,
+            iteration,
+        )
         for (begin, end, loop, iteration), (following, _, name, number) in pairwise(ordered)
     ]
     return tiled + ordered[-1:]

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from otel_rl import vocabulary
-from otel_rl.hooks import Memory, PendingAttributes, deferred
+from otel_rl.hooks import Args, Kwargs, Memory, PendingAttributes, deferred
 from otel_rl.observing.api import observe_lengths, observe_masks
 from otel_rl.observing.book import book
 from otel_rl.observing.network import Network, device_name, read
@@ -26,6 +26,7 @@ from otel_rl.trace.stage import innermost
 
 FORWARD_ONLY: Final = vocabulary.LOGPROB, vocabulary.VALUE
 """Stages whose forwards train nothing, and count."""
+UPDATES: Final = vocabulary.TRAIN, vocabulary.MINI_BATCH
 KINDS: Final = (
     vocabulary.TOKENS_PROMPT, vocabulary.TOKENS_RESPONSE, vocabulary.TOKENS_PADDING, vocabulary.TOKENS_ENVIRONMENT,
 )  # fmt: skip
@@ -146,6 +147,17 @@ def describe_masks(masks: Masks, *, is_packed: bool = False) -> PendingAttribute
     positions = None if is_packed else masks.whole.numel()
     said.is_complete = not deferred.read(known, partial(_complete_sums, said, positions))
     return said
+
+
+def is_updating() -> bool:
+    """Return whether the innermost stage is an update, or a mini-batch of it."""
+    stage = innermost()
+    return stage is not None and stage.name in UPDATES
+
+
+def stage_of_forward(args: Args, kwargs: Kwargs) -> str | None:
+    """Name a forward of which the open stage says whether it is trained."""
+    return forward_stage(is_trained=is_updating())
 
 
 def forward_stage(*, is_trained: bool) -> str | None:

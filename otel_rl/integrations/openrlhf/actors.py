@@ -16,12 +16,12 @@ from otel_rl.single_controller.micro_batches import (
     Masks,
     count_forward,
     describe_masks,
-    forward_stage,
+    is_updating,
     network_of,
     show_mask,
+    stage_of_forward,
 )
 from otel_rl.single_controller.tables import sync_hooks
-from otel_rl.trace.stage import innermost
 
 COMPUTED: Final[dict[str, tuple[str, dict[str, Value]]]] = {
     "PolicyModelActor": (vocabulary.LOGPROB, {vocabulary.LOGPROB_KIND: "old"}),
@@ -72,15 +72,6 @@ def _say_batch(args: Args, kwargs: Kwargs) -> dict[str, Value]:
 # --- forwards: Actor.forward(self, sequences, action_mask, attention_mask, ...) ---------------------------------------
 
 
-def _is_trained() -> bool:
-    stage = innermost()
-    return stage is not None and stage.name == vocabulary.TRAIN
-
-
-def _forward_stage(args: Args, kwargs: Kwargs) -> str | None:
-    return forward_stage(is_trained=_is_trained())
-
-
 def _say_forward(args: Args, kwargs: Kwargs) -> PendingAttributes:
     _, _, action, attention = args[:4]
     return describe_masks(Masks(attention, action))
@@ -93,13 +84,13 @@ def _forward_made(args: Args, kwargs: Kwargs, result: Any) -> None:
 def _show_forward(args: Args, kwargs: Kwargs, result: Any) -> None:
     actor = args[0]
     output = result[0] if isinstance(result, tuple) else result
-    show_mask(args[3], network_of(actor, actor.model, sharing.ranks), output, is_trained=_is_trained())
+    show_mask(args[3], network_of(actor, actor.model, sharing.ranks), output, is_trained=is_updating())
 
 
 HOOKS: tuple[Hook, ...] = (
     StageHook(
         target="openrlhf.models.actor:Actor.forward",
-        stage=_forward_stage,
+        stage=stage_of_forward,
         attributes=_say_forward,
         capture=_forward_made,
         after=_show_forward,

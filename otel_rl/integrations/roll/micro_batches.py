@@ -19,14 +19,14 @@ from otel_rl.single_controller.micro_batches import (
     begin_update,
     count_forward,
     describe_masks,
-    forward_stage,
     has_adapters,
+    is_updating,
     keep_network,
     network_of,
     next_masks,
     show_mask,
+    stage_of_forward,
 )
-from otel_rl.trace.stage import innermost
 
 FSDP2 = "roll.distributed.strategy.fsdp2_strategy"
 MEGATRON = "roll.distributed.strategy.megatron_strategy:MegatronTrainStrategy"
@@ -68,15 +68,6 @@ def _end_update(args: Args, kwargs: Kwargs, result: object) -> None:
 # --- forwards: _fsdp2_forward(self, input_ids, attention_mask, position_ids, forward_args) ----------------------------
 
 
-def _is_trained() -> bool:
-    stage = innermost()
-    return stage is not None and stage.name == vocabulary.MINI_BATCH
-
-
-def _forward_stage(args: Args, kwargs: Kwargs) -> str | None:
-    return forward_stage(is_trained=_is_trained())
-
-
 def _say_forward(args: Args, kwargs: Kwargs) -> PendingAttributes:
     return describe_masks(next_masks(len(args[1])) or Masks(args[2]))
 
@@ -87,7 +78,7 @@ def _forward_made(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 def _show_forward(args: Args, kwargs: Kwargs, result: Any) -> None:
     strategy, seen = args[0], _network(args[0])
-    show_mask(args[2], seen, result, is_trained=_is_trained(), has_adapters=has_adapters(strategy.model, seen))
+    show_mask(args[2], seen, result, is_trained=is_updating(), has_adapters=has_adapters(strategy.model, seen))
 
 
 HOOKS: tuple[Hook, ...] = (
@@ -108,7 +99,7 @@ HOOKS: tuple[Hook, ...] = (
     CallbackHook(target=f"{FSDP2}:FSDP2InferStrategy.initialize_fsdp2_model", before=_read_network, optional=True),
     StageHook(
         target=f"{FSDP2}:FSDP2InferStrategy._fsdp2_forward",
-        stage=_forward_stage,
+        stage=stage_of_forward,
         attributes=_say_forward,
         capture=_forward_made,
         after=_show_forward,

@@ -18,12 +18,12 @@ from otel_rl.single_controller.micro_batches import (
     Masks,
     count_forward,
     describe_masks,
-    forward_stage,
+    is_updating,
     network_of,
     show_mask,
+    stage_of_forward,
 )
 from otel_rl.single_controller.tables import sync_hooks
-from otel_rl.trace.stage import innermost
 
 BASE = "DistributedTorchRayActor"
 MODELS: Final = {"PolicyWorkerBase": "policy", "RefWorkerBase": "ref", "CriticWorkerBase": "critic"}
@@ -72,17 +72,8 @@ def _end_micro_batch(args: Args, kwargs: Kwargs, result: object) -> None:
 # --- forwards: HFModelWrapper.forward(self, sequences, num_actions, attention_mask, ...) ------------------------------
 
 
-def _is_trained() -> bool:
-    stage = innermost()
-    return stage is not None and stage.name == vocabulary.TRAIN
-
-
-def _forward_stage(args: Args, kwargs: Kwargs) -> str | None:
-    return forward_stage(is_trained=_is_trained())
-
-
 def _say_forward(args: Args, kwargs: Kwargs) -> PendingAttributes:
-    trained = micro_batch.experience.loss_mask if micro_batch.experience is not None and _is_trained() else None
+    trained = micro_batch.experience.loss_mask if micro_batch.experience is not None and is_updating() else None
     return describe_masks(Masks(args[3], trained), is_packed=bool(args[0].remove_microbatch_padding))
 
 
@@ -94,13 +85,13 @@ def _show_forward(args: Args, kwargs: Kwargs, result: Any) -> None:
     wrapper = args[0]
     output = result[0] if isinstance(result, tuple) else result
     network = network_of(wrapper, wrapper.model, wrapper.sequence_parallel_size)
-    show_mask(args[3], network, output, is_trained=_is_trained())
+    show_mask(args[3], network, output, is_trained=is_updating())
 
 
 HOOKS: tuple[Hook, ...] = (
     StageHook(
         target="skyrl.backends.skyrl_train.workers.model_wrapper:HFModelWrapper.forward",
-        stage=_forward_stage,
+        stage=stage_of_forward,
         attributes=_say_forward,
         capture=_forward_made,
         after=_show_forward,

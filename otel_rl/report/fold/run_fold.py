@@ -6,10 +6,9 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
-from otel_rl.analysis.steps import Step
 from otel_rl.journal.files import Journal
 from otel_rl.journal.read import OpenView, Run, SpanView, span_columns
 from otel_rl.report.data.report import Failure
@@ -74,7 +73,7 @@ class RunFold:
                 found.widen(attempt, widest)
         found.growth.finish()
         steps = [self._of_use(record) if record.is_guest else record for record in with_peers(found.steps)]
-        found.steps = sorted(steps, key=_order)
+        found.steps = sorted(steps, key=attrgetter("step", "rank.role", "rank.rank"))
         step_of = found.trajectories.step_of
         called = failures_of_calls(self.errors, self.failed, found.drivers, step_of, found.guests, self.called_ns)
         found.survived, found.passed_on = called.survived, called.passed_on
@@ -110,10 +109,6 @@ class RunFold:
         numbers = array("q", record.sums)
         numbers[GOODPUT] = array("q", goodput)
         return record._replace(sums=numbers.tobytes())
-
-
-def _order(record: StepRecord) -> tuple[Step, str, int]:
-    return record.step, record.rank.role, record.rank.rank
 
 
 def fold(run: Run, opened: Sequence[OpenView]) -> FoldedSpans:

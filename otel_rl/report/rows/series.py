@@ -243,14 +243,15 @@ def _series(head: Head, moments: PlacedMoments, known: dict[bytes, LinedUp], own
     key = own.tobytes()
     rows, ends, steps = known.get(key) or known.setdefault(key, _line_up(moments, own))
     values = values[rows]
-    listed = values.tolist()
-    numbers = [_combine(listed[begin:end], name) for begin, end in pairwise(ends)]
+    listed, is_finite = values.tolist(), np.isfinite(values)
+    are_all = bool(is_finite.all())
+    numbers = [_combine(listed[begin:end], name, are_finite=are_all) for begin, end in pairwise(ends)]
     return Series(
         name=name,
         qualifiers=dict(qualifiers),
         unit=unit,
         **trend(numbers),
-        nonfinite=int(np.sum(~np.isfinite(values))),
+        nonfinite=int(np.sum(~is_finite)),
         steps=list(steps),
         values=[value if math.isfinite(value) else None for value in numbers],
     )
@@ -271,8 +272,8 @@ def _line_up(moments: PlacedMoments, own: Ints) -> LinedUp:
     return LinedUp(rows, [0, *np.cumsum(counts[turns]).tolist()], [moments.steps[one] for one in steps])
 
 
-def _combine(numbers: Sequence[float], name: str) -> float:
-    finite = [number for number in numbers if math.isfinite(number)]
+def _combine(numbers: Sequence[float], name: str, *, are_finite: bool) -> float:
+    finite = numbers if are_finite else [number for number in numbers if math.isfinite(number)]
     if len(finite) == 1:  # most are: of thousands of names the rest would take seconds
         return finite[0]
     return EXTREMES.get(name, mean)(finite) if finite else math.nan
