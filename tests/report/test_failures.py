@@ -72,6 +72,26 @@ def test_what_was_cancelled_after_an_exception_is_no_cause(recording: Recording)
     assert (v.REWARD, "KeyError") == (failure.stage, failure.error)
 
 
+@pytest.mark.parametrize(
+    ("is_tried_again", "expected"), [(True, (v.LOOP, "RuntimeError")), (False, (v.REWARD, "KeyError"))]
+)
+def test_what_was_caught_before_the_step_went_on_is_no_cause(
+    recording: Recording, expected: tuple[str, str], *, is_tried_again: bool
+) -> None:
+    """What the program raises in place of it, without a stage between them, comes from it."""
+    with contextlib.suppress(RuntimeError), otel_rl.step(1):
+        recording.tick(5)
+        with contextlib.suppress(KeyError), otel_rl.stage("reward"):
+            recording.tick(5)
+            raise KeyError("a prompt")
+        if is_tried_again:
+            with otel_rl.stage("reward"):
+                recording.tick(5)
+        raise RuntimeError("no rollouts")
+    (failure,) = build_report(recording.stop(), 10**18).failures
+    assert expected == (failure.stage, failure.error)
+
+
 def test_a_worker_that_an_exception_left_in_a_stage_kills_nobody(tmp_path: Path) -> None:
     """It is named, and the run failed; so it did where a launcher killed another rank after the exception."""
     Peer(tmp_path, 0, 1, identity=DEAD).step(1, [], status=2)

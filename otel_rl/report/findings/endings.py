@@ -154,12 +154,15 @@ def _survived(rows: HealthRows, failures: Sequence[FailedRank]) -> Found | None:
     reads=(v.ERROR_TYPE,),
     condition="the program was interrupted, or exited inside a step",
     window="the end",
-    sentence="The run was stopped early.[ {error} ended it {where}.]{is_exit: It exited inside a step.|}",
+    sentence="The run was stopped early.[ {error} ended it {where}.][ {who:Text} raised it.]"
+    "{is_exit: It exited inside a step.|}",
 )
 def stopped(rows: HealthRows) -> Found | None:
     ends = _ends(rows)
     if ends and ends[0].error in INTERRUPTS:
-        return _of(ends[0], {"error": ends[0].error, "where": _where(ends[0]), "is_exit": False})
+        is_told = ends[0].error == "SystemExit" and len(rows.ranks) > 1  # an interrupt reaches all
+        who = rank_name(ends[0].rank, rows.ranks) if is_told else None
+        return _of(ends[0], {"error": ends[0].error, "where": _where(ends[0]), "who": who, "is_exit": False})
     is_interrupted = rows.attempt is not None and rows.attempt.state == "interrupted"
     return Found({"is_exit": True}) if is_interrupted else None
 

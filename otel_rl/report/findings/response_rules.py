@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final
 
 from otel_rl import vocabulary as v
@@ -29,6 +30,8 @@ LOWERED: Final = 0.75
 """Responses that reach a limit are at most this part as long as the longest were before it was lowered."""
 STAYS: Final = 5
 """Steps with a lower limit until it is one."""
+STEADY: Final = 0.8
+"""In this part of the steps the longest response has the length of the one before: a limit cuts them all there."""
 UNUSED: Final = 0.05
 LONG: Final = 100
 """Below such a limit, tokens, a small part of it says nothing."""
@@ -72,7 +75,7 @@ def length_paid(learning: Learning) -> Found | None:
     window="all steps, at least 5",
     sentence="{share:percent} of the responses are cut[ at {limit:count} tokens].",
     advice="Raise the limit (max_completion_length in TRL), or reward shorter answers.",
-    silenced_by=("length_paid", "policy_collapse"),
+    silenced_by=("length_paid", "policy_collapse", "limit_lowered"),
 )
 def answers_cut(learning: Learning, *, limit: float = MANY) -> Found | None:
     """Find that nearly all responses are cut from the first steps on."""
@@ -151,15 +154,19 @@ def cut_rises(learning: Learning, *, limit: float = HALF, rise: float = RISEN) -
     "warning",
     reads=(v.RESPONSE_CLIPPED, v.RESPONSE_MAX),
     condition=f"from some step on no response has more than {whole(LOWERED)} of the tokens that the longest had "
-    f"before, and {whole(HALF)} of them are cut, {whole(RISEN)} of all more than before",
+    f"before, the longest of most steps are equal, and {whole(HALF)} are cut, {whole(RISEN)} more than before or "
+    f"{whole(MANY)}",
     window=f"all steps; at least {STAYS} at the beginning, and at the end",
     sentence="The limit of the responses was lowered in step {step}: {after:percent} are cut at {limit:count} tokens "
     "since then. Before, {before:percent} were cut, and the longest had {longest:count}.",
-    advice="Find what changed the limit (max_completion_length in TRL): a resume with other settings, or a schedule.",
+    advice="Find what changed the limit (max_completion_length in TRL): a resume, a schedule, or longer prompts.",
     silenced_by=("policy_collapse",),
 )
 def limit_lowered(learning: Learning, *, limit: float = HALF, rise: float = RISEN) -> Found | None:
-    """Find responses that are cut since one step, and shorter than before: growth would make them longer."""
+    """Find responses that are cut since one step, and shorter than before: growth would make them longer.
+
+    Where no limit cuts them, but the number of turns or a word that ends them, the longest differ from step to step.
+    """
     cut, longest = same_steps(learning.curve(v.RESPONSE_CLIPPED), learning.curve(v.RESPONSE_MAX))
     if len(cut) <= STAYS:
         return None
@@ -168,7 +175,9 @@ def limit_lowered(learning: Learning, *, limit: float = HALF, rise: float = RISE
     if not start or start < STAYS or len(cut) - start < STAYS:
         return None
     before, after, once = mean(cut.values[:start]), mean(cut.values[start:]), max(longest.values[:start])
-    if after < max(limit, before + rise) or now > LOWERED * once:
+    if after < max(limit, min(before + rise, MANY)) or now > LOWERED * once:
+        return None
+    if mean([one == last for last, one in pairwise(longest.values[start:])]) < STEADY:
         return None
     step = cut.steps[start]
     return Found({"step": step, "before": before, "after": after, "limit": now, "longest": once}, since=step)

@@ -26,9 +26,10 @@ from otel_rl.report.read.containers import Bounds, Wall
 from otel_rl.report.read.failures import PhaseFailure
 from otel_rl.report.read.memory_course import MemoryGrowth, MemoryPeaks
 from otel_rl.report.read.request_spans import RequestSpans
+from otel_rl.report.read.single_controller.guest_steps import DRIVER, is_driver
 from otel_rl.report.read.single_controller.role_times import RoleTimes
 from otel_rl.report.read.single_controller.trajectories import TrajectorySpans
-from otel_rl.report.read.span_attributes import WorkSums, rank_of
+from otel_rl.report.read.span_attributes import ERROR, WorkSums, rank_of
 from otel_rl.report.read.step_stages import PackedStages
 from otel_rl.runs.spans import (
     UNKNOWN,
@@ -154,7 +155,9 @@ class FoldedSpans:
     failed_calls: set[Failure] = field(default_factory=set)
     """The failures of called processes and of rollouts in a driver's own process. They may end no step."""
     survived: set[Failure] = field(default_factory=set)
-    """The failures of rollouts in a driver's own process whose step went on."""
+    """Of these, those whose driver's step went on."""
+    passed_on: set[Failure] = field(default_factory=set)
+    """Of these, those that ended a driver's step as another exception."""
     outside: list[PhaseFailure] = field(default_factory=list)
     """Exceptions in set-up and tear-down, in order of time."""
     longest_ns: dict[str, int] = field(default_factory=dict)
@@ -191,9 +194,15 @@ class FoldedSpans:
                 self.trajectories.add_times(record.key, record.step.begin_ns, record.step.end_ns, host)
 
     def ended_outside(self, attempt: str) -> list[PhaseFailure]:
-        """Return the exceptions that may have ended an attempt outside of its steps; one that has steps went on."""
+        """Return the exceptions that may have ended an attempt outside of its steps; one that has steps went on.
+
+        Whatever ended the processes that a driver calls, its own tear-down says that the attempt ended well.
+        """
         has_steps = any(record.attempt == attempt for record in self.steps)
-        return [one for one in self.outside if one.attempt == attempt and (one.is_end or not has_steps)]
+        outside = [one for one in self.outside if one.attempt == attempt and (one.is_end or not has_steps)]
+        ends = [one for one in self.phases.get(attempt, ()) if one.name == v.TEARDOWN and is_driver(one)]
+        is_well = bool(ends) and all(one.status_code != ERROR for one in ends)
+        return [one for one in outside if one.rank.role == DRIVER] if is_well else outside
 
     def know(self, resource: Mapping[str, Value], writer: WriterIdentity) -> None:
         attempt, rank = text(resource, v.ATTEMPT_ID), rank_of(resource)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,8 @@ class RunFold:
         """By attempt: the bounds of its records, whether a clock was set or not."""
         self.errors: list[SpanView] = []
         """Spans that failed in processes that are called, and in drivers, which may have rollouts."""
+        self.called_ns: dict[bytes, int] = {}
+        """When the last call of each stage that failed in a driver began."""
         self.devices = SharedDevices()
 
     def read(self, journal: Journal, batches: Iterable[SpanColumns]) -> None:
@@ -72,9 +75,11 @@ class RunFold:
         steps = [self._of_use(record) if record.is_guest else record for record in with_peers(found.steps)]
         found.steps = sorted(steps, key=attrgetter("step", "rank.role", "rank.rank"))
         step_of = found.trajectories.step_of
-        called, found.survived = failures_of_calls(self.errors, self.failed, found.drivers, step_of)
-        found.failed_calls = {failure for _, failure in called}
-        self.failed = [*without_passed_on(self.failed, found.failed_calls - found.survived), *called]
+        called = failures_of_calls(self.errors, self.failed, found.drivers, step_of, found.guests, self.called_ns)
+        found.survived, found.passed_on = called.survived, called.passed_on
+        found.failed_calls = {failure for _, failure in called.failures}
+        ended = [(time_ns, replace(one, follows=called.heard.get(one, one.follows))) for time_ns, one in self.failed]
+        self.failed = [*without_passed_on(ended, found.failed_calls - found.survived), *called.failures]
         found.failures = [failure for _, failure in sorted(self.failed, key=itemgetter(0))]
         found.outside.sort(key=lambda failure: failure.end_ns)
         found.attempts = dict(sorted(found.attempts.items(), key=lambda item: item[1].begin_ns))

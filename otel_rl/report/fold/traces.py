@@ -109,7 +109,8 @@ class Traces:
                     self.found.steps.append(self._with_waits(records, one, is_guest=trace in self.guests))
                     container = self.view(int(rows[one]))
                     if container.status_code == ERROR:
-                        views = [self.view(row) for row in listed[trace] if self.table["status"][row] == ERROR]
+                        self.make_views(np.array(listed[trace]))
+                        views = [self.view(row) for row in listed[trace]]
                         iteration = self.number_of[trace]
                         assert iteration is not None
                         self.writer.run.failed.append((container.end_ns, step_failure(container, iteration, views)))

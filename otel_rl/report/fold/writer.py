@@ -198,6 +198,7 @@ class WriterFold:
             self.found.trajectories.add(span)
         if span.status_code == ERROR:
             self.run.errors.append(span)
+            self.run.called_ns[span.span_id] = 0
         self.run.devices.add(span)
 
     def _note_called(self, spans: Iterable[SpanView]) -> None:
@@ -209,6 +210,8 @@ class WriterFold:
             driver = found.drivers.get(span.trace_id)
             if span.status_code == ERROR:
                 run.errors.append(span)
+            if span.parent_id in run.called_ns:
+                run.called_ns[span.parent_id] = max(run.called_ns[span.parent_id], span.start_ns)
             if driver is None or v.ITERATION in driver.attributes:
                 found.roles.add(span)
             if span.name == v.TRAJECTORY:

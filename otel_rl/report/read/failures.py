@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import SpanView
 from otel_rl.report.data.ranks import Rank, StepKey
 from otel_rl.report.data.report import Failure, Follows
-from otel_rl.report.findings.causes import follows
+from otel_rl.report.findings.causes import INTERRUPTS, called_error, follows
 from otel_rl.report.read.single_controller.guest_steps import DRIVER, is_driver
 from otel_rl.report.read.span_attributes import ERROR, rank_of
-from otel_rl.runs.spans import is_container, text
+from otel_rl.runs.spans import integer, is_container, text
 
 STOPPED = ("CancelledError", "GeneratorExit")
 """Rollouts that are given up, on purpose or since another one has failed."""
@@ -35,10 +35,19 @@ class PhaseFailure(NamedTuple):
     """It ended the whole phase, as far as that was recorded: a process that is killed meanwhile records no end."""
 
 
-def step_failure(container: SpanView, iteration: int, spans: Iterable[SpanView]) -> Failure:
-    """Return the exception that ended a step, with the stage that began last of those that it passed through."""
-    stage, error, kind = _innermost(span for span in spans if span.status_code == ERROR)
-    error = error or text(container.attributes, v.ERROR_TYPE)
+def step_failure(container: SpanView, iteration: int, spans: Sequence[SpanView]) -> Failure:
+    """Return the exception that ended a step, with the stage that began last of those that it passed through.
+
+    Args:
+        container: of the step.
+        iteration: the number of the step.
+        spans: what its process did in it.
+    """
+    own, failed = text(container.attributes, v.ERROR_TYPE), [span for span in spans if span.status_code == ERROR]
+    stage, error, kind = _innermost(
+        span for span in failed if text(span.attributes, v.ERROR_TYPE) == own or not _was_caught(span, spans)
+    )
+    error = error or own
     return Failure(
         attempt=text(container.resource, v.ATTEMPT_ID),
         rank=rank_of(container.resource),
@@ -48,6 +57,17 @@ def step_failure(container: SpanView, iteration: int, spans: Iterable[SpanView])
         error=error,
         follows=kind,
     )
+
+
+def _was_caught(failed: SpanView, spans: Iterable[SpanView]) -> bool:
+    """Return whether a stage around a failed one went on to another stage, but one that was given up."""
+    parents = {span.span_id: span.parent_id for span in spans}
+    around, parent = set[bytes](), failed.parent_id
+    while parent in parents and parent not in around:
+        around.add(parent)
+        parent = parents[parent]
+    later = [span for span in spans if span.start_ns >= failed.end_ns and span.parent_id in around]
+    return any(text(span.attributes, v.ERROR_TYPE) not in STOPPED for span in later)
 
 
 def _innermost(failed: Iterable[SpanView]) -> tuple[str, str, Follows]:
@@ -85,33 +105,85 @@ def phase_failure(phase: str, spans: Sequence[SpanView]) -> PhaseFailure | None:
     )
 
 
+class CalledFailures(NamedTuple):
+    """The failures of calls, and of rollouts in drivers."""
+
+    failures: list[tuple[int, Failure]]
+    """Each with its time."""
+    survived: set[Failure]
+    """Those whose driver's step came to its end, or failed with another exception."""
+    passed_on: set[Failure]
+    """Those that reached the stage of a driver in which its step ended, which knows them by another exception."""
+    heard: dict[Failure, Follows]
+    """What the failures of drivers' steps followed, as far as only these tell."""
+
+
 def failures_of_calls(
-    errors: Iterable[SpanView],
+    errors: Sequence[SpanView],
     failed: Iterable[tuple[int, Failure]],
     drivers: Mapping[bytes, SpanView],
     step_of: Callable[[SpanView], StepKey | None],
-) -> tuple[list[tuple[int, Failure]], set[Failure]]:
-    """Return the failures of calls and of rollouts in drivers, each with its time, and which a driver's step survived.
+    guests: Container[tuple[str, Rank]],
+    called_ns: Mapping[bytes, int],
+) -> CalledFailures:
+    """Return the failures of calls and of rollouts in drivers.
 
-    A step survives a rollout if it comes to its end, or fails with another exception. Of a rollout in a driver's step
-    that failed, the step tells.
+    Of a rollout in a driver's step that failed, the step tells.
 
     Args:
         errors: failed spans of called processes and drivers.
         failed: failures of steps, each with its time.
         drivers: the containers of drivers, by trace.
         step_of: the step in which a span ended.
+        guests: the ranks that a driver calls, by attempt. They work together, so all that fail in one call count.
+        called_ns: when the last call of each failed stage of a driver began. A driver that calls after a failure has
+            survived it.
     """
-    well = {trace: step_of(one) for trace, one in drivers.items() if _is_well(one)}
+    well = {trace: _step(one) for trace, one in drivers.items() if _is_well(one)}
     told = [
         span
         for span in errors
         if not is_driver(span) or span.trace_id not in drivers or (span.trace_id in well and span.name in ROLLED_OUT)
     ]
     called, steps = list(_failures_of_called(told, step_of)), set(well.values())
-    ended = {(one.attempt, one.loop, one.step): one.error for _, one in failed if one.rank.role == DRIVER}
-    driven = {one: (one.attempt, one.loop, one.step) for _, one in called if one.rank.role == DRIVER}
-    return called, {one for one, key in driven.items() if key in steps or ended.get(key, one.error) != one.error}
+    ended = {(one.attempt, one.loop, one.step): one for _, one in failed if one.rank.role == DRIVER}
+    known = {span.span_id: span for span in errors}
+    survived, passed_on, heard = set[Failure](), set[Failure](), dict[Failure, Follows]()
+    for span, one in called:
+        key = one.attempt, one.loop, one.step
+        end, (call, caller) = ended.get(key), _caller(span, known)
+        if key in steps or (one.rank.role == DRIVER and end is not None and end.error != one.error):
+            survived.add(one)
+        elif end is not None and caller is not None and _is_end(caller, end):
+            is_exit = end.follows == "loss" and one.error == "SystemExit"
+            is_unnamed = not end.follows and called_ns[caller.span_id] < call.end_ns
+            if is_unnamed:
+                heard[end] = "failure"
+            elif one.follows == "loss" and called_error(end.error) == one.error:
+                heard[end] = "loss"
+            if is_unnamed or is_exit or (one.attempt, one.rank) in guests:
+                passed_on.add(one)
+    return CalledFailures([(span.end_ns, one) for span, one in called], survived, passed_on, heard)
+
+
+def _caller(span: SpanView, failed: Mapping[bytes, SpanView]) -> tuple[SpanView, SpanView | None]:
+    """Return the call that an exception ended, and the stage of a driver that it reached; None if it was caught."""
+    while (parent := failed.get(span.parent_id)) is not None:
+        if is_driver(parent):
+            return span, parent
+        span = parent
+    return span, None
+
+
+def _is_end(stage: SpanView, end: Failure) -> bool:
+    """Return whether a driver's step ended in a stage, and not since somebody asked it to."""
+    return (stage.name, text(stage.attributes, v.ERROR_TYPE)) == (end.stage, end.error) and end.error not in INTERRUPTS
+
+
+def _step(container: SpanView) -> StepKey:
+    """Return the step that a container is of; its end may be the begin of the next one."""
+    said = container.attributes
+    return text(container.resource, v.ATTEMPT_ID), text(said, v.LOOP_NAME), integer(said, v.ITERATION)
 
 
 def _is_well(container: SpanView) -> bool:
@@ -122,8 +194,8 @@ def _is_well(container: SpanView) -> bool:
 
 def _failures_of_called(
     errors: Sequence[SpanView], step_of: Callable[[SpanView], StepKey | None]
-) -> Iterator[tuple[int, Failure]]:
-    """Return when each began: the innermost stage of each exception, those that are alike once in a step."""
+) -> Iterator[tuple[SpanView, Failure]]:
+    """Yield each with its span: the innermost stage of each exception, those that are alike once in a step."""
     collectives = {span.parent_id for span in errors if span.name == v.COMM}
     stages = sorted((span for span in errors if span.name != v.COMM), key=lambda span: span.end_ns)
     around = {span.parent_id for span in stages}
@@ -144,7 +216,7 @@ def _failures_of_called(
         )
         if found not in seen:
             seen.add(found)
-            yield span.end_ns, found
+            yield span, found
 
 
 def without_passed_on(failed: Iterable[tuple[int, Failure]], calls: set[Failure]) -> Iterator[tuple[int, Failure]]:

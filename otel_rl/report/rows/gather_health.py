@@ -157,20 +157,33 @@ def _ends(source: Source, attempt: str) -> list[Failure]:
     """Return the failures that ended an attempt: in the last step of each rank, and in calls in it."""
     records = stages_of_step(source.found.steps)
     steps = {record.rank: record.key for record in records if record.attempt == attempt}
-    survived = source.found.survived
-    failures = [one for one in source.found.failures if one.attempt == attempt and one not in survived]
+    found = source.found
+    of_attempt = [one for one in found.failures if one.attempt == attempt]
+    failures = [one for one in of_attempt if one not in found.survived]
     ends = [one for one in failures if (one.attempt, one.loop, one.step) == steps.get(one.rank)]
     passed_on = {(one.loop, one.step, called_error(one.error)) for one in ends if one.follows}
     called = {(one.loop, one.step) for one in ends if one.follows == "failure" and not called_error(one.error)}
     lost = {(one.loop, one.step) for one in ends if one.follows == "loss"}
-    return [
+    last = {(one.loop, one.step) for one in ends}
+    chosen = {
         one
         for one in failures
         if one in ends
+        or (one in found.passed_on and (one.loop, one.step) in last)
         or (one.loop, one.step, one.error) in passed_on
-        or ((one.loop, one.step) in called and (attempt, one.rank) in source.found.guests)
+        or ((one.loop, one.step) in called and (attempt, one.rank) in found.guests)
         or (one.follows == "loss" and (one.loop, one.step) in lost)
-    ]
+    }
+    chosen |= {one for end in ends for one in _of_step_before(end, of_attempt)}
+    return [one for one in of_attempt if one in chosen]
+
+
+def _of_step_before(end: Failure, failures: Sequence[Failure]) -> list[Failure]:
+    """Return the last failure of a rollout that a driver hears of only in the step after it, as it may run ahead."""
+    error = called_error(end.error)
+    alike = [one for one in failures if one.error == error and one.loop == end.loop and one.rank != end.rank]
+    is_known = any(one.step == end.step for one in alike)
+    return [] if is_known else [one for one in alike if one.step == end.step - 1][-1:]
 
 
 def _died(source: Source, failures: Sequence[FailedRank]) -> list[OpenStageRow]:

@@ -291,16 +291,36 @@ def test_a_limit_that_is_lowered_is_found() -> None:
         "10 % were cut, and the longest had 200."
     )
     growing = [100.0] * half + [200.0] * half
-    short_before = [0.7] * half + [0.9] * half
+    often_before = [0.65] * half + [0.85] * half
     outlier = [200.0, *[100.0] * (LENGTH - 1)]
     for change in (
         {"RESPONSE_MAX": growing},
         {"RESPONSE_MAX": outlier},
-        {"RESPONSE_CLIPPED": short_before},
+        {"RESPONSE_CLIPPED": often_before},
         {"RESPONSE_MAX": [160.0] * LENGTH},
     ):
         run = {"RESPONSE_CLIPPED": cut, "RESPONSE_MAX": longest} | change
         assert "limit_lowered" not in raised(changed(**run))
+
+
+def test_a_limit_is_lowered_also_where_no_more_can_be_cut() -> None:
+    """It is told with the limit that is, not with the one of before."""
+    half = LENGTH // 2
+    found = raised(changed(RESPONSE_CLIPPED=[0.9] * LENGTH, RESPONSE_MAX=[200.0] * half + [100.0] * half))
+    assert list(found) == ["limit_lowered"]
+    assert "90 % are cut at 100 tokens since then. Before, 90 % were cut" in found["limit_lowered"]
+
+
+@pytest.mark.parametrize(("steady", "is_found"), [(5, True), (4, False)])
+def test_what_is_cut_at_no_limit_tells_of_none(steady: int, is_found: bool) -> None:
+    """As by a number of turns, or by the room that prompts leave: the longest responses differ."""
+    half = LENGTH // 2
+    shorter = [100.0 - (step % (2 * steady) == 0) for step in range(half)]
+    run = changed(RESPONSE_CLIPPED=[0.1] * half + [0.9] * half, RESPONSE_MAX=[200.0] * half + shorter)
+    assert is_found == ("limit_lowered" in raised(run))
+    turns = [60.0 + step for step in range(half - 6)] + [100.0, 101.0, 99.0, 100.0, 98.0, 100.0]
+    run[v.RESPONSE_MAX] = [200.0] * half + turns
+    assert "limit_lowered" not in raised(run)
 
 
 @pytest.mark.parametrize(("length", "is_found"), [(96.0, True), (94.0, False)])
