@@ -44,8 +44,11 @@ def step_failure(container: SpanView, iteration: int, spans: Sequence[SpanView])
         spans: what its process did in it.
     """
     own, failed = text(container.attributes, v.ERROR_TYPE), [span for span in spans if span.status_code == ERROR]
+    parents, went_on_ns = {span.span_id: span.parent_id for span in spans}, _went_on_ns(spans)
     stage, error, kind = _innermost(
-        span for span in failed if text(span.attributes, v.ERROR_TYPE) == own or not _was_caught(span, spans)
+        span
+        for span in failed
+        if text(span.attributes, v.ERROR_TYPE) == own or not _was_caught(span, parents, went_on_ns)
     )
     error = error or own
     return Failure(
@@ -59,15 +62,24 @@ def step_failure(container: SpanView, iteration: int, spans: Sequence[SpanView])
     )
 
 
-def _was_caught(failed: SpanView, spans: Iterable[SpanView]) -> bool:
-    """Return whether a stage around a failed one went on to another stage, but one that was given up."""
-    parents = {span.span_id: span.parent_id for span in spans}
+def _went_on_ns(spans: Iterable[SpanView]) -> dict[bytes, int]:
+    """Return by stage when the last one in it began, without those that were given up."""
+    found: dict[bytes, int] = {}
+    for span in spans:
+        if text(span.attributes, v.ERROR_TYPE) not in STOPPED:
+            found[span.parent_id] = max(found.get(span.parent_id, 0), span.start_ns)
+    return found
+
+
+def _was_caught(failed: SpanView, parents: Mapping[bytes, bytes], went_on_ns: Mapping[bytes, int]) -> bool:
+    """Return whether a stage around a failed one went on to another stage."""
     around, parent = set[bytes](), failed.parent_id
     while parent in parents and parent not in around:
+        if went_on_ns.get(parent, 0) >= failed.end_ns:
+            return True
         around.add(parent)
         parent = parents[parent]
-    later = [span for span in spans if span.start_ns >= failed.end_ns and span.parent_id in around]
-    return any(text(span.attributes, v.ERROR_TYPE) not in STOPPED for span in later)
+    return False
 
 
 def _innermost(failed: Iterable[SpanView]) -> tuple[str, str, Follows]:
@@ -156,7 +168,7 @@ def failures_of_calls(
             survived.add(one)
         elif end is not None and caller is not None and _is_end(caller, end):
             is_exit = end.follows == "loss" and one.error == "SystemExit"
-            is_unnamed = not end.follows and called_ns[caller.span_id] < call.end_ns
+            is_unnamed = not end.follows and called_ns.get(caller.span_id, 0) < call.end_ns
             if is_unnamed:
                 heard[end] = "failure"
             elif one.follows == "loss" and called_error(end.error) == one.error:
