@@ -180,9 +180,11 @@ def failures_of_calls(
 
 def _caller(span: SpanView, failed: Mapping[bytes, SpanView]) -> tuple[SpanView, SpanView | None]:
     """Return the call that an exception ended, and the stage of a driver that it reached; None if it was caught."""
-    while (parent := failed.get(span.parent_id)) is not None:
+    seen = set[bytes]()
+    while (parent := failed.get(span.parent_id)) is not None and parent.span_id not in seen:
         if is_driver(parent):
             return span, parent
+        seen.add(parent.span_id)
         span = parent
     return span, None
 
