@@ -154,8 +154,8 @@ def cut_rises(learning: Learning, *, limit: float = HALF, rise: float = RISEN) -
     "warning",
     reads=(v.RESPONSE_CLIPPED, v.RESPONSE_MAX),
     condition=f"from some step on no response has more than {whole(LOWERED)} of the tokens that the longest had "
-    f"before, the longest of most steps are equal, and {whole(HALF)} are cut: {whole(RISEN)} more than before, or at "
-    f"least {whole(MANY)}",
+    f"before, the longest of most steps are equal, and {whole(HALF)} are cut: {whole(RISEN)} more than before, or "
+    f"{whole(MANY)}",
     window=f"all steps; at least {STAYS} at the beginning, and at the end",
     sentence="The limit of the responses was lowered in step {step}: {after:percent} are cut at {limit:count} tokens "
     "since then. Before, {before:percent} were cut, and the longest had {longest:count}.",
