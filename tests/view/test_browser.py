@@ -151,8 +151,9 @@ def test_a_training_is_followed_and_its_stall_is_shown(
         until(page, f"{STEPS} > 8")
         until(page, f"{STEPS} > 15")
         until(page, "document.querySelector('h1')?.textContent.includes('finished')")
+        assert training.wait() == 0
     finally:
         training.terminate()
-        assert training.wait() == 0
+        training.wait()
     until(page, f"{STEPS} > 29 && {REWARDS} === 30")
     until(page, "document.querySelector('#now')?.hidden")
