@@ -8,7 +8,6 @@ such means scatter follows from the blocks: no draw has to be made.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -76,25 +75,21 @@ def weighted(values: Array, weights: Array) -> Array:
     return level + weights * (values - level) / weights.mean()
 
 
-def difference(
-    before: Array, after: Array, contributions: Callable[[Array], Array], chance: float, *, is_paired: bool
-) -> Difference:
+def difference(before: Array, after: Array, chance: float, *, is_paired: bool) -> Difference:
     """Compare the levels of two stretches.
 
     Args:
-        before: finite values in the order of steps.
+        before: what each value contributes to the level, as ``trimmed`` returns it, in the order of steps.
         after: likewise.
-        contributions: what the level is, such as ``trimmed``.
         chance: how likely the difference may lie outside of the limits.
         is_paired: the k-th values of both belong together. What moves both alike is then no noise.
     """
     if not len(before) or not len(after):
         return Difference(math.nan, math.nan)
-    first, second = contributions(before), contributions(after)
-    levels = float(first.mean()), float(second.mean())
+    levels = float(before.mean()), float(after.mean())
     if min(len(before), len(after)) < FEWEST:
         return Difference(*levels)
-    parts = [_scatter(second - first)] if is_paired else [_scatter(first), _scatter(second)]
+    parts = [_scatter(after - before)] if is_paired else [_scatter(before), _scatter(after)]
     error = math.hypot(*(scatter for scatter, _ in parts))
     if not math.isfinite(error):  # of numbers near the largest
         return Difference(*levels)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from otel_rl.compare.bootstrap import FEWEST, Difference, difference, plain, weighted
+from otel_rl.compare.bootstrap import FEWEST, Difference, difference, weighted
 from otel_rl.compare.busy import TIMES, busy_run
 from otel_rl.compare.data import (
     FORMAT,
@@ -153,7 +153,7 @@ def _difference(a: RunNumber, b: RunNumber, common: Common, chance: float) -> tu
         return Difference(*levels, levels[1] - levels[0], levels[1] - levels[0]), len(first)
     is_paired = len(first) >= FEWEST or a.group == "learning"
     one, other = (_contributions(a, first), _contributions(b, second)) if is_paired else map(_contributions, (a, b))
-    return difference(one, other, plain, chance, is_paired=is_paired), min(len(one), len(other))
+    return difference(one, other, chance, is_paired=is_paired), min(len(one), len(other))
 
 
 def _contributions(number: RunNumber, chosen: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.float64]:

@@ -156,7 +156,7 @@ def is_updating() -> bool:
 
 
 def stage_of_forward(args: Args, kwargs: Kwargs) -> str | None:
-    """Name a forward of which the open stage says whether it is trained."""
+    """Return the stage of a forward: the open stage says whether it is trained."""
     return forward_stage(is_trained=is_updating())
 
 

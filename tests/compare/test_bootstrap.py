@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from otel_rl.compare.bootstrap import block_length, difference, plain, student, tail, trimmed
+from otel_rl.compare.bootstrap import block_length, difference, student, tail, trimmed
 
 CHANCE = 0.01 / 40
 
@@ -36,16 +36,14 @@ def test_noise_is_no_difference(memory: float, is_paired: bool) -> None:
     """Of 100 pairs with nothing but noise at most one is taken for different, however slowly it wanders."""
     rng = np.random.default_rng(1)
     pairs = [(100 + noise(rng, 58, memory), 100 + noise(rng, 58, memory)) for _ in range(100)]
-    assert 1 >= sum(difference(*pair, trimmed, CHANCE, is_paired=is_paired).is_sure for pair in pairs)
+    assert 1 >= sum(difference(*map(trimmed, pair), CHANCE, is_paired=is_paired).is_sure for pair in pairs)
 
 
 def test_a_difference_is_found() -> None:
     """Of a tenth below noise of a tenth, in each of 50 pairs; the limits hold it."""
     rng = np.random.default_rng(2)
     for _ in range(50):
-        found = difference(
-            100 + 10 * rng.normal(size=200), 110 + 10 * rng.normal(size=200), plain, CHANCE, is_paired=False
-        )
+        found = difference(100 + 10 * rng.normal(size=200), 110 + 10 * rng.normal(size=200), CHANCE, is_paired=False)
         assert found.is_sure
         assert found.low < 10 < found.high
 
@@ -55,8 +53,8 @@ def test_pairs_share_what_moves_both() -> None:
     rng = np.random.default_rng(3)
     course = 100 + np.arange(60) + 30 * (np.arange(60) % 5 == 4)
     before, after = course + rng.normal(size=60), 1.05 * (course + rng.normal(size=60))
-    assert difference(before, after, trimmed, CHANCE, is_paired=True).is_sure
-    assert not difference(before, after, trimmed, CHANCE, is_paired=False).is_sure
+    assert difference(trimmed(before), trimmed(after), CHANCE, is_paired=True).is_sure
+    assert not difference(trimmed(before), trimmed(after), CHANCE, is_paired=False).is_sure
 
 
 def test_blocks_are_as_long_as_the_memory_of_the_numbers() -> None:
@@ -83,8 +81,8 @@ def test_levels(level: Callable, of: Callable) -> None:
 
 def test_few_and_equal_values() -> None:
     """No limits for seven values; those of equal numbers are the difference itself."""
-    few = difference(np.ones(7), np.full(7, 2.0), trimmed, CHANCE, is_paired=True)
+    few = difference(np.ones(7), np.full(7, 2.0), CHANCE, is_paired=True)
     assert (1.0, 2.0, None, None, False) == (few.before, few.after, few.low, few.high, few.is_sure)
-    same = difference(np.ones(8), np.ones(8), trimmed, CHANCE, is_paired=True)
+    same = difference(np.ones(8), np.ones(8), CHANCE, is_paired=True)
     assert (0.0, 0.0, False) == (same.low, same.high, same.is_sure)
-    assert math.isnan(difference(np.ones(0), np.ones(8), trimmed, CHANCE, is_paired=False).by)
+    assert math.isnan(difference(np.ones(0), np.ones(8), CHANCE, is_paired=False).by)

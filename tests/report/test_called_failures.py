@@ -150,7 +150,7 @@ def test_a_rollout_that_runs_ahead_is_the_cause_in_the_step_after_it(tmp_path: P
 
 
 def test_a_rank_that_was_killed_is_the_cause_of_what_its_driver_hears_of_another(tmp_path: Path) -> None:
-    """That one heard in a collective that it was gone, for which gloo has no class of its own."""
+    """The other rank sees in a collective that its peer is gone. gloo has no class of its own for that."""
     led = Led(tmp_path)
     caller = led.step(2, v.TRAIN, "RayTaskError(RuntimeError)", "RayTaskError(RuntimeError)")
     stage = led.call(ACTORS[0], v.TRAIN, caller, 490, "RuntimeError")

@@ -155,9 +155,9 @@ class FoldedSpans:
     failed_calls: set[Failure] = field(default_factory=set)
     """The failures of called processes and of rollouts in a driver's own process. They may end no step."""
     survived: set[Failure] = field(default_factory=set)
-    """Of these, those whose driver's step went on."""
+    """The failed calls after which the driver's step went on."""
     passed_on: set[Failure] = field(default_factory=set)
-    """Of these, those that ended a driver's step as another exception."""
+    """The failed calls that ended a driver's step, which knows them by another exception."""
     outside: list[PhaseFailure] = field(default_factory=list)
     """Exceptions in set-up and tear-down, in order of time."""
     longest_ns: dict[str, int] = field(default_factory=dict)

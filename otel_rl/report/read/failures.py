@@ -123,11 +123,11 @@ class CalledFailures(NamedTuple):
     failures: list[tuple[int, Failure]]
     """Each with its time."""
     survived: set[Failure]
-    """Those whose driver's step came to its end, or failed with another exception."""
+    """Failures after which the driver's step ended well, or failed with another exception."""
     passed_on: set[Failure]
-    """Those that reached the stage of a driver in which its step ended, which knows them by another exception."""
+    """Failures that reached the stage in which a driver's step ended, and have another exception there."""
     heard: dict[Failure, Follows]
-    """What the failures of drivers' steps followed, as far as only these tell."""
+    """What a failure of a driver's step followed, where only the called processes tell."""
 
 
 def failures_of_calls(
@@ -140,7 +140,7 @@ def failures_of_calls(
 ) -> CalledFailures:
     """Return the failures of calls and of rollouts in drivers.
 
-    Of a rollout in a driver's step that failed, the step tells.
+    A rollout in a failed step of a driver is left out: the failure of the step tells of it.
 
     Args:
         errors: failed spans of called processes and drivers.
@@ -195,7 +195,7 @@ def _is_end(stage: SpanView, end: Failure) -> bool:
 
 
 def _step(container: SpanView) -> StepKey:
-    """Return the step that a container is of; its end may be the begin of the next one."""
+    """Return the step of a container by its attributes: the time of its end may belong to the next step."""
     said = container.attributes
     return text(container.resource, v.ATTEMPT_ID), text(said, v.LOOP_NAME), integer(said, v.ITERATION)
 
